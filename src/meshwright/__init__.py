@@ -1,0 +1,37 @@
+"""Meshwright: how to split, place and schedule the training of a neural network on a cluster."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = [
+    "Batch",
+    "Cluster",
+    "Graph",
+    "Plan",
+    "Problem",
+    "Reading",
+    "Result",
+    "Stop",
+    "Timeline",
+    "Training",
+    "plan",
+    "pose",
+    "read",
+    "simulate",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that ``import meshwright`` costs nothing."""
+    homes = {
+        "Batch": "problem", "Cluster": "cluster", "Graph": "graph", "Plan": "plan", "Problem": "problem", "Reading": "problem",
+        "Result": "result", "Stop": "problem", "Timeline": "timeline", "Training": "problem", "plan": "api", "pose": "api",
+        "read": "api", "simulate": "api",
+    }  # fmt: skip
+    if name not in homes:
+        raise AttributeError(f"module 'meshwright' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"meshwright.{homes[name]}"), name)

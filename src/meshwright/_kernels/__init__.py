@@ -1,0 +1,1 @@
+"""Compiled loops: arrays in, arrays out; the only room that imports numba."""

@@ -1,0 +1,182 @@
+"""Composition only: read, search, judge. What the command line does, as functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from meshwright import _params, _plugins
+from meshwright.cluster import Cluster
+from meshwright.errors import InputError, UnknownNameError
+from meshwright.plan import Plan
+from meshwright.problem import Batch, Problem, Reading, Stop, Training
+from meshwright.result import Answer, Result
+from meshwright.table import StageLoad
+from meshwright.timeline import Timeline
+
+__all__ = ["judge", "plan", "pose", "read", "simulate", "training"]
+
+
+def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
+    """Read a model: a built-in name, a file of any known format, or a generator; see `meshwright.readers.read`."""
+    from meshwright import readers
+
+    return readers.read(spec, form=form, sequence_length=sequence_length)
+
+
+def pose(
+    model: str | Reading,
+    cluster: str | Cluster | None = None,
+    *,
+    costs: str = "",
+    batch: Batch | None = None,
+    training: Training | None = None,
+    form: str = "",
+) -> Problem:
+    """Pose the question: a model, a cluster, a cost model and a batch.
+
+    Parameters
+    ----------
+    model : str or Reading
+        As on the command line, or already read.
+    cluster : str or Cluster or None
+        As on the command line, or already built; None for the one the model's file holds.
+    costs : str
+        Cost model; empty for the one the content asks for.
+    batch : Batch or None
+        How much at once; zeros are left to the search.
+    training : Training or None
+        Precision and optimizer; None for bf16 with mixed-precision Adam.
+    form : str
+        Format of the model's file where it should not be recognised.
+
+    Returns
+    -------
+    Problem
+        The question.
+
+    Raises
+    ------
+    InputError
+        When a name is unknown, a file is wrong, or there is no cluster.
+    """
+    batch = batch or Batch()
+    reading = read(model, form=form, sequence_length=batch.sequence_length) if isinstance(model, str) else model
+    if isinstance(cluster, str):
+        from meshwright import topologies
+
+        cluster = topologies.cluster(cluster)
+    name = costs or reading.costs
+    _plugins.load("costs", name, "cost model")
+    where = cluster if cluster is not None else reading.cluster
+    if where is None and reading.instance is None:
+        raise InputError(f"model {reading.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')")
+    return Problem(reading=reading, cluster=where, costs=name, batch=batch, training=training or Training())
+
+
+def plan(
+    model: str | Reading | Problem,
+    cluster: str | Cluster | None = None,
+    *,
+    search: str = "",
+    costs: str = "",
+    batch: Batch | None = None,
+    training: Training | None = None,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    stop: Stop | None = None,
+) -> Result:
+    """Return the best plan a search finds, judged by the simulator.
+
+    Parameters
+    ----------
+    model, cluster, costs, batch, training
+        The question, see `pose`; or a posed `Problem` as the only one.
+    search : str
+        A file of `meshwright.search`; empty for the one that suits the content (`best`).
+    settings : mapping of str to str or None
+        The search's own options, as after ``--set``.
+    seed : int
+        Seed of everything random.
+    stop : Stop or None
+        When to stop a search that could go on.
+
+    Returns
+    -------
+    Result
+        The answer; `Result.feasible` says whether anything fits.
+
+    Raises
+    ------
+    InputError
+        When anything in the question is wrong.
+    """
+    problem = model if isinstance(model, Problem) else pose(model, cluster, costs=costs, batch=batch, training=training)
+    name = (search or problem.reading.search).replace("-", "_")
+    module = _plugins.load("search", name, "search")
+    params = _params.parse(module.Params, dict(settings or {}), f"search {name}")
+    started = time.perf_counter()
+    answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
+    seconds = time.perf_counter() - started
+    result = Result(problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds)
+    if answer.plan is None:
+        return result
+    loads, timeline = judge(problem, answer.plan)
+    return replace(result, loads=loads, timeline=timeline)
+
+
+def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageLoad, ...], Timeline | None]:
+    """Return what each stage of a plan does and holds, and the simulated step.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question the plan answers.
+    plan : Plan
+        The plan.
+
+    Returns
+    -------
+    loads : tuple of StageLoad
+        Empty where the cost model cannot tell.
+    timeline : Timeline or None
+        None where the cost model cannot tell.
+    """
+    module = _plugins.load("costs", problem.costs, "cost model")
+    loads: tuple[StageLoad, ...] = module.loads(problem, plan)
+    if not loads:
+        return (), None
+    return loads, simulate(problem, plan, loads)
+
+
+def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Timeline:
+    """Play one step of a plan; see `meshwright.sim.simulate`."""
+    from meshwright import sim
+
+    return sim.simulate(problem, plan, loads)
+
+
+def training(precision: str) -> Training:
+    """Return how numbers are held for a matrix precision, with mixed-precision Adam.
+
+    Parameters
+    ----------
+    precision : str
+        ``bf16``, ``fp16``, ``fp8`` (products only; weights and activations stay in bf16) or ``fp32``.
+
+    Returns
+    -------
+    Training
+        The settings.
+
+    Raises
+    ------
+    UnknownNameError
+        When the precision is none of these.
+    """
+    if precision not in ("bf16", "fp16", "fp8", "fp32"):
+        raise UnknownNameError("precision", precision, ("bf16", "fp16", "fp8", "fp32"))
+    if precision == "fp32":
+        return Training("fp32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+    return Training(precision)

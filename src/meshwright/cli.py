@@ -1,0 +1,67 @@
+"""The command line: loads the commands, turns errors into one message and an exit code. The only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+__all__ = ["main"]
+
+
+def _prepare_kernel_cache() -> None:
+    """Give Numba a folder it can write its compiled kernels to, wherever the package and the home folder are read-only."""
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    package = Path(__file__).parent / "_kernels" / "__pycache__"
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    for folder in (package if package.exists() else package.parent, home if home.exists() else home.parent):
+        if os.access(folder, os.W_OK):
+            return
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"meshwright-kernels-{os.getuid()}")
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
+
+    Raises
+    ------
+    SystemExit
+        Always.
+    """
+    import click
+    import typer
+
+    from meshwright import _plugins
+    from meshwright.errors import MeshwrightError
+
+    _prepare_kernel_cache()
+    app = typer.Typer(
+        name="meshwright",
+        help="Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it fits.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    for name in _plugins.names("commands"):
+        _plugins.load("commands", name, "command").register(app)
+    try:
+        status = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        print("meshwright: interrupted; nothing was written", file=sys.stderr)
+        sys.exit(130)
+    except MeshwrightError as error:
+        print(f"meshwright: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)

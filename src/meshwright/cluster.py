@@ -1,0 +1,179 @@
+"""Where it runs: devices, switches and directed links, in one graph underneath every topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import InputError
+
+__all__ = ["Cluster", "Device", "Links"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One kind of device.
+
+    Parameters
+    ----------
+    name : str
+        ``"H100-SXM-80GB"``.
+    flops_per_second : tuple of (str, float)
+        Dense matrix peak by precision: ``bf16``, ``fp16``, ``fp8``, ``fp32`` (and ``tf32`` where the part has it).
+    memory_bytes : float
+        Memory of the device.
+    memory_bytes_per_second : float
+        Bandwidth of that memory.
+    launch_seconds : float
+        Smallest time of one kernel.
+    reserved_bytes : float
+        Memory that the training process cannot use: context, communication buffers, fragmentation.
+    source : str
+        Where the figures are from.
+    """
+
+    name: str
+    flops_per_second: tuple[tuple[str, float], ...]
+    memory_bytes: float
+    memory_bytes_per_second: float
+    launch_seconds: float = 5e-6
+    reserved_bytes: float = 0.0
+    source: str = ""
+
+    def peak(self, precision: str) -> float:
+        """Return the dense matrix peak of `precision` in FLOP/s.
+
+        Raises
+        ------
+        InputError
+            When the device has no such precision.
+        """
+        for name, flops_per_second in self.flops_per_second:
+            if name == precision:
+                return flops_per_second
+        raise InputError(
+            f"device {self.name} has no {precision} matrix unit; it has {', '.join(name for name, _ in self.flops_per_second)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """Directed links as arrays; ids from `n_devices` on are switches.
+
+    Parameters
+    ----------
+    source, target : ndarray, shape (n_links,), int64
+        Ends of each link.
+    bytes_per_second : ndarray, shape (n_links,), float64
+        Bandwidth of one direction.
+    latency_seconds : ndarray, shape (n_links,), float64
+        Time of the first byte.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    bytes_per_second: NDArray[np.float64]
+    latency_seconds: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name, dtype in (
+            ("source", np.int64),
+            ("target", np.int64),
+            ("bytes_per_second", np.float64),
+            ("latency_seconds", np.float64),
+        ):
+            array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """Devices 0..n_devices-1, switches from n_devices on, and the links between.
+
+    Parameters
+    ----------
+    name : str
+        As the user names it: ``"dgx-h100:64"``.
+    kinds : tuple of Device
+        Kinds of device in it.
+    kind_of_device : ndarray, shape (n_devices,), int64
+        Which kind each device is.
+    n_switches : int
+        Number of switches.
+    links : Links
+        Directed links between devices and switches.
+    groups : ndarray, shape (n_levels, n_devices), int64
+        Physical grouping, innermost first: row 0 is the node (or NVLink domain) of each device, row 1 the rack or pod, ...;
+        what placement aligns meshes with. At least one row; flat clusters give every device its own group.
+    forwards : bool
+        Whether devices pass on traffic of others (a torus of accelerators, a server-centric fabric).
+    reconfiguration_seconds : float
+        Time to change an optical circuit switch; 0 for fixed wires.
+    source : str
+        Where the figures are from.
+
+    Raises
+    ------
+    InputError
+        When a link has an unknown end or a bandwidth that is not positive, or when devices cannot all reach each other.
+    """
+
+    name: str
+    kinds: tuple[Device, ...]
+    kind_of_device: NDArray[np.int64]
+    n_switches: int
+    links: Links
+    groups: NDArray[np.int64]
+    forwards: bool = True
+    reconfiguration_seconds: float = 0.0
+    source: str = ""
+    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("kind_of_device", "groups"):
+            array = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        n_nodes = self.n_devices + self.n_switches
+        links = self.links
+        for i in np.flatnonzero(
+            (links.source < 0) | (links.source >= n_nodes) | (links.target < 0) | (links.target >= n_nodes)
+        )[:1]:
+            raise InputError(
+                f"cluster {self.name}: link {i}: {links.source[i]} -> {links.target[i]}: ends must be 0..{n_nodes - 1}"
+            )
+        bad = ~(np.isfinite(links.bytes_per_second) & (links.bytes_per_second > 0))
+        for i in np.flatnonzero(bad)[:1]:
+            raise InputError(
+                f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: bytes_per_second is {links.bytes_per_second[i]}; must be > 0"
+            )
+        bad = ~(np.isfinite(links.latency_seconds) & (links.latency_seconds >= 0))
+        for i in np.flatnonzero(bad)[:1]:
+            raise InputError(
+                f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is {links.latency_seconds[i]}; must be >= 0"
+            )
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return len(self.kind_of_device)
+
+    def device(self, i: int) -> Device:
+        """Return the kind of device `i`."""
+        return self.kinds[int(self.kind_of_device[i])]
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all devices are of one kind."""
+        return bool(np.all(self.kind_of_device == self.kind_of_device[0]))
+
+    @property
+    def node_of_device(self) -> NDArray[np.int64]:
+        """Node (innermost group) of each device; shape (n_devices,), int64."""
+        return self.groups[0]

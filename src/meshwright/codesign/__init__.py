@@ -1,0 +1,1 @@
+"""Design the network together with the plan."""

@@ -1,0 +1,1 @@
+"""Commands: one file per word of the command line, each with `register(app)`."""

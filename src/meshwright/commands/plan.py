@@ -1,0 +1,88 @@
+"""``meshwright plan``: the best plan for a model on a cluster, explained."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def settings_of(pairs: list[str]) -> dict[str, str]:
+    """Return ``--set KEY=VALUE`` options as a mapping.
+
+    Raises
+    ------
+    InputError
+        When one has no ``=`` or a key is given twice.
+    """
+    from meshwright.errors import InputError
+
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {pair}: write KEY=VALUE")
+        if key in settings:
+            raise InputError(f"--set {key}: given twice")
+        settings[key] = value
+    return settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def plan(
+        model: str = typer.Argument(help="A built-in name, a config.json, or a file of any known format."),
+        cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
+        search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
+        costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
+        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        global_batch: int = typer.Option(0, help="Samples per step over all devices; 0: left to the search."),
+        micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
+        sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        precision: str = typer.Option("bf16", help="Of matrix products: bf16, fp16, fp8, fp32."),
+        set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
+        top: int = typer.Option(3, help="How many alternatives to show."),
+        seed: int = typer.Option(0, help="Seed of everything random."),
+        out: str = typer.Option("", help="Write the plan to this file."),
+        trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
+        report: str = typer.Option("", help="Write a report as one HTML page to this file."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Find the best plan, say how fast it runs and whether it fits, and explain it."""
+        import json
+        from dataclasses import replace
+
+        from meshwright import _files, api
+        from meshwright import report as reports
+        from meshwright.errors import InputError
+        from meshwright.problem import Batch
+        from meshwright.writers import chrome_trace, plan_json, report_html
+
+        for path, option in ((out, "--out"), (trace, "--trace"), (report, "--report")):
+            if path:
+                _files.check_target(path, option)
+        for value, option in (
+            (global_batch, "--global-batch"),
+            (micro_batch, "--micro-batch"),
+            (sequence_length, "--sequence-length"),
+            (top, "--top"),
+        ):
+            if not 0 <= value <= 10**9:
+                raise InputError(f"{option} {value}: must be between 0 and {10**9}")
+        problem = api.pose(
+            model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
+            training=api.training(precision), form=form,
+        )  # fmt: skip
+        with reports.progress(f"planning {problem.reading.name}"):
+            result = api.plan(problem, search=search, settings=settings_of(set_), seed=seed)
+        result = replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
+        if out:
+            plan_json.write(result, out)
+        if trace and result.timeline is not None:
+            chrome_trace.write(result, trace)
+        if report and result.feasible:
+            report_html.write(result, report)
+        print(json.dumps(plan_json.as_json(result)) if json_ else reports.explain(result))
+        return 0 if result.feasible else 3

@@ -1,0 +1,1 @@
+"""How long bytes take on the links of a cluster: routes, collectives, fair shares."""

@@ -1,0 +1,71 @@
+"""The answer: stages of layers on devices, and the schedule that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.strategy import Strategy
+
+__all__ = ["Plan", "Stage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the pipeline: layers, the device mesh that runs them, what they recompute.
+
+    Parameters
+    ----------
+    ops : tuple of int
+        Ids of layers, in topological order.
+    devices : tuple of int
+        Ids of devices in mesh order: ``data x context x tensor``, tensor fastest. Virtual stages of one pipeline rank name the
+        same devices.
+    strategy : Strategy
+        Degrees; ``strategy.n_devices == len(devices)``.
+    recompute : tuple of str
+        One of `meshwright.strategy.RECOMPUTE` for each layer.
+    """
+
+    ops: tuple[int, ...]
+    devices: tuple[int, ...]
+    strategy: Strategy = Strategy()
+    recompute: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Stages in pipeline order and the schedule.
+
+    Parameters
+    ----------
+    stages : tuple of Stage
+        In pipeline order; with virtual stages, all of them, each naming its devices.
+    n_microbatches : int
+        Micro-batches that pass through the pipeline in one step (per data-parallel replica).
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    schedule : str
+        A file of `meshwright.schedules`: ``gpipe``, ``1f1b``, ``interleaved_1f1b``, ``zb_h1``, ``zb_v``, ...
+    global_batch : int
+        Samples of one step over all replicas.
+    """
+
+    stages: tuple[Stage, ...]
+    n_microbatches: int = 1
+    micro_batch: int = 1
+    schedule: str = "1f1b"
+    global_batch: int = 1
+
+    @property
+    def n_devices(self) -> int:
+        """Number of distinct devices used."""
+        return len({device for stage in self.stages for device in stage.devices})
+
+    def ranks(self) -> tuple[tuple[int, ...], ...]:
+        """Return the distinct device groups in order of first appearance: the pipeline ranks."""
+        return tuple(dict.fromkeys(stage.devices for stage in self.stages))
+
+    def rank_of_stage(self) -> tuple[int, ...]:
+        """Return the pipeline rank of each stage (virtual stages share one)."""
+        ranks = {devices: i for i, devices in enumerate(self.ranks())}
+        return tuple(ranks[stage.devices] for stage in self.stages)

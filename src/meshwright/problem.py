@@ -1,0 +1,112 @@
+"""The one argument of a search: what to train (`Reading`), where, how much at once (`Problem`), and when to stop (`Stop`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.cluster import Cluster
+from meshwright.graph import Graph
+
+__all__ = ["Batch", "Problem", "Reading", "Stop", "Training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file or a name held.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    format : str
+        The reader that read it: ``huggingface``, ``piper_json``, ...
+    spec : str
+        As the user gave it.
+    graph : Graph
+        Layers or operators and the tensors between.
+    instance : object or None
+        The content in the format's own terms where it says more than a graph: costs, limits, measured times. The recipe that
+        reproduces a published system reads it; its type is the reader's.
+    cluster : Cluster or None
+        The cluster, where the file holds one.
+    costs : str
+        The cost model the content asks for: ``analytic``, ``piper``, ...
+    search : str
+        The search that answers this content when the user names none and `best` does not apply to it.
+    """
+
+    name: str
+    format: str
+    spec: str
+    graph: Graph
+    instance: object | None = None
+    cluster: Cluster | None = None
+    costs: str = "analytic"
+    search: str = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How much is trained at once; 0 leaves a number to the search (or to the file's own)."""
+
+    global_batch: int = 0
+    micro_batch: int = 0
+    sequence_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How numbers are held and updated.
+
+    Parameters
+    ----------
+    precision : str
+        Of matrix products: ``bf16``, ``fp16``, ``fp8``, ``fp32``.
+    activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
+        Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
+        (mixed-precision Adam: fp32 master weight and two moments).
+    """
+
+    precision: str = "bf16"
+    activation_bytes: int = 2
+    weight_bytes: int = 2
+    gradient_bytes: int = 4
+    optimizer_bytes: int = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a search that could go on stops: after so many iterations, or seconds; 0 is no limit."""
+
+    n_iterations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """The one argument of a search.
+
+    Parameters
+    ----------
+    reading : Reading
+        The model, as read.
+    cluster : Cluster or None
+        Where to run; None where the input has its own notion of devices (a published instance).
+    costs : str
+        Name of the cost model, a file of `meshwright.costs`.
+    batch : Batch
+        How much is trained at once.
+    training : Training
+        Precision and optimizer.
+    """
+
+    reading: Reading
+    cluster: Cluster | None = None
+    costs: str = "analytic"
+    batch: Batch = Batch()
+    training: Training = Training()
+
+    @property
+    def graph(self) -> Graph:
+        """The model's layers."""
+        return self.reading.graph

@@ -1,0 +1,26 @@
+"""Searches: from a `Problem` to an `Answer`. One file per recipe; the file name is the word after ``--search``.
+
+Promises of a search module, checked by ``tests/contract/test_search.py``:
+
+* ``Params`` is a frozen dataclass, the recipe's own options (``--set``); ``search(problem, params, *, seed, stop) -> Answer``;
+* every layer is in exactly one stage, stages follow the edges, every device is named at most once per stage;
+* the plan fits the memory of its devices, or the answer has no plan and says what is missing;
+* same seed, same answer, whatever the number of workers; ties are broken by id;
+* ``objective`` is in the recipe's own cost model at full precision; ``bound`` only where it is proven.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from meshwright.problem import Problem, Stop
+from meshwright.result import Answer
+
+__all__ = ["Search"]
+
+
+class Search(Protocol):
+    """The one function of a search module."""
+
+    def __call__(self, problem: Problem, params: Any, *, seed: int, stop: Stop) -> Answer:
+        """Answer `problem`."""

@@ -1,0 +1,1 @@
+"""Combinatorial blocks on graphs and arrays: textbook algorithms that know no GPU."""

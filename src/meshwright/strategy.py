@@ -1,0 +1,49 @@
+"""How one stage, or one layer of it, is parallelised: the degrees of its device mesh and what is sharded or recomputed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RECOMPUTE", "SCHEDULE_AXES", "Strategy"]
+
+RECOMPUTE = ("none", "selective", "full")
+"""What a layer recomputes in its backward pass: nothing, its cheap large activations, or its whole forward."""
+
+SCHEDULE_AXES = ("data", "context", "tensor")
+"""Axes of a stage's device mesh, outermost first; the tensor axis runs over neighbouring devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Degrees of one stage's device mesh.
+
+    Parameters
+    ----------
+    data, tensor, context, expert : int
+        Degrees, each at least 1. A stage has ``data * context * tensor`` devices; experts are spread over ``expert`` of the
+        ``data * context`` ranks (so ``expert`` divides that product), never over the tensor axis.
+    sequence_parallel : bool
+        Whether norms and residuals are split along the sequence over the tensor axis.
+    shard : int
+        What the data axis shards: 0 nothing (DDP), 1 optimizer state (ZeRO-1), 2 also gradients (ZeRO-2), 3 also weights
+        (ZeRO-3, FSDP).
+    shard_degree : int
+        Over how many of the data ranks it is sharded (HSDP when smaller than ``data``); 0 means all of them.
+
+    Notes
+    -----
+    PyTorch calls a split of a tensor *placement*; here that is *sharding*, and placement is which device a stage sits on.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    sequence_parallel: bool = False
+    shard: int = 0
+    shard_degree: int = 0
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices of the stage."""
+        return self.data * self.context * self.tensor

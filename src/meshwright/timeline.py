@@ -1,0 +1,57 @@
+"""What would happen: every task of one training step with its start and end, and the memory held over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PHASES", "Timeline"]
+
+PHASES = ("forward", "backward_input", "backward_weight", "backward", "send", "reduce", "gather", "optimizer")
+"""What a span is; its code is the position. `backward` is input and weight gradients in one; `send` occupies links."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One simulated training step.
+
+    Parameters
+    ----------
+    step_seconds : float
+        From the first start to the last end.
+    stage, microbatch, phase : ndarray, shape (n_spans,), int64
+        What each span is: pipeline stage (virtual ones counted apart), micro-batch (-1: once a step), code into `PHASES`.
+        A ``send`` has the sending stage.
+    rank : ndarray, shape (n_spans,), int64
+        Pipeline rank that the span occupies; -1 where it occupies links only.
+    start_seconds, end_seconds : ndarray, shape (n_spans,), float64
+        When.
+    peak_bytes : tuple of float
+        Largest memory of one device of each pipeline rank.
+    memory_seconds, memory_bytes : tuple of ndarray
+        Per pipeline rank: times at which the memory held by one device changes, and its value from then on.
+    memory_causes : tuple of (tuple of (str, float))
+        Per pipeline rank, what the peak consists of: ``weights``, ``gradients``, ``optimizer``, ``activations``, ``working``,
+        ``reserved``, in bytes.
+    causes : tuple of (str, float)
+        Seconds of the step by cause, adding up to `step_seconds`: ``compute``, ``recompute``, ``tensor``, ``context``,
+        ``expert``, ``gather``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``; of the pipeline rank that finishes last.
+    link_busy_ratio : tuple of (int, float)
+        The busiest links: id and the share of the step during which they carry traffic.
+    """
+
+    step_seconds: float
+    stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    start_seconds: NDArray[np.float64]
+    end_seconds: NDArray[np.float64]
+    peak_bytes: tuple[float, ...]
+    memory_seconds: tuple[NDArray[np.float64], ...] = ()
+    memory_bytes: tuple[NDArray[np.float64], ...] = ()
+    memory_causes: tuple[tuple[tuple[str, float], ...], ...] = ()
+    causes: tuple[tuple[str, float], ...] = ()
+    link_busy_ratio: tuple[tuple[int, float], ...] = ()

@@ -1,0 +1,193 @@
+"""The plan as JSON: what ``plan --json`` prints and ``--out`` writes, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from meshwright import _files
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.result import Result
+from meshwright.strategy import Strategy
+
+__all__ = ["FORMAT", "as_json", "plan_from_json", "stage_json", "write"]
+
+FORMAT = "meshwright/plan/1"
+
+
+def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
+    """Return stage `i` of a plan as JSON-ready values."""
+    stage, graph = plan.stages[i], result.problem.graph
+    strategy = stage.strategy
+    entry: dict[str, Any] = {
+        "ops": [graph.ops[op].name for op in stage.ops],
+        "devices": list(stage.devices),
+        "data": strategy.data,
+        "tensor": strategy.tensor,
+        "context": strategy.context,
+        "expert": strategy.expert,
+        "sequence_parallel": strategy.sequence_parallel,
+        "shard": strategy.shard,
+        "shard_degree": strategy.shard_degree,
+        "recompute": list(stage.recompute),
+    }
+    if result.timeline is not None and plan is result.plan:
+        entry["peak_bytes"] = result.timeline.peak_bytes[plan.rank_of_stage()[i]]
+    return entry
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Return the answer as the JSON object of ``plan --json``.
+
+    Parameters
+    ----------
+    result : Result
+        The answer.
+
+    Returns
+    -------
+    dict
+        JSON-ready values, all numbers in base units at full precision.
+    """
+    answer, problem = result.answer, result.problem
+    entry: dict[str, Any] = {
+        "format": FORMAT,
+        "model": {"name": problem.reading.name, "spec": problem.reading.spec, "format": problem.reading.format},
+        "cluster": None if problem.cluster is None else {"name": problem.cluster.name, "n_devices": problem.cluster.n_devices},
+        "search": result.search,
+        "costs": problem.costs,
+        "seed": result.seed,
+        "feasible": result.feasible,
+        "objective": None if answer.objective is None else {"name": answer.objective.name, "value": answer.objective.value},
+        "bound": None,
+        "step_seconds": None,
+        "samples_per_second": None,
+        "tokens_per_second": None,
+        "model_flops_utilization_ratio": None,
+        "stages": [],
+        "schedule": None,
+        "planning_seconds": result.planning_seconds,
+        "iterations": None if answer.n_iterations < 0 else answer.n_iterations,
+        "notes": list(answer.notes),
+    }
+    if answer.bound is not None and answer.objective is not None:
+        gap = answer.bound.gap_ratio(answer.objective)
+        entry["bound"] = {"value": answer.bound.value, "gap_ratio": gap, "method": answer.bound.method}
+    if answer.plan is None:
+        entry |= {"missing_bytes": answer.missing_bytes, "nearest": answer.nearest or None}
+    else:
+        entry |= _plan_json(result, answer.plan)
+    entry["alternatives"] = [
+        {
+            "objective": {"name": other.objective.name, "value": other.objective.value},
+            "why": other.why,
+            "stages": [stage_json(result, other.plan, i) for i in range(len(other.plan.stages))],
+            "schedule": _schedule_json(other.plan),
+        }
+        for other in answer.alternatives
+    ]
+    return entry | dict(answer.extra)
+
+
+def _schedule_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "name": plan.schedule,
+        "n_microbatches": plan.n_microbatches,
+        "micro_batch": plan.micro_batch,
+        "global_batch": plan.global_batch,
+    }
+
+
+def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
+    """Return the fields that only a feasible answer has."""
+    entry: dict[str, Any] = {
+        "stages": [stage_json(result, plan, i) for i in range(len(plan.stages))],
+        "schedule": _schedule_json(plan),
+        "batch": {"sequence_length": result.problem.graph.sequence_length},
+        "training": {name: getattr(result.problem.training, name) for name in result.problem.training.__dataclass_fields__},
+    }
+    if result.timeline is not None:
+        entry["step_seconds"] = result.timeline.step_seconds
+        entry["samples_per_second"] = plan.global_batch / result.timeline.step_seconds
+        if result.problem.graph.sequence_length > 1:
+            entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length
+        entry["model_flops_utilization_ratio"] = utilization(result)
+        entry["causes"] = {cause: seconds for cause, seconds in result.timeline.causes}
+    return entry
+
+
+def utilization(result: Result) -> float | None:
+    """Return model FLOPs per second over the peak of the devices used; None where FLOPs are not known."""
+    cluster, timeline, plan = result.problem.cluster, result.timeline, result.plan
+    if cluster is None or timeline is None:
+        return None
+    done = peak = 0.0
+    for stage, load in zip(plan.stages, result.loads, strict=True):
+        done += load.model_flops * plan.n_microbatches * len(stage.devices)
+    if done == 0.0:
+        return None
+    for device in {device for stage in plan.stages for device in stage.devices}:
+        peak += cluster.device(device).peak(result.problem.training.precision)
+    return done / timeline.step_seconds / peak
+
+
+def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> Plan:
+    """Return the plan of a plan file.
+
+    Parameters
+    ----------
+    entry : dict
+        The parsed file.
+    names : dict of str to int
+        Ids of the model's layers by name.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Plan
+        The plan.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind, or a layer is not in the model.
+    """
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
+        raise InputError(f'{where}: is not a plan of ours: its "format" must be "{FORMAT}"')
+    if not entry.get("feasible"):
+        raise InputError(f"{where}: holds the answer that nothing fits, so there is no plan to work with")
+    try:
+        stages = []
+        for i, stage in enumerate(entry["stages"]):
+            unknown = [name for name in stage["ops"] if name not in names]
+            if unknown:
+                raise InputError(
+                    f"{where}: stage {i}: the model has no layer '{unknown[0]}'; is this the plan of another model?"
+                )
+            strategy = Strategy(**{name: stage[name] for name in Strategy.__dataclass_fields__ if name in stage})
+            stages.append(
+                Stage(tuple(names[name] for name in stage["ops"]), tuple(stage["devices"]), strategy, tuple(stage["recompute"]))
+            )
+            if len(stage["devices"]) != strategy.n_devices:
+                raise InputError(
+                    f"{where}: stage {i}: {len(stage['devices'])} devices, but its degrees ask for {strategy.n_devices}"
+                )
+        schedule = entry["schedule"]
+        return Plan(
+            tuple(stages), schedule["n_microbatches"], schedule["micro_batch"], schedule["name"], schedule["global_batch"]
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+
+
+def write(result: Result, path: str) -> None:
+    """Write the answer to a file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    _files.write(path, json.dumps(as_json(result), indent=1) + "\n")
