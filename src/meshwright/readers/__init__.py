@@ -33,10 +33,14 @@ class Source:
         As typed: ``"llama-3.1-8b"``, ``"pase:alexnet"``, ``"workloads.json#dlrm16"``.
     sequence_length : int
         Tokens per sample asked for; 0 for the model's own.
+    attention : str
+        How attention is computed, which decides what is kept for the backward pass: ``flash``, ``unfused``, or empty for the
+        model's own.
     """
 
     spec: str
     sequence_length: int = 0
+    attention: str = ""
 
     @property
     def fragment(self) -> str:
@@ -78,7 +82,7 @@ class Source:
             return None
 
 
-def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
+def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str = "") -> Reading:
     """Read a model from a built-in name, a file of any known format, or a generator like ``pase:alexnet``.
 
     Parameters
@@ -89,6 +93,8 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
         Name of the format where it should not be recognised from the content.
     sequence_length : int
         Tokens per sample; 0 for the model's own.
+    attention : str
+        ``flash``, ``unfused``, or empty for the model's own.
 
     Returns
     -------
@@ -100,7 +106,7 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
     InputError
         When nothing is called or recognised so, or the content is wrong.
     """
-    source = Source(spec, sequence_length)
+    source = Source(spec, sequence_length, attention)
     if form:
         reading: Reading = _plugins.load("readers", form, "format").read(source)
         return reading

@@ -1,0 +1,202 @@
+"""Models as Hugging Face configurations: a ``config.json``, or the name of one that comes with this package."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.errors import InputError, UnknownNameError
+from meshwright.graph import Graph
+from meshwright.problem import Reading
+from meshwright.readers import _dense_families
+from meshwright.readers._config import Config
+
+if TYPE_CHECKING:
+    from meshwright.readers import Source
+
+__all__ = ["MODEL_TYPES", "Architecture", "describe", "names", "read", "recognises", "unknown"]
+
+MODEL_TYPES = ("gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
+"""Families of models that can be read, as ``model_type`` in their configurations names them."""
+
+_DEFAULT_SEQUENCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a configuration says about a model besides its graph; `Reading.instance` stays empty, this is for listings.
+
+    Parameters
+    ----------
+    name : str
+        The name it is listed under.
+    model_type : str
+        Its family.
+    n_parameters, n_active_parameters : int
+        Weights, and those that a token meets.
+    sequence_length, max_sequence_length : int
+        Tokens per sample by default, and the longest that the model was made for (0: no limit).
+    published_parameters : float
+        Weights as published; 0 where unknown.
+    source : str
+        Where configuration and published number are from.
+    """
+
+    name: str
+    model_type: str
+    n_parameters: int
+    n_active_parameters: int
+    sequence_length: int
+    max_sequence_length: int
+    published_parameters: int
+    source: str
+
+
+def names() -> tuple[str, ...]:
+    """Return the built-in models' names, sorted."""
+    folder = importlib.resources.files("meshwright") / "data" / "models"
+    return tuple(sorted(file.name.removesuffix(".json") for file in folder.iterdir() if file.name.endswith(".json")))
+
+
+def unknown(name: str) -> UnknownNameError:
+    """Return the error that answers a name that is no built-in model."""
+    return UnknownNameError("model", name, names())
+
+
+def describe(name: str) -> Architecture:
+    """Return what is known about a built-in model.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such model.
+    """
+    config = _built_in(name)
+    graph = _graph(config, name, sequence_length(config, 0), True)
+    return Architecture(
+        name,
+        _family(config),
+        graph.n_parameters,
+        graph.n_active_parameters or graph.n_parameters,
+        graph.sequence_length,
+        max_sequence_length(config),
+        config.integer("_published_parameters", "weights as published", 0, minimum=0, maximum=10**15),
+        config.text("_source", "where the configuration is from", ""),
+    )
+
+
+def recognises(source: Source) -> bool:
+    """Return whether the source is a built-in name or a JSON object with ``model_type`` or ``architectures``."""
+    if source.path is None:
+        return source.spec in names()
+    return isinstance(source.json, dict) and ("model_type" in source.json or "architectures" in source.json)
+
+
+def read(source: Source) -> Reading:
+    """Read a built-in model or a ``config.json``.
+
+    Parameters
+    ----------
+    source : Source
+        ``sequence_length`` 0 means the model's own: ``_sequence_length`` of a built-in, otherwise the smaller of
+        ``max_position_embeddings`` and 4096. ``attention`` is ``flash``, ``unfused``, or empty for the configuration's own
+        (``_attn_implementation: eager`` asks for the unfused one).
+
+    Returns
+    -------
+    Reading
+        The graph; costs ``analytic``, search ``best``.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong, the family is not supported, or the sequence length is not positive.
+    """
+    if source.path is None:
+        config, name = _built_in(source.spec), source.spec
+    else:
+        if not isinstance(source.json, dict):
+            raise InputError(f"{source.path}: is not a Hugging Face configuration: a JSON object with model_type is needed")
+        config = Config(str(source.path), source.json)
+        name = config.text("_name", "the model's name", "") or _name_of(config, source)
+    sequence = sequence_length(config, source.sequence_length)
+    graph = _graph(config, name, sequence, _fused(config, source.attention))
+    return Reading(graph.name, "huggingface", source.spec, graph)
+
+
+def sequence_length(config: Config, wanted: int) -> int:
+    """Return the tokens per sample: those wanted, or the model's own.
+
+    Raises
+    ------
+    InputError
+        When a negative number is wanted.
+    """
+    if wanted < 0 or wanted > 10**9:
+        raise InputError(f"sequence length {wanted}: must be between 1 and {10**9}")
+    if wanted:
+        return wanted
+    own = config.integer("_sequence_length", "tokens per sample in training", 0, minimum=0)
+    longest = max_sequence_length(config)
+    return own or (min(longest, _DEFAULT_SEQUENCE) if longest else _DEFAULT_SEQUENCE)
+
+
+def max_sequence_length(config: Config) -> int:
+    """Return the longest sequence the model was made for; 0 where the configuration names none."""
+    return config.integer("max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0)
+
+
+def _built_in(name: str) -> Config:
+    """The configuration of a built-in model."""
+    if name not in names():
+        raise unknown(name)
+    file = importlib.resources.files("meshwright") / "data" / "models" / f"{name}.json"
+    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return Config(f"model {name}", fields)
+
+
+def _name_of(config: Config, source: Source) -> str:
+    """A name for a file: its folder's where it is called config.json, otherwise its own."""
+    assert source.path is not None
+    stem = source.path.resolve().parent.name if source.path.name == "config.json" else source.path.stem
+    return config.text("_name_or_path", "where the model was loaded from", "").rstrip("/").rpartition("/")[2] or stem
+
+
+def _fused(config: Config, wanted: str) -> bool:
+    """Whether attention is one kernel."""
+    if wanted not in ("", "flash", "unfused"):
+        raise UnknownNameError("attention", wanted, ("flash", "unfused"))
+    own = config.text("_attn_implementation|attn_implementation", "how attention is computed", "")
+    return wanted != "unfused" if wanted else own != "eager"
+
+
+def _family(config: Config) -> str:
+    """The family, from ``model_type`` or the first of ``architectures``."""
+    family = config.text("model_type", "family of the model", "")
+    if not family:
+        architectures = " ".join(config.words("architectures", "classes of the model")).lower().replace("_", "")
+        found = [kind for kind in MODEL_TYPES if architectures.startswith(kind.replace("_", ""))]
+        family = max(found, key=len) if found else architectures
+    if family not in MODEL_TYPES:
+        raise InputError(
+            f"{config.where}: model_type '{family}' is not supported; there are: {', '.join(MODEL_TYPES)}. "
+            "A model of another family can be captured from its PyTorch code: meshwright capture"
+        )
+    return family
+
+
+def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """The graph, by family."""
+    family = _family(config)
+    config = Config(config.where, {**config.fields, "model_type": family})
+    match family:
+        case "gpt2":
+            return _dense_families.gpt2(config, name, sequence, fused)
+        case "gpt_neox":
+            return _dense_families.gpt_neox(config, name, sequence, fused)
+        case "opt":
+            return _dense_families.opt(config, name, sequence, fused)
+        case _:
+            return _dense_families.llama_like(config, name, sequence, fused)

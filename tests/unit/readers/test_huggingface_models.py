@@ -1,0 +1,42 @@
+"""Every built-in model against its published number of parameters."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+
+import pytest
+
+from meshwright import readers
+from meshwright.readers import huggingface
+
+
+@pytest.mark.parametrize("name", huggingface.names())
+def test_a_built_in_model_has_its_published_parameters(name: str) -> None:
+    model = huggingface.describe(name)
+    file = importlib.resources.files("meshwright") / "data" / "models" / f"{name}.json"
+    last_digit = json.loads(file.read_text())["_published_last_digit"]
+    assert model.source
+    # half a per cent, or what rounding to the published digits hides
+    allowed = max(0.005 * model.published_parameters, 0.5 * last_digit)
+    assert abs(model.n_parameters - model.published_parameters) <= allowed
+
+
+@pytest.mark.parametrize("name", huggingface.names())
+def test_layers_that_repeat_share_one_body(name: str) -> None:
+    graph = readers.read(name).graph
+    for i, op in enumerate(graph.ops):
+        assert 0 <= op.like <= i
+        assert graph.ops[op.like].body is op.body
+    assert len({op.like for op in graph.ops}) <= 6
+
+
+def test_the_edges_carry_the_residual_stream() -> None:
+    graph = readers.read("llama-3.1-8b").graph
+    assert graph.ops[0].name == "embed" and graph.ops[-1].name == "head"
+    assert [(edge.source, edge.target, edge.n_elements) for edge in graph.edges] == [(i, i + 1, 8192 * 4096) for i in range(33)]
+
+
+def test_a_wanted_sequence_length_wins() -> None:
+    assert readers.read("llama-3.1-8b").graph.sequence_length == 8192
+    assert readers.read("llama-3.1-8b", sequence_length=1024).graph.sequence_length == 1024
