@@ -113,7 +113,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
         if result.problem.graph.sequence_length > 1:
             entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length
         entry["model_flops_utilization_ratio"] = utilization(result)
-        entry["causes"] = {cause: seconds for cause, seconds in result.timeline.causes}
+        entry["causes"] = dict(result.timeline.causes)
     return entry
 
 

@@ -1,0 +1,136 @@
+"""How many equal layers each pipeline rank can take within a step time and a memory: the loops of `solvers.pipeline_split`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+__all__ = ["Ranks", "capacities", "least_step"]
+
+
+class Ranks(NamedTuple):
+    """Pipeline ranks and the variants of one layer on each, as arrays.
+
+    Rows are ranks; columns of the two-dimensional ones are the variants of a layer (what it recomputes).
+    """
+
+    work_seconds: np.ndarray  # (n_ranks, n_variants): forward, backward and recomputation of one layer, one micro-batch
+    layer_bytes: np.ndarray  # (n_ranks, n_variants): static bytes of one layer + in-flight micro-batches times its activations
+    forward_seconds: np.ndarray  # (n_ranks,): forward of one layer
+    backward_seconds: np.ndarray  # (n_ranks,): what returns up the pipeline per layer: backward, or its input gradients only
+    fixed_work_seconds: np.ndarray  # (n_ranks,): work of what is pinned to the rank (embedding, head), one micro-batch
+    fixed_forward_seconds: np.ndarray  # (n_ranks,): forward part of it
+    budget_bytes: np.ndarray  # (n_ranks,): memory left for layers
+    in_flight: np.ndarray  # (n_ranks,): micro-batches forwarded before the first backward
+    after_seconds: np.ndarray  # (n_ranks,): per layer, once a step after the last backward of the rank
+
+
+@njit(cache=True)
+def _most(work, size, seconds, n_bytes, extra):
+    """Largest real number of layers with total work <= seconds and total size <= n_bytes, mixing variants.
+
+    A linear program with two rows: an optimum mixes at most two variants, so all single ones and pairs are tried. `extra` is
+    subtracted from the work of every variant (forward passes that hide in the warm-up).
+    """
+    best = 0.0
+    if seconds < 0.0 or n_bytes < 0.0:
+        return -1.0
+    n = work.shape[0]
+    for i in range(n):
+        a = work[i] - extra
+        alone = np.inf
+        if a > 0.0:
+            alone = seconds / a
+        if size[i] > 0.0:
+            alone = min(alone, n_bytes / size[i])
+        best = max(best, alone)
+        for j in range(i + 1, n):
+            b = work[j] - extra
+            determinant = a * size[j] - b * size[i]
+            if determinant == 0.0:
+                continue
+            x = (seconds * size[j] - b * n_bytes) / determinant
+            y = (a * n_bytes - size[i] * seconds) / determinant
+            if x >= 0.0 and y >= 0.0:
+                best = max(best, x + y)
+    return best
+
+
+@njit(cache=True)
+def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, room):
+    """Fill `room` with how many layers each rank can take if the step may last `step_seconds`; return their sum.
+
+    Every constraint is implied by the order of 1F1B (or ZB-H1 where `split_backward`): a rank works for all micro-batches
+    between the first arrival and the last return, and its first backward waits for the round trip of the first micro-batch.
+    """
+    n_ranks = ranks.work_seconds.shape[0]
+    total_fixed = 0.0
+    total_fixed_forward = 0.0
+    for s in range(n_ranks):
+        total_fixed += ranks.fixed_work_seconds[s]
+        total_fixed_forward += ranks.fixed_forward_seconds[s]
+        left = step_seconds - n_microbatches * ranks.fixed_work_seconds[s]
+        room[s] = _most(ranks.work_seconds[s] * n_microbatches, ranks.layer_bytes[s], left, ranks.budget_bytes[s], 0.0)
+        if room[s] < 0.0:
+            return -1.0
+        room[s] = min(room[s], n_layers)
+        if whole:
+            room[s] = np.floor(room[s] + 1e-9)
+    all_room = room.sum()
+    least_forward = ranks.forward_seconds.min()
+    least_backward = ranks.backward_seconds.min()
+    round_trip = total_fixed + n_layers * (least_forward + least_backward)
+    forward_trip = total_fixed_forward + n_layers * least_forward
+    before_room = 0.0
+    tight = 0.0
+    for s in range(n_ranks):
+        own = room[s]
+        # layers that must lie on earlier and on later ranks, whatever the split
+        before = max(0.0, n_layers - (all_room - before_room))
+        after = max(0.0, n_layers - (before_room + own))
+        before_room += own
+        fixed = n_microbatches * ranks.fixed_work_seconds[s]
+        once = ranks.after_seconds[s] if s == 0 else 0.0
+        work = ranks.work_seconds[s] * n_microbatches + once
+        returns = least_forward if split_backward else least_forward + least_backward
+        limit = _most(work, ranks.layer_bytes[s], step_seconds - fixed - before * returns, ranks.budget_bytes[s], 0.0)
+        hidden = ranks.in_flight[s]
+        if split_backward:
+            wait = forward_trip + after * least_backward + fixed - hidden * ranks.fixed_forward_seconds[s]
+            extra = hidden * ranks.forward_seconds[s]
+        else:
+            wait = round_trip + fixed - ranks.fixed_work_seconds[s] - (hidden - 1.0) * ranks.fixed_forward_seconds[s]
+            work = ranks.work_seconds[s] * (n_microbatches - 1.0) + once
+            extra = (hidden - 1.0) * ranks.forward_seconds[s]
+        limit = min(limit, _most(work, ranks.layer_bytes[s], step_seconds - wait, ranks.budget_bytes[s], extra))
+        if limit < 0.0:
+            return -1.0
+        limit = min(limit, own)
+        if whole:
+            limit = np.floor(limit + 1e-9)
+        # `room` of this rank is not lowered before the later ranks used it: their bounds stay independent of the order
+        tight += limit
+        room[s] = limit
+    return tight
+
+
+@njit(cache=True)
+def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds):
+    """Smallest step at which the ranks have room for all layers: a lower bound over all splits; inf above the limit."""
+    n_ranks = ranks.work_seconds.shape[0]
+    room = np.zeros(n_ranks)
+    for s in range(n_ranks):
+        if ranks.budget_bytes[s] < 0.0:
+            return np.inf
+    if capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, room) < n_layers:
+        return np.inf
+    low, high = 0.0, limit_seconds
+    while high - low > 1e-6 * high:
+        middle = 0.5 * (low + high)
+        if capacities(ranks, n_layers, n_microbatches, split_backward, whole, middle, room) >= n_layers:
+            high = middle
+        else:
+            low = middle
+    return low

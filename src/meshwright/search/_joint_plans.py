@@ -1,0 +1,221 @@
+"""From a configuration of the joint space to a whole plan: split the layers, choose what to recompute, name the devices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from meshwright import schedules
+from meshwright.plan import Plan, Stage
+from meshwright.search._joint_costs import Costs, RowLoads
+from meshwright.search._joint_space import Config
+from meshwright.solvers import pipeline_split
+from meshwright.table import StageLoad
+
+__all__ = ["build", "counts_of", "missing_bytes", "with_counts"]
+
+
+def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
+    """Return how many layers each stage takes (virtual stages counted apart), or None when they do not fit.
+
+    Parameters
+    ----------
+    costs : Costs
+        Loads of the layers.
+    config : Config
+        The configuration.
+    n_microbatches : int
+        Micro-batches of a step.
+    bound_seconds : float
+        The configuration's bound on the step.
+
+    Returns
+    -------
+    tuple of int or None
+        Layers per stage, in pipeline order.
+    """
+    p, v, n = config.mesh.pipeline, config.chunks, len(costs.chain.layers)
+    if v > 1:
+        # the quotient everywhere; what is left over goes to middle stages first: the ends also hold embedding and head
+        counts = [n // (p * v)] * (p * v)
+        middle = sorted(range(p * v), key=lambda stage: (stage in (0, p * v - 1), stage % p, stage))
+        for stage in middle[: n - sum(counts)]:
+            counts[stage] += 1
+        return tuple(counts)
+    ranks, n_comparable, after = costs.pipeline_ranks(config, n_microbatches)
+    found = pipeline_split.split(
+        ranks,
+        n if costs.chain.equal else math.ceil(n_comparable),
+        n_microbatches,
+        split_backward=config.schedule.startswith("zb"),
+        step_seconds=max(bound_seconds - after, 0.0),
+    )
+    if found is None:
+        return None
+    if costs.chain.equal:
+        return tuple(int(count) for count in found)
+    return _by_weight(costs, config, found)
+
+
+def _by_weight(costs: Costs, config: Config, shares: np.ndarray) -> tuple[int, ...]:
+    """Cut a chain of unequal layers where its work passes the given shares."""
+    rows = costs.rows(config)[0]
+    work = np.cumsum(
+        [rows[row, "none"].forward_total_seconds + rows[row, "none"].backward_total_seconds for row in costs.chain.rows]
+    )
+    targets = np.cumsum(shares)[:-1] / shares.sum() * work[-1]
+    cuts = [int(np.searchsorted(work, target + 1e-12 * work[-1], side="right")) for target in targets]
+    ends = [0, *cuts, len(work)]
+    counts = [ends[i + 1] - ends[i] for i in range(len(ends) - 1)]
+    for i in range(len(counts)):
+        # a stage without layers would idle: take one from the fuller neighbour
+        while counts[i] == 0 and max(counts) > 1:
+            donor = int(np.argmax(counts))
+            counts[donor] -= 1
+            counts[i] += 1
+    return tuple(counts)
+
+
+def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> Plan | None:
+    """Return the plan of a configuration, or None when its layers do not fit the memory."""
+    counts = counts_of(costs, config, n_microbatches, bound_seconds)
+    return None if counts is None else with_counts(costs, config, n_microbatches, counts)
+
+
+def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> Plan | None:
+    """Return the plan with a given number of layers per stage, recomputing as little as fits; None when nothing fits.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `counts_of`.
+    counts : tuple of int
+        Layers of each stage.
+
+    Returns
+    -------
+    Plan or None
+        The plan.
+    """
+    chain, p = costs.chain, config.mesh.pipeline
+    if sum(counts) != len(chain.layers) or min(counts) < 0:
+        return None
+    schedule = schedules.load(config.schedule)
+    rank_of_stage = [int(rank) for rank in schedule.placement(p, config.chunks)]
+    ops, rows = _ops_of_stages(costs, counts)
+    words = _recompute_of_ranks(costs, config, n_microbatches, rows, rank_of_stage)
+    if words is None:
+        return None
+    devices = costs.pool.ranks(config)
+    stages = tuple(
+        Stage(ops[stage], tuple(int(i) for i in devices[rank_of_stage[stage]]), config.strategy, words[stage])
+        for stage in range(len(counts))
+    )
+    data = config.mesh.data
+    return Plan(
+        stages, n_microbatches, config.mesh.micro_batch, config.schedule, n_microbatches * data * config.mesh.micro_batch
+    )
+
+
+def _ops_of_stages(costs: Costs, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return the layers of each stage, and the row of each of them."""
+    chain = costs.chain
+    row_of = dict(zip(chain.layers, chain.rows, strict=True)) | {i: i for i in (*chain.prefix, *chain.suffix)}
+    ops, start = [], 0
+    for stage, count in enumerate(counts):
+        own = chain.layers[start : start + count]
+        start += count
+        if stage == 0:
+            own = chain.prefix + own
+        if stage == len(counts) - 1:
+            own = own + chain.suffix
+        ops.append(own)
+    return ops, [tuple(row_of[i] for i in stage) for stage in ops]
+
+
+def _recompute_of_ranks(
+    costs: Costs, config: Config, n_microbatches: int, rows: list[tuple[int, ...]], rank_of_stage: list[int]
+) -> list[tuple[str, ...]] | None:
+    """Choose what each layer of each stage recomputes so that every rank fits its memory; None when one cannot."""
+    p = config.mesh.pipeline
+    in_flight = schedules.load(config.schedule).in_flight(p, config.chunks, n_microbatches) / config.chunks
+    kinds, of_rank, memory = costs.rows(config), costs.kind_of_rank(config), costs.memory_bytes(config)
+    words: list[tuple[str, ...]] = [()] * len(rows)
+    for rank in range(p):
+        stages = [stage for stage in range(len(rows)) if rank_of_stage[stage] == rank]
+        loads = kinds[of_rank[rank]]
+        flat = [row for stage in stages for row in rows[stage]]
+        chosen = _recompute(costs, loads, flat, float(in_flight[rank]), memory[rank])
+        if chosen is None:
+            return None
+        start = 0
+        for stage in stages:
+            words[stage] = tuple(chosen[start : start + len(rows[stage])])
+            start += len(rows[stage])
+    return words
+
+
+def _recompute(costs: Costs, loads: RowLoads, rows: list[int], in_flight: float, memory_bytes: float) -> list[str] | None:
+    """Choose what each layer of a rank recomputes: the least work that fits, the cheapest saving per byte first."""
+    pinned = {*costs.chain.prefix, *costs.chain.suffix}
+    choices = costs.words(loads)
+    chosen = ["none" if row in pinned else choices[0] for row in rows]
+    excess = _held(loads, rows, chosen, in_flight) - memory_bytes
+    if excess <= 0:
+        return chosen
+    best: tuple[float, list[str]] | None = None
+    for cheap in choices[1:]:
+        # first as many layers as needed switch to `cheap`, then from the end to the strongest variant
+        trial = list(chosen)
+        for word in dict.fromkeys((cheap, choices[-1])):
+            for i in range(len(rows)):
+                if rows[i] in pinned or _held(loads, rows, trial, in_flight) <= memory_bytes:
+                    continue
+                trial[i] = word
+        if _held(loads, rows, trial, in_flight) <= memory_bytes:
+            work = sum(loads[row, word].recompute_seconds for row, word in zip(rows, trial, strict=True))
+            best = min(best, (work, trial)) if best is not None else (work, trial)
+    return None if best is None else best[1]
+
+
+def _held(loads: RowLoads, rows: list[int], words: list[str], in_flight: float) -> float:
+    """Return the peak memory of one device of a rank."""
+    own = [loads[row, word] for row, word in zip(rows, words, strict=True)]
+    return (
+        sum(load.static_bytes + in_flight * load.activation_bytes for load in own)
+        + max((load.working_bytes for load in own), default=0.0)
+        + max((load.reserved_bytes for load in own), default=0.0)
+    )
+
+
+def missing_bytes(costs: Costs, config: Config, n_microbatches: int) -> float:
+    """Return by how much the fullest device exceeds its memory when everything is recomputed and layers are spread evenly.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `counts_of`.
+
+    Returns
+    -------
+    float
+        Bytes; not positive where it fits.
+    """
+    chain, p = costs.chain, config.mesh.pipeline
+    n = len(chain.layers)
+    counts = [n // (p * config.chunks) + (1 if stage < n % (p * config.chunks) else 0) for stage in range(p * config.chunks)][
+        ::-1
+    ]
+    in_flight = schedules.load(config.schedule).in_flight(p, config.chunks, n_microbatches) / config.chunks
+    rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
+    _, rows = _ops_of_stages(costs, tuple(counts))
+    kinds, of_rank, memory = costs.rows(config), costs.kind_of_rank(config), costs.memory_bytes(config)
+    pinned = {*chain.prefix, *chain.suffix}
+    worst = -math.inf
+    for rank in range(p):
+        loads: dict[tuple[int, str], StageLoad] = kinds[of_rank[rank]]
+        flat = [row for stage in range(len(rows)) if rank_of_stage[stage] == rank for row in rows[stage]]
+        words = ["none" if row in pinned else costs.words(loads)[-1] for row in flat]
+        worst = max(worst, _held(loads, flat, words, float(in_flight[rank])) - memory[rank])
+    return worst

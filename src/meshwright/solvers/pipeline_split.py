@@ -1,0 +1,130 @@
+"""Splitting equal layers over the ranks of a pipeline: how long a step must last at least, and who takes how many layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PipelineRanks", "bound", "split"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineRanks:
+    """Ranks of a pipeline and what one layer costs on each, for every variant (what a layer recomputes).
+
+    Parameters
+    ----------
+    work_seconds : ndarray, shape (n_ranks, n_variants), float64
+        Forward, backward and recomputation of one layer and one micro-batch.
+    layer_bytes : ndarray, shape (n_ranks, n_variants), float64
+        Static bytes of one layer, and its activations times the micro-batches in flight on that rank.
+    forward_seconds, backward_seconds : ndarray, shape (n_ranks,), float64
+        Forward of one layer; what has to return up the pipeline per layer (its backward, or only the input gradients).
+    fixed_work_seconds, fixed_forward_seconds : ndarray, shape (n_ranks,), float64
+        Work of what is pinned to a rank (embedding, head) per micro-batch, and the forward part of it.
+    budget_bytes : ndarray, shape (n_ranks,), float64
+        Memory left for layers.
+    in_flight : ndarray, shape (n_ranks,), float64
+        Micro-batches that a rank forwards before its first backward.
+    after_seconds : ndarray, shape (n_ranks,), float64
+        Per layer, once a step after the last backward of the rank (exposed gradient reduction, optimizer).
+    """
+
+    work_seconds: NDArray[np.float64]
+    layer_bytes: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    fixed_work_seconds: NDArray[np.float64]
+    fixed_forward_seconds: NDArray[np.float64]
+    budget_bytes: NDArray[np.float64]
+    in_flight: NDArray[np.float64]
+    after_seconds: NDArray[np.float64]
+
+
+def bound(
+    ranks: PipelineRanks, n_layers: float, n_microbatches: int, *, split_backward: bool, whole: bool, limit_seconds: float
+) -> float:
+    """Return a proven lower bound on the step over all splits of the layers and all mixes of variants.
+
+    Parameters
+    ----------
+    ranks : PipelineRanks
+        The ranks.
+    n_layers : float
+        Layers to place (a real number where layers of several kinds were made comparable).
+    n_microbatches : int
+        Micro-batches of a step.
+    split_backward : bool
+        Whether weight gradients may wait (zero bubble): only input gradients then return up the pipeline.
+    whole : bool
+        Whether layers are equal and cannot be divided.
+    limit_seconds : float
+        Give up above this: the answer is then inf.
+
+    Returns
+    -------
+    float
+        Seconds; inf when nothing fits the memory, or when the step would be longer than `limit_seconds`.
+
+    Notes
+    -----
+    For a step of T seconds every rank's room for layers follows from two inequalities of one-forward-one-backward order
+    (Narayanan et al., SC'21, section 2.2; ours are stated for unequal stages): the rank works for all micro-batches between
+    the first arrival and the last return; and its first backward waits for the round trip of the first micro-batch, behind
+    which only as many forwards hide as the schedule allows in flight. With the memory row, a rank's room is a linear program
+    with two rows over the variants. T is bisected until the rooms add up to all layers.
+    """
+    from meshwright._kernels import pipeline_split as kernel
+
+    return float(
+        kernel.least_step(_arrays(ranks), float(n_layers), float(n_microbatches), split_backward, whole, float(limit_seconds))
+    )
+
+
+def split(
+    ranks: PipelineRanks, n_layers: int, n_microbatches: int, *, split_backward: bool, step_seconds: float
+) -> NDArray[np.int64] | None:
+    """Return how many layers each rank takes so that the step comes close to the bound, or None when they do not fit.
+
+    Parameters
+    ----------
+    ranks, n_layers, n_microbatches, split_backward
+        As in `bound`.
+    step_seconds : float
+        The bound, where the search for a split starts.
+
+    Returns
+    -------
+    ndarray, shape (n_ranks,), int64
+        Layers of each rank, in pipeline order; surplus room is left where it shortens the warm-up: at the last ranks.
+    """
+    from meshwright._kernels import pipeline_split as kernel
+
+    arrays = _arrays(ranks)
+    room = np.zeros(len(ranks.in_flight))
+    seconds = step_seconds
+    for _ in range(60):
+        if kernel.capacities(arrays, float(n_layers), float(n_microbatches), split_backward, True, seconds, room) >= n_layers:
+            break
+        seconds *= 1.01
+    else:
+        return None
+    counts = room.astype(np.int64)
+    while counts.sum() > n_layers:
+        # take a layer away where the rank would then be ahead of the others by most: the largest work, last rank first
+        work = counts * ranks.work_seconds[:, 0] + ranks.fixed_work_seconds
+        counts[len(work) - 1 - int(np.argmax(work[::-1]))] -= 1
+    return counts
+
+
+def _arrays(ranks: PipelineRanks) -> object:
+    from meshwright._kernels import pipeline_split as kernel
+
+    arrays = []
+    for name in kernel.Ranks._fields:
+        array = np.ascontiguousarray(getattr(ranks, name), dtype=np.float64)
+        array.setflags(write=False)
+        arrays.append(array)
+    return kernel.Ranks(*arrays)
