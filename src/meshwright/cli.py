@@ -30,7 +30,6 @@ def main() -> None:
     SystemExit
         Always.
     """
-    import click
     import typer
 
     from meshwright import _plugins
@@ -47,15 +46,14 @@ def main() -> None:
     )
     for name in _plugins.names("commands"):
         _plugins.load("commands", name, "command").register(app)
+    # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
+    usage_error = typer.BadParameter.__mro__[2]
     try:
         status = app(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
+    except usage_error as error:
+        print(f"meshwright: {error.format_message()}" if str(error.format_message()) else "", file=sys.stderr)  # type: ignore[attr-defined]
         sys.exit(2)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         print("meshwright: interrupted; nothing was written", file=sys.stderr)
         sys.exit(130)
     except MeshwrightError as error:

@@ -1,0 +1,62 @@
+"""What there is to name on the command line, read from the folders: the words behind ``meshwright list``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from meshwright import _plugins
+from meshwright.units import format_count
+
+__all__ = ["rooms"]
+
+Entries = list[tuple[str, str]]
+
+
+def rooms() -> dict[str, Callable[[], Entries]]:
+    """Return, for every list there is, the function that makes it: pairs of a name and a line about it."""
+    return {
+        "models": _models,
+        "clusters": _clusters,
+        "topologies": _topologies,
+        "searches": lambda: _files("search"),
+        "costs": lambda: _files("costs"),
+        "schedules": lambda: _files("schedules"),
+        "formats": lambda: _files("readers"),
+        "exports": lambda: _files("writers"),
+    }
+
+
+def _files(room: str) -> Entries:
+    """Return the plug-ins of a room with the first sentence of each, without importing them (optional packages stay optional)."""
+    entries = []
+    for name in _plugins.names(room):
+        spec = find_spec(f"meshwright.{room}.{name}")
+        if spec is None or spec.origin is None:
+            entries.append((name, "from another package"))
+            continue
+        sentence = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        entries.append((name, sentence.splitlines()[0]))
+    return entries
+
+
+def _models() -> Entries:
+    from meshwright.readers import huggingface
+
+    entries = []
+    for name in huggingface.names():
+        model = huggingface.describe(name)
+        entries.append((name, f"{format_count(model.n_parameters)} parameters, {model.sequence_length} tokens; {model.source}"))
+    return entries
+
+
+def _clusters() -> Entries:
+    from meshwright import topologies
+
+    return [(name, topologies.describe(name)) for name in topologies.names()]
+
+
+def _topologies() -> Entries:
+    return [(name.replace("_", "-"), line) for name, line in _files("topologies")]

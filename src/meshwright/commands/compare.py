@@ -1,0 +1,57 @@
+"""``meshwright compare``: several searches on one problem, ranked on one simulated timeline."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def compare(
+        model: str = typer.Argument(help="A built-in name, a config.json, or a file of any known format."),
+        cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
+        searches: str = typer.Option(help="Names of searches, separated by commas."),
+        costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
+        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        global_batch: int = typer.Option(0, help="Samples per step over all devices."),
+        micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
+        sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        precision: str = typer.Option("bf16", help="Of matrix products: bf16, fp16, fp8, fp32."),
+        seed: int = typer.Option(0, help="Seed of everything random."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Run several searches on one problem and rank their plans on one simulated timeline."""
+        import json
+
+        from meshwright import _plugins, api, report
+        from meshwright.errors import InputError
+        from meshwright.problem import Batch
+        from meshwright.result import Result
+        from meshwright.writers import plan_json
+
+        names = [name.strip() for name in searches.split(",") if name.strip()]
+        if not names:
+            raise InputError("--searches: name at least one search, for example --searches best,data_parallel")
+        for name in names:
+            _plugins.load("search", name, "search")
+        batch = Batch(global_batch, micro_batch, sequence_length)
+        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision), form=form)
+        results: list[tuple[str, Result | None, str]] = []
+        for name in names:
+            with report.progress(f"search {name} on {problem.reading.name}"):
+                try:
+                    results.append((name, api.plan(problem, search=name, seed=seed), ""))
+                except InputError as error:
+                    results.append((name, None, str(error)))
+        if json_:
+            entries = [
+                {"search": name, "error": why} if result is None else plan_json.as_json(result) for name, result, why in results
+            ]
+            print(json.dumps({"format": "meshwright/comparison/1", "results": entries}))
+        else:
+            print(report.compared(results))
+        return 0 if any(result is not None and result.feasible for _, result, _ in results) else 3

@@ -1,0 +1,34 @@
+"""``meshwright list``: what there is to name."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command(name="list")
+    def list_(
+        what: str = typer.Argument(help="models, clusters, searches, costs, schedules, topologies, formats or exports."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """List what can be named on the command line, each with a line about it."""
+        import json
+
+        from meshwright import catalog
+        from meshwright.errors import UnknownNameError
+
+        rooms = catalog.rooms()
+        if what not in rooms:
+            raise UnknownNameError("list", what, rooms)
+        entries = rooms[what]()
+        if json_:
+            print(json.dumps({"format": "meshwright/list/1", what: dict(entries)}))
+        else:
+            width = max((len(name) for name, _ in entries), default=0)
+            for name, line in entries:
+                print(f"{name:{width}}  {line}")
+        return 0

@@ -1,0 +1,26 @@
+"""``meshwright show``: what a file or a name holds, whichever of ours or theirs it is."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def show(
+        what: str = typer.Argument(help="A model, a cluster, a plan, or a file of any known format."),
+        form: str = typer.Option("", "--format", help="Format where it should not be recognised."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Show what a file or a name holds: layers and parameters, devices and links, or a plan."""
+        import json
+
+        from meshwright import shown
+
+        entry = shown.look(what, form)
+        print(json.dumps(entry) if json_ else shown.text(entry))
+        return 0
