@@ -2,6 +2,200 @@
 
 Promises of a schedule module, checked by ``tests/contract/test_schedules.py``:
 
-* ``order(n_ranks, n_microbatches) -> Slots``; every micro-batch goes forward and backward once through every stage;
-* the order does not deadlock; its peak number of micro-batches in flight per stage is what ``in_flight`` states.
+* ``order(n_ranks, n_chunks, n_microbatches, times) -> Slots``: every micro-batch goes forward and backward once through every
+  stage, on the rank that ``placement`` names, and the order does not deadlock;
+* ``in_flight(n_ranks, n_chunks, n_microbatches) -> ndarray``: the largest number of (stage, micro-batch) activations that each
+  rank holds at once, from the start of the forward to the end of the last backward task that needs it; `order` never holds more;
+* ``placement(n_ranks, n_chunks) -> ndarray``: the rank of every stage; ``looped`` or ``folded`` below.
+
+`load` finds a schedule by the word the user types: a file's name (``zb_h1``, ``zb-h1``) or one of the field's own names that
+cannot be a file's name (``1f1b``).
 """
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright import _plugins
+from meshwright.errors import InputError, UnknownNameError
+
+__all__ = [
+    "BACKWARD",
+    "BACKWARD_INPUT",
+    "BACKWARD_WEIGHT",
+    "FORWARD",
+    "Slots",
+    "Times",
+    "folded",
+    "load",
+    "looped",
+    "one_chunk",
+    "slots",
+    "word",
+    "words",
+]
+
+FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, BACKWARD = 0, 1, 2, 3
+"""Phases of a task: positions in `meshwright.timeline.PHASES`. BACKWARD is both gradients in one task."""
+
+_ALIASES: Mapping[str, str] = MappingProxyType({"1f1b": "one_f_one_b", "interleaved": "interleaved_1f1b", "zbv": "zb_v"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slots:
+    """The order of work of every pipeline rank.
+
+    Parameters
+    ----------
+    first : ndarray, shape (n_ranks + 1,), int64
+        Tasks of rank r are ``first[r] : first[r + 1]``, in the order in which it runs them.
+    stage, microbatch, phase : ndarray, shape (n_tasks,), int64
+        What each task is: stage (virtual stages counted apart), micro-batch, and `FORWARD`, `BACKWARD_INPUT`,
+        `BACKWARD_WEIGHT` or `BACKWARD`.
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Which rank runs each stage.
+    """
+
+    first: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    rank_of_stage: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            array = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of pipeline ranks."""
+        return len(self.first) - 1
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages, virtual ones counted apart."""
+        return len(self.rank_of_stage)
+
+    @property
+    def n_microbatches(self) -> int:
+        """Number of micro-batches."""
+        return int(self.microbatch.max()) + 1 if len(self.microbatch) else 0
+
+    def held(self) -> NDArray[np.int64]:
+        """Return how many activations each rank holds while each task runs; shape (n_tasks,), int64.
+
+        An activation is held from the start of its forward task to the end of the last task that needs it: the weight
+        gradient where it is a task of its own.
+        """
+        change = np.where(self.phase == FORWARD, 1, 0)
+        freed = np.where((self.phase == BACKWARD) | (self.phase == BACKWARD_WEIGHT), 1, 0)
+        level = np.cumsum(change) - np.concatenate(([0], np.cumsum(freed)[:-1])) if len(change) else change
+        return np.asarray(level, dtype=np.int64)
+
+    def in_flight(self) -> NDArray[np.int64]:
+        """Return the largest number of activations that each rank holds at once; shape (n_ranks,), int64."""
+        level = self.held()
+        return np.array([level[a:b].max(initial=0) for a, b in zip(self.first[:-1], self.first[1:], strict=True)], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """How long the tasks of each stage take: what a schedule that is fitted to the model looks at.
+
+    Parameters
+    ----------
+    forward_seconds, backward_input_seconds, backward_weight_seconds : ndarray, shape (n_stages,), float64
+        One micro-batch.
+    transfer_seconds : ndarray, shape (n_stages - 1,), float64
+        From each stage to the next, and back.
+    """
+
+    forward_seconds: NDArray[np.float64]
+    backward_input_seconds: NDArray[np.float64]
+    backward_weight_seconds: NDArray[np.float64]
+    transfer_seconds: NDArray[np.float64]
+
+
+def slots(rows: list[list[tuple[int, int, int]]], rank_of_stage: NDArray[np.int64]) -> Slots:
+    """Return slots from one list of (stage, micro-batch, phase) per rank."""
+    first = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
+    flat = np.array([task for row in rows for task in row], dtype=np.int64).reshape(-1, 3)
+    return Slots(first, flat[:, 0], flat[:, 1], flat[:, 2], rank_of_stage)
+
+
+def looped(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage when stages go round the ranks: 0 1 2 0 1 2."""
+    return np.tile(np.arange(n_ranks, dtype=np.int64), n_chunks)
+
+
+def folded(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage when every second round goes back: 0 1 2 2 1 0, the letter V."""
+    there = np.arange(n_ranks, dtype=np.int64)
+    return np.concatenate([there if chunk % 2 == 0 else there[::-1] for chunk in range(n_chunks)])
+
+
+def one_chunk(schedule: str, n_chunks: int) -> None:
+    """Refuse virtual stages where a schedule has none.
+
+    Raises
+    ------
+    InputError
+        When there is more than one stage per rank.
+    """
+    if n_chunks != 1:
+        raise InputError(
+            f"schedule {schedule}: {n_chunks} stages per rank, but it runs one; give every stage its own devices or use interleaved_1f1b"
+        )
+
+
+def words() -> tuple[str, ...]:
+    """Return the schedules as the user types them, sorted."""
+    return tuple(sorted(word(name) for name in _plugins.names("schedules")))
+
+
+def word(name: str) -> str:
+    """Return the word that plans hold for a schedule, whichever of its names is given."""
+    wanted = _file(name)
+    return "1f1b" if wanted == "one_f_one_b" else wanted
+
+
+def load(name: str) -> ModuleType:
+    """Return the module of a schedule.
+
+    Parameters
+    ----------
+    name : str
+        As typed: ``1f1b``, ``gpipe``, ``interleaved_1f1b``, ``interleaved``, ``zb_h1``, ``zb-v``, ...
+
+    Returns
+    -------
+    module
+        Has `order`, `in_flight` and `placement`.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such schedule.
+    """
+    wanted = _file(name)
+    loaded = sys.modules.get(f"meshwright.schedules.{wanted}")
+    if (
+        loaded is not None
+    ):  # Searches ask hundreds of times; looking through the folder each time would cost more than the order.
+        return loaded
+    if wanted not in _plugins.names("schedules"):
+        raise UnknownNameError("schedule", name, words())
+    return _plugins.load("schedules", wanted, "schedule")
+
+
+def _file(name: str) -> str:
+    wanted = name.strip().lower().replace("-", "_")
+    return _ALIASES.get(wanted, wanted)

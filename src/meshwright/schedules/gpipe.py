@@ -1,0 +1,66 @@
+"""GPipe: all micro-batches forward, then all backward in reverse.
+
+References
+----------
+.. [1] Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, 2019, section 2.3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.schedules import BACKWARD, FORWARD, Slots, Times, looped, one_chunk
+
+__all__ = ["in_flight", "order", "placement"]
+
+
+def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage; shape (n_ranks * n_chunks,), int64."""
+    return looped(n_ranks, n_chunks)
+
+
+def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:
+    """Return the most activations each rank holds: all of them; shape (n_ranks,), int64."""
+    return np.full(n_ranks, n_microbatches, dtype=np.int64)
+
+
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+    """Return all forward tasks, then all backward tasks, last micro-batch first.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Pipeline ranks.
+    n_chunks : int
+        Stages per rank; must be 1.
+    n_microbatches : int
+        Micro-batches of one step.
+    times : Times or None
+        Not used: the order does not depend on durations.
+
+    Returns
+    -------
+    Slots
+        The order of every rank.
+
+    Raises
+    ------
+    InputError
+        When there is more than one stage per rank.
+
+    Notes
+    -----
+    The paper leaves the order of the backward tasks open; the last micro-batch first frees the newest activation first, as its
+    implementations do.
+    """
+    one_chunk("gpipe", n_chunks)
+    count = np.arange(n_microbatches)
+    n_tasks = 2 * n_microbatches
+    return Slots(
+        first=np.arange(n_ranks + 1) * n_tasks,
+        stage=np.repeat(np.arange(n_ranks), n_tasks),
+        microbatch=np.tile(np.concatenate((count, count[::-1])), n_ranks),
+        phase=np.tile(np.repeat([FORWARD, BACKWARD], n_microbatches), n_ranks),
+        rank_of_stage=placement(n_ranks, 1),
+    )

@@ -1,0 +1,55 @@
+"""1F1B: as few forward tasks as fill the pipeline, then one forward and one backward in turn.
+
+References
+----------
+.. [1] Narayanan et al., PipeDream, 2019, section 3.2; with a flush each step: PipeDream-2BW, 2021, section 3, and
+   Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules._warm_up import alternate
+
+__all__ = ["in_flight", "order", "placement"]
+
+
+def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage; shape (n_ranks * n_chunks,), int64."""
+    return looped(n_ranks, n_chunks)
+
+
+def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:
+    """Return the most activations each rank holds, ``min(n_ranks - r, n_microbatches)``; shape (n_ranks,), int64."""
+    return np.minimum(n_ranks - np.arange(n_ranks, dtype=np.int64), n_microbatches)
+
+
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+    """Return the order of 1F1B.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Pipeline ranks.
+    n_chunks : int
+        Stages per rank; must be 1.
+    n_microbatches : int
+        Micro-batches of one step.
+    times : Times or None
+        Not used: the order does not depend on durations.
+
+    Returns
+    -------
+    Slots
+        The order of every rank.
+
+    Raises
+    ------
+    InputError
+        When there is more than one stage per rank.
+    """
+    one_chunk("1f1b", n_chunks)
+    return alternate(n_ranks - np.arange(n_ranks, dtype=np.int64), n_microbatches)

@@ -1,0 +1,80 @@
+"""Where the seconds of a step went, seen from the pipeline rank that finishes last."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright._kernels.events import Moments
+from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
+from meshwright.sim.end_of_step import Ending
+from meshwright.table import StageLoad
+
+__all__ = ["causes"]
+
+
+def causes(
+    slots: Slots, moments: Moments, end: Ending, loads: tuple[StageLoad, ...], n_microbatches: int
+) -> tuple[tuple[str, float], ...]:
+    """Return the seconds of the step by cause; they add up to its length.
+
+    Parameters
+    ----------
+    slots : Slots
+        The order of work.
+    moments : Moments
+        When tasks and transfers run, in seconds.
+    end : Ending
+        The end of the step.
+    loads : tuple of StageLoad
+        One per stage.
+    n_microbatches : int
+        Micro-batches of the step.
+
+    Returns
+    -------
+    tuple of (str, float)
+        ``compute``, ``recompute``, the causes of blocking communication, ``reduce`` (its exposed part), ``optimizer``,
+        ``gather``, ``transfer`` and ``bubble`` of the rank that finishes last (the lowest of several). A wait counts as
+        ``transfer`` as far as what was waited for was already under way, and as ``bubble`` before that.
+    """
+    rank = int(np.argmax(end.rank_end_seconds))
+    step_seconds = float(end.rank_end_seconds[rank])
+    seconds: dict[str, float] = dict.fromkeys(("compute", "recompute"), 0.0)
+    for stage in np.flatnonzero(slots.rank_of_stage == rank):
+        load = loads[stage]
+        pure = load.forward_seconds + load.backward_input_seconds + load.backward_weight_seconds
+        parts = [("compute", pure), ("recompute", load.recompute_seconds)]
+        for name, value in (*parts, *load.forward_communication, *load.backward_communication):
+            seconds[name] = seconds.get(name, 0.0) + n_microbatches * value
+        for name in ("gather", "optimizer"):
+            seconds[name] = seconds.get(name, 0.0) + getattr(load, f"{name}_seconds")
+    seconds["reduce"] = float(end.reduce_end_seconds[rank] - end.compute_end_seconds[rank])
+    seconds["transfer"] = _waited_for_transfers(slots, moments, rank)
+    rest = step_seconds - sum(seconds.values())
+    seconds["bubble"] = rest if rest > 1e-12 * step_seconds else 0.0
+    # What rounding leaves over goes to compute, so that the sum is the step.
+    seconds["compute"] += step_seconds - sum(seconds.values())
+    known = ("compute", "recompute", "tensor", "context", "expert", "gather", "bubble", "transfer", "reduce", "optimizer")
+    names = [*(name for name in known if name in seconds), *sorted(set(seconds) - set(known))]
+    return tuple((name, seconds[name]) for name in names)
+
+
+def _waited_for_transfers(slots: Slots, moments: Moments, rank: int) -> float:
+    """Return for how long a rank stood still while what it waited for was on its way."""
+    lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
+    if upper == lower:
+        return 0.0
+    shape = (slots.n_stages + 1, slots.n_microbatches)
+    forward, backward = np.full(shape, -1), np.full(shape, -1)
+    tasks = np.arange(len(slots.stage))
+    goes_forward = slots.phase == FORWARD
+    goes_back = ~goes_forward & (slots.phase != BACKWARD_WEIGHT)
+    forward[slots.stage[goes_forward] + 1, slots.microbatch[goes_forward]] = tasks[goes_forward]
+    backward[slots.stage[goes_back], slots.microbatch[goes_back]] = tasks[goes_back]
+    stage, microbatch, phase = (array[lower:upper] for array in (slots.stage, slots.microbatch, slots.phase))
+    sender = np.where(phase == FORWARD, forward[stage, microbatch], backward[stage + 1, microbatch])
+    sender = np.where(phase == BACKWARD_WEIGHT, -1, sender)
+    idle = moments.start[lower:upper] - np.concatenate(([0.0], moments.end[lower : upper - 1]))
+    under_way = np.minimum(moments.start[lower:upper], moments.send_end[sender]) - moments.end[sender]
+    waited = np.where((sender >= 0) & (idle > 0.0), np.minimum(idle, np.maximum(under_way, 0.0)), 0.0)
+    return float(waited.sum())

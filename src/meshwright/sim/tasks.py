@@ -1,0 +1,149 @@
+"""From a plan and its loads to arrays: who runs what in which order, and how long each task takes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright import schedules
+from meshwright.errors import InputError
+from meshwright.plan import Plan
+from meshwright.problem import Problem
+from meshwright.schedules import Slots, Times
+from meshwright.table import StageLoad
+
+__all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Refuse a plan that cannot be played on the problem's cluster, before anything is computed from it.
+
+    Raises
+    ------
+    InputError
+        When there are no stages or micro-batches, a stage has no devices or unknown ones, or a device belongs to two different
+        groups.
+    """
+    if not plan.stages:
+        raise InputError("the plan has no stages, so there is nothing to simulate")
+    for name in ("n_microbatches", "micro_batch", "global_batch"):
+        count = getattr(plan, name)
+        if not isinstance(count, int) or not 1 <= count <= 10**9:
+            raise InputError(f"the plan's {name} is {count!r}; it must be a whole number between 1 and {10**9}")
+    n_tasks = 2 * len(plan.stages) * plan.n_microbatches
+    if n_tasks > 10**8:
+        raise InputError(
+            f"the plan has {len(plan.stages)} stages and {plan.n_microbatches} micro-batches, {n_tasks} tasks a step; "
+            f"at most {10**8} can be simulated: give larger micro-batches"
+        )
+    owner: dict[int, tuple[int, ...]] = {}
+    for i, stage in enumerate(plan.stages):
+        if not stage.devices:
+            raise InputError(f"stage {i} names no devices; name at least one")
+        _check_devices(problem, i, stage.devices)
+        for device in stage.devices:
+            if owner.setdefault(device, stage.devices) != stage.devices:
+                raise InputError(
+                    f"stage {i}: device {device} also works for a stage on other devices; "
+                    "two stages have the same devices (virtual stages) or none in common"
+                )
+
+
+def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:
+    """Refuse loads that do not go with the plan.
+
+    Raises
+    ------
+    InputError
+        When they are not one per stage, or a number is not finite and at least 0.
+    """
+    if len(loads) != len(plan.stages):
+        raise InputError(f"the plan has {len(plan.stages)} stages, but {len(loads)} loads were given; give one per stage")
+    for i, load in enumerate(loads):
+        for name in StageLoad.__dataclass_fields__:
+            value = getattr(load, name)
+            parts = value if isinstance(value, tuple) else ((name, value),)
+            for _, part in parts:
+                if not (np.isfinite(part) and part >= 0.0):
+                    raise InputError(f"stage {i}: {name} is {value}; it must be finite and at least 0")
+        if load.overlap_ratio > 1.0:
+            raise InputError(f"stage {i}: overlap_ratio is {load.overlap_ratio}; it must be between 0 and 1")
+
+
+def _check_devices(problem: Problem, i: int, devices: tuple[int, ...]) -> None:
+    """Refuse devices that the cluster does not have, and a device named twice."""
+    for device in devices:
+        if not isinstance(device, int):
+            raise InputError(f"stage {i}: {device!r} is not a device; ids are whole numbers from 0 on")
+    if len(set(devices)) != len(devices):
+        raise InputError(f"stage {i} names a device twice: {list(devices)}")
+    lowest, highest = min(devices), max(devices)
+    if lowest < 0:
+        raise InputError(f"stage {i}: device {lowest} is not a device; ids start at 0")
+    if problem.cluster is not None and highest >= problem.cluster.n_devices:
+        raise InputError(
+            f"stage {i}: there is no device {highest}; the cluster {problem.cluster.name} has {problem.cluster.n_devices} "
+            f"(0..{problem.cluster.n_devices - 1}); give one with more devices"
+        )
+
+
+def times(loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -> Times:
+    """Return how long the tasks of each stage take, blocking communication and recomputation included.
+
+    Parameters
+    ----------
+    loads : tuple of StageLoad
+        One per stage.
+    transfer_seconds : ndarray, shape (n_stages - 1,), float64
+        From each stage to the next.
+    """
+    weight = np.array([load.backward_weight_seconds for load in loads])
+    return Times(
+        forward_seconds=np.array([load.forward_total_seconds for load in loads]),
+        # The weight gradient alone may be delayed: recomputation and communication come with the input gradient.
+        backward_input_seconds=np.maximum(np.array([load.backward_total_seconds for load in loads]) - weight, 0.0),
+        backward_weight_seconds=weight,
+        transfer_seconds=transfer_seconds,
+    )
+
+
+def order(plan: Plan, stage_times: Times) -> Slots:
+    """Return the order of work that the plan's schedule gives each rank.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its stages name the devices; stages on the same devices are virtual stages of one rank.
+    stage_times : Times
+        Durations, for schedules that are fitted to them.
+
+    Returns
+    -------
+    Slots
+        The order.
+
+    Raises
+    ------
+    InputError
+        When there is no such schedule, or it would place the stages on other ranks than the plan does.
+    """
+    module = schedules.load(plan.schedule)
+    ranks = plan.rank_of_stage()
+    n_ranks = max(ranks) + 1
+    n_chunks, rest = divmod(len(ranks), n_ranks)
+    expected = module.placement(n_ranks, n_chunks)
+    if rest or tuple(expected) != ranks:
+        raise InputError(
+            f"schedule {plan.schedule}: the plan's {len(ranks)} stages lie on pipeline ranks {list(ranks)}; the schedule needs the "
+            f"same number of stages on every rank, in the order {[int(rank) for rank in expected]}"
+        )
+    result: Slots = module.order(n_ranks, n_chunks, plan.n_microbatches, stage_times)
+    return result
+
+
+def task_seconds(stage_times: Times) -> NDArray[np.float64]:
+    """Return the seconds of a task by phase and stage; shape (4, n_stages), float64."""
+    both = stage_times.backward_input_seconds + stage_times.backward_weight_seconds
+    return np.stack(
+        (stage_times.forward_seconds, stage_times.backward_input_seconds, stage_times.backward_weight_seconds, both)
+    )

@@ -1,0 +1,164 @@
+"""One step, played: small cases solved by hand, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright import sim
+from meshwright.errors import InputError, UnknownNameError
+from meshwright.graph import Graph, Op
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem, Reading
+from meshwright.sim import engine
+from meshwright.table import StageLoad
+from meshwright.timeline import PHASES, Timeline
+
+
+def posed(n_stages: int) -> Problem:
+    graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
+    return Problem(Reading("tiny", "test", "tiny", graph))
+
+
+def piped(n_stages: int, n_microbatches: int, schedule: str = "1f1b") -> Plan:
+    return Plan(tuple(Stage((i,), (i,)) for i in range(n_stages)), n_microbatches, 1, schedule, n_microbatches)
+
+
+def rows(timeline: Timeline) -> list[tuple[int, int, str, float, float]]:
+    columns = (timeline.stage, timeline.microbatch, timeline.phase, timeline.start_seconds, timeline.end_seconds)
+    return [(s, j, PHASES[p], a, b) for s, j, p, a, b in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
+    """1F1B by hand: forward 1 s and backward 2 s on stage 0, 2 s and 3 s on stage 1, half a second between them.
+
+    ========  =====================  =====================================================
+    seconds   rank 0                 rank 1
+    ========  =====================  =====================================================
+    0 - 1     F0
+    1 - 2     F1 (F0 arrives 1.5)    F0 from 1.5 to 3.5 (F1 sent 2 - 2.5, waits)
+    3.5-6.5                          B0; its gradient arrives at 7
+    6.5-8.5   B0 from 7 to 9         F1
+    8.5-11.5                         B1; its gradient arrives at 12
+    12-14     B1
+    14-15     reduction of 1 s       half of 4 s beside B1 (8.5 - 10.5), half after it (11.5 - 13.5)
+    15-15.25  update                 update 13.5 - 14.5
+    ========  =====================  =====================================================
+    """
+    loads = (
+        StageLoad(1.0, 1.5, 0.5, reduce_seconds=1.0, optimizer_seconds=0.25, activation_bytes=3.0, weight_bytes=10.0),
+        StageLoad(2.0, 2.0, 1.0, reduce_seconds=4.0, overlap_ratio=0.5, optimizer_seconds=1.0, working_bytes=7.0),
+    )
+    timeline = engine._simulate(posed(2), piped(2, 2), loads, np.array([0.5]))
+    assert timeline.step_seconds == 15.25
+    assert rows(timeline) == [
+        (0, 0, "forward", 0.0, 1.0),
+        (0, 1, "forward", 1.0, 2.0),
+        (0, 0, "send", 1.0, 1.5),
+        (1, 0, "forward", 1.5, 3.5),
+        (0, 1, "send", 2.0, 2.5),
+        (1, 0, "backward", 3.5, 6.5),
+        (1, 1, "forward", 6.5, 8.5),
+        (1, 0, "send", 6.5, 7.0),
+        (0, 0, "backward", 7.0, 9.0),
+        (1, 1, "backward", 8.5, 11.5),
+        (1, -1, "reduce", 8.5, 10.5),
+        (1, 1, "send", 11.5, 12.0),
+        (1, -1, "reduce", 11.5, 13.5),
+        (0, 1, "backward", 12.0, 14.0),
+        (1, -1, "optimizer", 13.5, 14.5),
+        (0, -1, "reduce", 14.0, 15.0),
+        (0, -1, "optimizer", 15.0, 15.25),
+    ]
+    # Rank 0 works 6 s; it waits 2 - 7 (half a second of it for the transfer) and 9 - 12 (again half).
+    assert dict(timeline.causes) == {
+        "compute": 6.0, "recompute": 0.0, "gather": 0.0, "bubble": 7.0, "transfer": 1.0, "reduce": 1.0, "optimizer": 0.25,
+    }  # fmt: skip
+    assert timeline.peak_bytes == (16.0, 7.0)
+    assert timeline.memory_seconds[0].tolist() == [0.0, 1.0, 9.0, 14.0]
+    assert timeline.memory_bytes[0].tolist() == [13.0, 16.0, 13.0, 10.0]
+    assert timeline.memory_seconds[1].tolist() == [0.0, 1.5, 11.5]
+    assert dict(timeline.memory_causes[0])["activations"] == 6.0
+    assert dict(timeline.memory_causes[1])["working"] == 7.0
+
+
+def test_blocking_communication_and_recomputation_lengthen_the_tasks_and_are_named() -> None:
+    load = StageLoad(
+        1.0, 1.0, 1.0, recompute_seconds=0.5,
+        forward_communication=(("tensor", 0.25), ("expert", 0.125)), backward_communication=(("tensor", 0.5),),
+    )  # fmt: skip
+    timeline = sim.simulate(posed(1), piped(1, 4), (load,))
+    assert timeline.step_seconds == 4 * (1.375 + 3.0)
+    causes = dict(timeline.causes)
+    assert (causes["compute"], causes["recompute"], causes["tensor"], causes["expert"]) == (12.0, 2.0, 3.0, 0.5)
+    assert sum(causes.values()) == timeline.step_seconds
+
+
+def test_a_long_transfer_queues_behind_the_one_before_it() -> None:
+    """Forward 1 s, transfer 3 s: stage 1 gets micro-batches at 4, 7 and 10 although stage 0 is done with all of them at 3."""
+    loads = (StageLoad(1.0, 1.0), StageLoad(1.0, 1.0))
+    timeline = engine._simulate(posed(2), piped(2, 3, "gpipe"), loads, np.array([3.0]))
+    sends = [(a, b) for stage, _, phase, a, b in rows(timeline) if phase == "send" and stage == 0]
+    assert sends == [(1.0, 4.0), (4.0, 7.0), (7.0, 10.0)]
+
+
+def test_the_quick_answers_equal_the_whole_one_to_the_last_bit() -> None:
+    rng = np.random.default_rng(0)
+    for n_stages in (1, 2, 5):
+        loads = tuple(StageLoad(*rng.random(3), reduce_seconds=0.3, overlap_ratio=0.4) for _ in range(n_stages))
+        transfer = rng.random(n_stages - 1)
+        plan = piped(n_stages, 7)
+        whole = engine._simulate(posed(n_stages), plan, loads, transfer)
+        assert sim.estimate(plan, loads, transfer) == whole.step_seconds
+        columns = [np.array([getattr(load, name) for load in loads]) for name in
+                   ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")]  # fmt: skip
+        tasks_end = whole.end_seconds[(whole.rank >= 0) & (whole.microbatch >= 0)].max()
+        assert sim.step_seconds("1f1b", n_stages, 1, 7, *columns, transfer) == pytest.approx(tasks_end, rel=1e-15)
+
+
+def wrong_plans() -> list[tuple[Plan, str]]:
+    good = piped(2, 2)
+    return [
+        (Plan(()), "no stages"),
+        (replace(good, n_microbatches=0), "n_microbatches is 0"),
+        (replace(good, micro_batch="two"), "micro_batch is 'two'"),  # type: ignore[arg-type]
+        (replace(good, n_microbatches=10**8), "at most 100000000 can be simulated"),
+        (replace(good, stages=(Stage((0,), ()), Stage((1,), (1,)))), "stage 0 names no devices"),
+        (replace(good, stages=(Stage((0,), (0, 0)), Stage((1,), (1,)))), "stage 0 names a device twice"),
+        (replace(good, stages=(Stage((0,), (-1,)), Stage((1,), (1,)))), "device -1 is not a device"),
+        (replace(good, stages=(Stage((0,), ("a",)), Stage((1,), (1,)))), "'a' is not a device"),  # type: ignore[arg-type]
+        (replace(good, stages=(Stage((0,), (0, 1)), Stage((1,), (1, 2)))), "device 1 also works for a stage"),
+        (replace(good, stages=(Stage((0,), (0,)), Stage((1,), (0,)))), "2 stages per rank"),
+    ]
+
+
+@pytest.mark.parametrize(("plan", "message"), wrong_plans())
+def test_a_plan_that_cannot_be_played_is_refused_with_the_reason(plan: Plan, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sim.simulate(posed(2), plan, (StageLoad(1.0, 1.0),) * len(plan.stages))
+
+
+def test_an_unknown_schedule_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="no schedule called '1f1bb'; did you mean '1f1b'"):
+        sim.simulate(posed(2), piped(2, 2, "1f1bb"), (StageLoad(1.0, 1.0),) * 2)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        StageLoad(-1.0, 1.0),
+        StageLoad(np.nan, 1.0),
+        StageLoad(1.0, 1.0, overlap_ratio=1.5),
+        StageLoad(1.0, 1.0, weight_bytes=np.inf),
+    ],
+)
+def test_loads_that_are_not_finite_and_positive_are_refused(load: StageLoad) -> None:
+    with pytest.raises(InputError, match="stage 1: "):
+        sim.simulate(posed(2), piped(2, 2), (StageLoad(1.0, 1.0), load))
+
+
+def test_a_load_for_every_stage_is_needed() -> None:
+    with pytest.raises(InputError, match="2 stages, but 1 loads"):
+        sim.simulate(posed(2), piped(2, 2), (StageLoad(1.0, 1.0),))
