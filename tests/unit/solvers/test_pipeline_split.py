@@ -1,0 +1,100 @@
+"""Splitting layers over pipeline ranks: the bound is below every split that can be played, and tight where it should be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import sim
+from meshwright.solvers import pipeline_split
+
+
+def _ranks(
+    n_ranks: int, n_microbatches: int, works: list[tuple[float, float, float]], held: list[float], *, static: float, budget: float, fixed=(0.0, 0.0)
+) -> pipeline_split.PipelineRanks:
+    """Equal ranks; `works` holds (forward, backward, recomputed) of each variant, `held` its bytes per micro-batch in flight."""
+    in_flight = np.array([min(n_ranks - s, n_microbatches) for s in range(n_ranks)], float)
+    work = np.array([[f + b + r for f, b, r in works]] * n_ranks)
+    size = np.array([[static + k * a for a in held] for k in in_flight])
+    ends = np.zeros(n_ranks)
+    ends[0] += fixed[0]
+    ends[-1] += fixed[1]
+    return pipeline_split.PipelineRanks(
+        work, size, np.full(n_ranks, works[0][0]), np.full(n_ranks, works[0][1]), 3 * ends, ends, np.full(n_ranks, budget), in_flight, np.zeros(n_ranks)
+    )
+
+
+def _played(counts: tuple[int, ...], variants: tuple[int, ...], works, n_microbatches: int, fixed, split_backward: bool) -> float:
+    """The simulated step when all layers of a rank use one variant."""
+    f = np.array([c * works[v][0] for c, v in zip(counts, variants, strict=True)])
+    b = np.array([c * (works[v][1] + works[v][2]) for c, v in zip(counts, variants, strict=True)])
+    f[0] += fixed[0]
+    b[0] += 2 * fixed[0]
+    f[-1] += fixed[1]
+    b[-1] += 2 * fixed[1]
+    n = len(counts)
+    return sim.step_seconds("1f1b", n, 1, n_microbatches, f, b, np.zeros(n), np.zeros(n - 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_ranks=st.integers(1, 4),
+    n_layers=st.integers(4, 9),
+    n_microbatches=st.integers(1, 9),
+    forward=st.floats(0.2, 2.0),
+    ratio=st.floats(1.0, 3.0),
+    budget=st.floats(2.0, 60.0),
+    fixed=st.tuples(st.floats(0, 2), st.floats(0, 2)),
+)
+def test_no_split_that_fits_is_faster_than_the_bound(n_ranks, n_layers, n_microbatches, forward, ratio, budget, fixed) -> None:
+    works = [(forward, forward * ratio, 0.0), (forward, forward * ratio, forward)]
+    held = [2.0, 0.5]
+    ranks = _ranks(n_ranks, n_microbatches, works, held, static=1.0, budget=budget, fixed=fixed)
+    bound = pipeline_split.bound(ranks, n_layers, n_microbatches, split_backward=False, whole=True, limit_seconds=1e6)
+    best = math.inf
+    for counts in itertools.product(range(n_layers + 1), repeat=n_ranks):
+        if sum(counts) != n_layers:
+            continue
+        for variants in itertools.product((0, 1), repeat=n_ranks):
+            fits = all(c * ranks.layer_bytes[s, v] <= budget for s, (c, v) in enumerate(zip(counts, variants, strict=True)))
+            if fits:
+                best = min(best, _played(counts, variants, works, n_microbatches, fixed, False))
+    assert bound <= best * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("n_microbatches", [8, 32])
+def test_the_bound_is_close_where_equal_stages_are_best(n_ranks: int, n_microbatches: int) -> None:
+    works = [(1.0, 2.0, 0.0)]
+    ranks = _ranks(n_ranks, n_microbatches, works, [0.0], static=0.0, budget=1.0)
+    bound = pipeline_split.bound(ranks, 32, n_microbatches, split_backward=False, whole=True, limit_seconds=1e6)
+    played = _played((32 // n_ranks,) * n_ranks, (0,) * n_ranks, works, n_microbatches, (0.0, 0.0), False)
+    assert bound <= played * (1 + 1e-6)
+    assert bound >= played * (0.9 if n_microbatches == 8 else 0.95)
+
+
+def test_memory_too_small_for_all_layers_is_told_apart_from_slow() -> None:
+    ranks = _ranks(2, 4, [(1.0, 2.0, 0.0)], [1.0], static=1.0, budget=5.0)
+    assert math.isinf(pipeline_split.bound(ranks, 8, 4, split_backward=False, whole=True, limit_seconds=1e6))
+    assert pipeline_split.split(ranks, 8, 4, split_backward=False, step_seconds=1.0) is None
+
+
+def test_recomputation_is_charged_where_memory_asks_for_it() -> None:
+    # 4 layers on one rank, 1 byte each when kept and none when recomputed, room for 2: two layers must be recomputed
+    works = [(1.0, 2.0, 0.0), (1.0, 2.0, 1.0)]
+    ranks = _ranks(1, 10, works, [1.0, 0.0], static=0.0, budget=2.0)
+    bound = pipeline_split.bound(ranks, 4, 10, split_backward=False, whole=True, limit_seconds=1e6)
+    assert bound == pytest.approx(10 * (4 * 3.0 + 2 * 1.0), rel=1e-5)
+
+
+def test_a_split_gives_every_layer_a_rank_and_less_to_ranks_with_pinned_work() -> None:
+    ranks = _ranks(4, 16, [(1.0, 2.0, 0.0)], [0.0], static=0.0, budget=1.0, fixed=(0.0, 2.0))
+    bound = pipeline_split.bound(ranks, 18, 16, split_backward=False, whole=True, limit_seconds=1e6)
+    counts = pipeline_split.split(ranks, 18, 16, split_backward=False, step_seconds=bound)
+    assert counts is not None and counts.sum() == 18
+    assert counts[-1] < counts[:-1].min() + 1
