@@ -13,10 +13,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.plan import Plan, Stage
+from meshwright.plan import Plan
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
-from meshwright.writers.plan_json import utilization
+from meshwright.wording import describe, layers_of, ranges_of, utilization
 
 __all__ = ["compared", "explain", "progress", "render"]
 
@@ -138,49 +138,6 @@ def _answer(result: Result) -> str:
     return "\n".join(lines)
 
 
-def describe(plan: Plan) -> str:
-    """Return a plan's degrees and schedule in one line."""
-    degrees = plan.stages[0].strategy
-    ranks = len(plan.ranks())
-    parts = []
-    if len({stage.strategy for stage in plan.stages}) == 1:
-        for name in ("data", "context", "tensor", "expert"):
-            if getattr(degrees, name) > 1:
-                parts.append(f"{name} {getattr(degrees, name)}")
-    else:
-        parts.append("data x tensor " + "|".join(f"{stage.strategy.data}x{stage.strategy.tensor}" for stage in plan.stages))
-    if ranks > 1:
-        parts.append(f"pipeline {ranks}" + (f" x {len(plan.stages) // ranks} virtual" if len(plan.stages) > ranks else ""))
-    if degrees.shard:
-        over = f" over {degrees.shard_degree}" if degrees.shard_degree else ""
-        parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[degrees.shard] + over)
-    words = [word for stage in plan.stages for word in stage.recompute]
-    recomputed = {word: words.count(word) for word in ("selective", "full") if word in words}
-    parts += [
-        f"{count} layers recompute {'selectively' if word == 'selective' else 'all'}" for word, count in recomputed.items()
-    ]
-    schedule = f"{plan.schedule}, " if ranks > 1 else ""
-    parts.append(f"{schedule}{plan.n_microbatches} micro-batches of {plan.micro_batch}")
-    return ", ".join(parts)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return ids as ranges: 0-7,16."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:4])
-    return text + (f",... ({len(numbers)})" if len(runs) > 4 else "")
-
-
-def _layers(result: Result, stage: Stage) -> str:
-    names = [result.problem.graph.ops[op].name for op in stage.ops]
-    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})" if names else "-"
-
-
 def _stages(result: Result, plan: Plan) -> Table:
     table = _table(
         "", "stage", "layers", "devices", "data", "tensor", "recompute", "forward", "backward", "peak memory", left=3
@@ -192,8 +149,8 @@ def _stages(result: Result, plan: Plan) -> Table:
         peak = format_bytes(result.timeline.peak_bytes[rank_of_stage[i]]) if result.timeline is not None else "-"
         table.add_row(
             str(i),
-            _layers(result, stage),
-            _ranges(sorted(stage.devices)),
+            layers_of(result.problem.graph, stage),
+            ranges_of(sorted(stage.devices)),
             str(stage.strategy.data),
             str(stage.strategy.tensor),
             f"{len(words)} of {len(stage.ops)}" if words else "-",

@@ -143,7 +143,9 @@ class NetworkBuilder:
         uses = tuple(Use(tensor.producer, tensor.shape, axes) for tensor, axes in inputs if tensor.producer >= 0)
         fields = {"splittable": sizes, "output_axes": _each(len(sizes)), "output_elements": math.prod(sizes)} | more
         self.operators.append(
-            PaseOperator(f"{kind.lower()}{identity}", kind, tuple(names.split()), sizes, cutoff=self.cutoff, uses=uses, **fields)  # type: ignore[arg-type]
+            PaseOperator(
+                f"{kind.lower()}{identity}", kind, tuple(names.split()), sizes, cutoff=self.cutoff, uses=uses, **fields
+            )  # type: ignore[arg-type]
         )
         return identity
 

@@ -10,6 +10,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 from meshwright.strategy import Strategy
+from meshwright.wording import utilization
 
 __all__ = ["FORMAT", "as_json", "plan_from_json", "stage_json", "write"]
 
@@ -115,21 +116,6 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
         entry["model_flops_utilization_ratio"] = utilization(result)
         entry["causes"] = dict(result.timeline.causes)
     return entry
-
-
-def utilization(result: Result) -> float | None:
-    """Return model FLOPs per second over the peak of the devices used; None where FLOPs are not known."""
-    cluster, timeline, plan = result.problem.cluster, result.timeline, result.plan
-    if cluster is None or timeline is None:
-        return None
-    done = peak = 0.0
-    for stage, load in zip(plan.stages, result.loads, strict=True):
-        done += load.model_flops * plan.n_microbatches * len(stage.devices)
-    if done == 0.0:
-        return None
-    for device in {device for stage in plan.stages for device in stage.devices}:
-        peak += cluster.device(device).peak(result.problem.training.precision)
-    return done / timeline.step_seconds / peak
 
 
 def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> Plan:

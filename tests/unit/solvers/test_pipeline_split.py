@@ -15,7 +15,14 @@ from meshwright.solvers import pipeline_split
 
 
 def _ranks(
-    n_ranks: int, n_microbatches: int, works: list[tuple[float, float, float]], held: list[float], *, static: float, budget: float, fixed=(0.0, 0.0)
+    n_ranks: int,
+    n_microbatches: int,
+    works: list[tuple[float, float, float]],
+    held: list[float],
+    *,
+    static: float,
+    budget: float,
+    fixed=(0.0, 0.0),
 ) -> pipeline_split.PipelineRanks:
     """Equal ranks; `works` holds (forward, backward, recomputed) of each variant, `held` its bytes per micro-batch in flight."""
     in_flight = np.array([min(n_ranks - s, n_microbatches) for s in range(n_ranks)], float)
@@ -25,11 +32,21 @@ def _ranks(
     ends[0] += fixed[0]
     ends[-1] += fixed[1]
     return pipeline_split.PipelineRanks(
-        work, size, np.full(n_ranks, works[0][0]), np.full(n_ranks, works[0][1]), 3 * ends, ends, np.full(n_ranks, budget), in_flight, np.zeros(n_ranks)
+        work,
+        size,
+        np.full(n_ranks, works[0][0]),
+        np.full(n_ranks, works[0][1]),
+        3 * ends,
+        ends,
+        np.full(n_ranks, budget),
+        in_flight,
+        np.zeros(n_ranks),
     )
 
 
-def _played(counts: tuple[int, ...], variants: tuple[int, ...], works, n_microbatches: int, fixed, split_backward: bool) -> float:
+def _played(
+    counts: tuple[int, ...], variants: tuple[int, ...], works, n_microbatches: int, fixed, split_backward: bool
+) -> float:
     """The simulated step when all layers of a rank use one variant."""
     f = np.array([c * works[v][0] for c, v in zip(counts, variants, strict=True)])
     b = np.array([c * (works[v][1] + works[v][2]) for c, v in zip(counts, variants, strict=True)])

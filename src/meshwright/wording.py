@@ -1,0 +1,70 @@
+"""Words for plans, layers and devices that the terminal and the page share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.graph import Graph
+from meshwright.plan import Plan, Stage
+from meshwright.result import Result
+
+__all__ = ["describe", "layers_of", "ranges_of", "utilization"]
+
+
+def describe(plan: Plan) -> str:
+    """Return a plan's degrees and schedule in one line."""
+    degrees = plan.stages[0].strategy
+    ranks = len(plan.ranks())
+    parts = []
+    if len({stage.strategy for stage in plan.stages}) == 1:
+        for name in ("data", "context", "tensor", "expert"):
+            if getattr(degrees, name) > 1:
+                parts.append(f"{name} {getattr(degrees, name)}")
+    else:
+        parts.append("data x tensor " + "|".join(f"{stage.strategy.data}x{stage.strategy.tensor}" for stage in plan.stages))
+    if ranks > 1:
+        parts.append(f"pipeline {ranks}" + (f" x {len(plan.stages) // ranks} virtual" if len(plan.stages) > ranks else ""))
+    if degrees.shard:
+        over = f" over {degrees.shard_degree}" if degrees.shard_degree else ""
+        parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[degrees.shard] + over)
+    words = [word for stage in plan.stages for word in stage.recompute]
+    recomputed = {word: words.count(word) for word in ("selective", "full") if word in words}
+    parts += [
+        f"{count} layers recompute {'selectively' if word == 'selective' else 'all'}" for word, count in recomputed.items()
+    ]
+    schedule = f"{plan.schedule}, " if ranks > 1 else ""
+    parts.append(f"{schedule}{plan.n_microbatches} micro-batches of {plan.micro_batch}")
+    return ", ".join(parts)
+
+
+def ranges_of(numbers: Sequence[int]) -> str:
+    """Return ids as ranges: 0-7,16."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:4])
+    return text + (f",... ({len(numbers)})" if len(runs) > 4 else "")
+
+
+def layers_of(graph: Graph, stage: Stage) -> str:
+    """Return the layers of a stage: the first, the last and how many."""
+    names = [graph.ops[op].name for op in stage.ops]
+    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})" if names else "-"
+
+
+def utilization(result: Result) -> float | None:
+    """Return model FLOPs per second over the peak of the devices used; None where FLOPs are not known."""
+    cluster, timeline, plan = result.problem.cluster, result.timeline, result.plan
+    if cluster is None or timeline is None:
+        return None
+    done = peak = 0.0
+    for stage, load in zip(plan.stages, result.loads, strict=True):
+        done += load.model_flops * plan.n_microbatches * len(stage.devices)
+    if done == 0.0:
+        return None
+    for device in {device for stage in plan.stages for device in stage.devices}:
+        peak += cluster.device(device).peak(result.problem.training.precision)
+    return done / timeline.step_seconds / peak

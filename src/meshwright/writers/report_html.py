@@ -1,0 +1,197 @@
+"""The report: one HTML page, offline, with the timeline, memory, the plan on the cluster, and the alternatives."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+from meshwright import _files
+from meshwright.errors import ExportError
+from meshwright.plan import Plan
+from meshwright.result import Result
+from meshwright.timeline import PHASES
+from meshwright.units import format_count, format_seconds
+from meshwright.wording import describe, layers_of, ranges_of, utilization
+
+__all__ = ["page", "write"]
+
+_MOST_SPANS = 60_000
+
+
+def page(result: Result) -> str:
+    """Return the report as one HTML page that needs no network.
+
+    Parameters
+    ----------
+    result : Result
+        A feasible answer with its timeline.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    ExportError
+        When there is no plan, or no timeline to draw.
+    """
+    if not result.feasible or result.timeline is None:
+        raise ExportError("a report needs a plan that was simulated; this answer has none")
+    template = files("meshwright").joinpath("data/report.html").read_text(encoding="utf-8")
+    # a closing tag inside a name would end the script element
+    data = json.dumps(_data(result), separators=(",", ":")).replace("</", "<\\/")
+    return template.replace("__DATA__", data)
+
+
+def write(result: Result, path: str) -> None:
+    """Write the report to a file, whole or not at all.
+
+    Raises
+    ------
+    ExportError
+        When there is no plan to draw.
+    InputError
+        When the file cannot be written.
+    """
+    _files.write(path, page(result))
+
+
+def _data(result: Result) -> dict[str, Any]:
+    plan, timeline, problem = result.plan, result.timeline, result.problem
+    assert timeline is not None
+    answer = result.answer
+    return {
+        "title": f"{problem.reading.name} on {problem.cluster.name if problem.cluster is not None else 'its devices'}",
+        "question": _question(result),
+        "cards": _cards(result),
+        "plan": describe(plan),
+        "stages": _stages(result, plan),
+        "step": timeline.step_seconds,
+        "causes": [[name, seconds] for name, seconds in timeline.causes if seconds > 0],
+        "timeline": _timeline(result),
+        "memory": _memory(result),
+        "cluster": _cluster(result, plan),
+        "alternatives": [
+            [
+                describe(other.plan),
+                format_seconds(other.objective.value),
+                _slower(other.objective.value, timeline.step_seconds),
+                other.why,
+            ]
+            for other in answer.alternatives
+        ],
+        "what_if": list(answer.extra.get("what_if_rows", ())),  # type: ignore[call-overload]
+        "notes": list(answer.notes),
+    }
+
+
+def _slower(seconds: float, base_seconds: float) -> str:
+    return f"{seconds / base_seconds - 1:+.2%}"
+
+
+def _question(result: Result) -> str:
+    graph = result.problem.graph
+    text = f"{len(graph.ops)} layers, {format_count(graph.n_parameters)} parameters"
+    if graph.sequence_length > 1:
+        text += f", {graph.sequence_length} tokens a sample"
+    return f"{text}; {result.plan.global_batch} samples a step; search {result.search}, costs {result.problem.costs}, seed {result.seed}"
+
+
+def _cards(result: Result) -> list[list[str]]:
+    timeline, answer, plan = result.timeline, result.answer, result.plan
+    assert timeline is not None
+    rate = plan.global_batch / timeline.step_seconds
+    cards = [["step", format_seconds(timeline.step_seconds), f"{rate:.4g} samples/s"]]
+    if result.problem.graph.sequence_length > 1:
+        tokens = rate * result.problem.graph.sequence_length
+        cards.append(["tokens", f"{format_count(tokens)}/s", f"{format_count(tokens / plan.n_devices)}/s per device"])
+    share = utilization(result)
+    if share is not None:
+        cards.append(["model FLOPs utilization", f"{share:.1%}", f"{plan.n_devices} devices"])
+    if answer.bound is not None and answer.objective is not None:
+        gap = answer.bound.gap_ratio(answer.objective)
+        cards.append(["proven gap", f"{gap:.2%}", f"no plan of the space is below {format_seconds(answer.bound.value)}"])
+    cards.append(["planning", format_seconds(result.planning_seconds), f"{max(answer.n_iterations, 0)} plans simulated"])
+    return cards
+
+
+def _stages(result: Result, plan: Plan) -> list[list[str]]:
+    rows = []
+    for i, stage in enumerate(plan.stages):
+        load = result.loads[i]
+        recomputed = sum(word != "none" for word in stage.recompute)
+        rows.append(
+            [
+                str(i),
+                layers_of(result.problem.graph, stage),
+                ranges_of(sorted(stage.devices)),
+                str(stage.strategy.data),
+                str(stage.strategy.tensor),
+                f"{recomputed} of {len(stage.ops)}",
+                format_seconds(load.forward_total_seconds),
+                format_seconds(load.backward_total_seconds),
+            ]
+        )
+    return rows
+
+
+def _timeline(result: Result) -> dict[str, Any]:
+    timeline = result.timeline
+    assert timeline is not None
+    keep = timeline.rank >= 0
+    if keep.sum() > _MOST_SPANS:
+        # beyond this a page becomes heavy: only the first ranks are drawn, and the page says so by their rows
+        keep &= timeline.rank < max(1, int(_MOST_SPANS * len(timeline.peak_bytes) / keep.sum()))
+    return {
+        "phases": list(PHASES),
+        "rank": timeline.rank[keep].tolist(),
+        "stage": timeline.stage[keep].tolist(),
+        "microbatch": timeline.microbatch[keep].tolist(),
+        "phase": timeline.phase[keep].tolist(),
+        "start": [float(f"{seconds:.7g}") for seconds in timeline.start_seconds[keep]],
+        "end": [float(f"{seconds:.7g}") for seconds in timeline.end_seconds[keep]],
+    }
+
+
+def _memory(result: Result) -> list[dict[str, Any]]:
+    timeline, cluster = result.timeline, result.problem.cluster
+    assert timeline is not None
+    entries = []
+    for rank, devices in enumerate(result.plan.ranks()):
+        entries.append(
+            {
+                "peak": timeline.peak_bytes[rank],
+                "limit": cluster.device(devices[0]).memory_bytes if cluster is not None else 0,
+                "parts": [[name, value] for name, value in timeline.memory_causes[rank]],
+                "times": [float(f"{seconds:.7g}") for seconds in timeline.memory_seconds[rank]],
+                "held": [float(f"{value:.7g}") for value in timeline.memory_bytes[rank]],
+            }
+        )
+    return entries
+
+
+def _cluster(result: Result, plan: Plan) -> dict[str, Any]:
+    cluster = result.problem.cluster
+    if cluster is None:
+        return {"text": "", "nodes": [], "rank": [], "words": {}}
+    rank = [-1] * cluster.n_devices
+    words: dict[int, str] = {}
+    for i, devices in enumerate(plan.ranks()):
+        strategy = next(stage.strategy for stage in plan.stages if stage.devices == devices)
+        for position, device in enumerate(devices):
+            rank[device] = i
+            data, rest = divmod(position, strategy.context * strategy.tensor)
+            context, tensor = divmod(rest, strategy.tensor)
+            words[device] = f"pipeline {i}, data {data}, context {context}, tensor {tensor}"
+    nodes: dict[int, list[int]] = {}
+    for device, node in enumerate(cluster.node_of_device.tolist()):
+        nodes.setdefault(node, []).append(device)
+    shown = list(nodes.values())[:1024]
+    text = (
+        f"{cluster.name}: {cluster.n_devices} devices in {len(nodes)} nodes; the number and the colour are the pipeline rank."
+    )
+    if len(shown) < len(nodes):
+        text += f" The first {len(shown)} nodes are drawn."
+    return {"text": text, "nodes": shown, "rank": rank, "words": words}
