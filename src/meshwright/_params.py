@@ -16,7 +16,7 @@ __all__ = ["parse"]
 P = TypeVar("P")
 
 
-def parse(kind: type[P], settings: Mapping[str, str], what: str) -> P:
+def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str = "--set ") -> P:
     """Return the options of a recipe from text.
 
     Parameters
@@ -29,6 +29,8 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str) -> P:
         Keys and values as typed.
     what : str
         The recipe, for messages: ``"search piper"``.
+    prefix : str
+        What stands before the key where the user types it, for messages.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str) -> P:
     for key, text in settings.items():
         if key not in fields:
             raise UnknownNameError(f"option of {what}", key, fields)
-        values[key] = _value(text, hints[key], fields[key].metadata, f"--set {key} (of {what})")
+        values[key] = _value(text, hints[key], fields[key].metadata, f"{prefix}{key} (of {what})")
     return kind(**values)
 
 

@@ -117,6 +117,13 @@ class Cluster:
         Time to change an optical circuit switch; 0 for fixed wires.
     source : str
         Where the figures are from.
+    launch_seconds : float
+        Time before the first byte of a collective or a transfer moves: launch, handshake, synchronisation of the ranks.
+    reduces_in_switch : bool
+        Whether switches add up what passes (SHARP, NVLink SHARP) and collectives may use it.
+    algorithms : tuple of str
+        Algorithms that the communication library of this cluster has for collectives (``ring``, ``tree``, ``direct``, ...: the
+        names of `meshwright.network`); empty for all.
 
     Raises
     ------
@@ -133,6 +140,9 @@ class Cluster:
     forwards: bool = True
     reconfiguration_seconds: float = 0.0
     source: str = ""
+    launch_seconds: float = 0.0
+    reduces_in_switch: bool = False
+    algorithms: tuple[str, ...] = ()
     _cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

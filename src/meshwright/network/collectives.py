@@ -1,0 +1,185 @@
+"""How long collectives take: every algorithm as latency and seconds per byte on the real routes, all groups at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cluster import Cluster
+from meshwright.network import routes
+from meshwright.network.lines import Line
+from meshwright.network.orders import Layout, double_binary_tree, layout, rings
+
+__all__ = ["KINDS", "lines"]
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+"""The collectives."""
+
+MOST_PAIRS = 1 << 22
+"""How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
+
+
+def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line, ...]:
+    """Return every algorithm for a collective that all groups run at once.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The network.
+    groups : ndarray, shape (n_groups, size), int64
+        Devices; size at least 2.
+    kind : str
+        One of `KINDS`.
+
+    Returns
+    -------
+    tuple of Line
+        At least one; launch not included. Only algorithms that the cluster's communication library has.
+    """
+    found = _all(cluster, groups, kind)
+    if not cluster.algorithms:
+        return found
+    had = tuple(line for line in found if line.algorithm.partition("(")[0] in cluster.algorithms)
+    return had or found
+
+
+def _all(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line, ...]:
+    """Return every algorithm there is for a collective."""
+    shape = layout(cluster, groups)
+    if kind == "all_to_all":
+        return _all_to_all(cluster, groups, shape)
+    found = [*_rings(cluster, shape, kind)]
+    if kind in ("all_reduce", "broadcast"):
+        found.append(_tree(cluster, shape, kind))
+    size = groups.shape[1]
+    if kind != "broadcast" and size & (size - 1) == 0:
+        found.append(_halving_doubling(cluster, shape.groups, kind))
+    if kind != "broadcast" and shape.n_nodes > 1 and shape.n_local > 1:
+        found.extend(_hierarchical(cluster, shape, kind))
+    return tuple(found)
+
+
+def _worst(cluster: Cluster, load: NDArray[np.float64]) -> float:
+    """Return the time of the slowest link per unit of what the loads are in."""
+    return float((load / cluster.links.bytes_per_second).max(initial=0.0))
+
+
+def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
+    """Return the ring algorithm, in one direction and, where that helps, in both at once."""
+    walks = rings(shape)
+    size = shape.groups.shape[1]
+    n_steps = {"all_reduce": 2 * (size - 1), "broadcast": size - 1}.get(kind, size - 1)
+    share = 1.0 if kind == "broadcast" else n_steps / size
+    source, target = walks.reshape(-1, size), np.roll(walks, -1, axis=-1).reshape(-1, size)
+    if kind == "broadcast":
+        source, target = source[:, :-1], target[:, :-1]
+    found = []
+    for name, n_ways in (("ring", 1), ("bidirectional_ring", 2)):
+        amount = share / len(walks) / n_ways
+        load, latency = routes.load(cluster, source.ravel(), target.ravel(), amount)
+        around = latency.reshape(source.shape).sum(axis=1).max()
+        if n_ways == 2:
+            load = load + routes.load(cluster, target.ravel(), source.ravel(), amount)[0]
+        found.append(Line(name, float(around) * n_steps / source.shape[1], _worst(cluster, load)))
+    return found if found[1].seconds_per_byte < found[0].seconds_per_byte * (1 - 1e-9) else found[:1]
+
+
+def _tree(cluster: Cluster, shape: Layout, kind: str) -> Line:
+    """Return the double binary tree over nodes with a chain inside each; one pair of trees per member of a node."""
+    n_nodes, n_local = shape.n_nodes, shape.n_local
+    blocks = shape.groups.reshape(-1, n_nodes, n_local)
+    child, parent, depth = double_binary_tree(n_nodes) if n_nodes > 1 else (np.zeros((2, 0), int), np.zeros((2, 0), int), 0)
+    source, target = [], []
+    for head in range(n_local):  # the chain of a node ends at its head, which takes part in the tree
+        chain = np.roll(blocks, -head, axis=2)
+        source.append(chain[:, :, 1:].reshape(-1))
+        target.append(chain[:, :, :-1].reshape(-1))
+        for half in range(2):
+            source.append(blocks[:, child[half], head].reshape(-1))
+            target.append(blocks[:, parent[half], head].reshape(-1))
+    up = [np.concatenate(source[::3]), np.concatenate(target[::3])]
+    across = [np.concatenate(source[1::3] + source[2::3]), np.concatenate(target[1::3] + target[2::3])]
+    inside_load, inside_latency = _both_ways(cluster, up, 1.0 / n_local, kind)
+    across_load, across_latency = _both_ways(cluster, across, 0.5 / n_local, kind)
+    n_ways = 2 if kind == "all_reduce" else 1
+    latency = n_ways * ((n_local - 1) * inside_latency + depth * across_latency)
+    return Line("tree", latency, _worst(cluster, inside_load + across_load))
+
+
+def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, kind: str) -> tuple[NDArray[np.float64], float]:
+    """Return the load and largest latency of tree edges: down for a broadcast, up and down for an all-reduce."""
+    load, latency = routes.load(cluster, edges[1], edges[0], amount)
+    if kind == "all_reduce":
+        back, other = routes.load(cluster, edges[0], edges[1], amount)
+        return load + back, float(max(latency.max(initial=0.0), other.max(initial=0.0)))
+    return load, float(latency.max(initial=0.0))
+
+
+def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> Line:
+    """Return recursive halving (and doubling back): the largest exchange with the nearest partner."""
+    size = groups.shape[1]
+    latency, seconds_per_byte, distance, amount = 0.0, 0.0, 1, 0.5
+    while distance < size:
+        partner = groups[:, np.arange(size) ^ distance]
+        load, first = routes.load(cluster, groups.ravel(), partner.ravel(), amount)
+        latency += float(first.max())
+        seconds_per_byte += _worst(cluster, load)
+        distance, amount = distance * 2, amount / 2
+    n_passes = 2 if kind == "all_reduce" else 1
+    return Line("halving_doubling", n_passes * latency, n_passes * seconds_per_byte)
+
+
+def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
+    """Return reduce-scatter inside the nodes, the collective across them on every rail, all-gather inside."""
+    blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
+    inside = blocks.reshape(-1, shape.n_local)
+    across = blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes)
+    inner = [Line("none", 0.0, 0.0)]
+    if kind in ("all_reduce", "reduce_scatter"):
+        inner = _sum(inner, lines(cluster, inside, "reduce_scatter"))
+    if kind in ("all_reduce", "all_gather"):
+        inner = _sum(inner, lines(cluster, inside, "all_gather"))
+    found = []
+    for first in inner:
+        for second in lines(cluster, across, kind):
+            name = f"hierarchical({second.algorithm})"
+            latency = first.latency_seconds + second.latency_seconds
+            found.append(Line(name, latency, first.seconds_per_byte + second.seconds_per_byte / shape.n_local))
+    return found
+
+
+def _sum(left: list[Line], right: tuple[Line, ...]) -> list[Line]:
+    """Return the sequence of two steps, each with any of its algorithms."""
+    return [
+        Line(b.algorithm, a.latency_seconds + b.latency_seconds, a.seconds_per_byte + b.seconds_per_byte)
+        for a in left
+        for b in right
+    ]
+
+
+def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Line:
+    """Return the all-to-all in which everybody sends to everybody at once."""
+    size = groups.shape[1]
+    load = np.zeros(len(cluster.links))
+    latency = 0.0
+    per_round = max(1, MOST_PAIRS // groups.size)
+    for begin in range(1, size, per_round):
+        offsets = np.arange(begin, min(size, begin + per_round))
+        target = groups[:, (np.arange(size)[None, :] + offsets[:, None]) % size]
+        source = np.broadcast_to(groups[:, None, :], target.shape)
+        more, first = routes.load(cluster, source.ravel(), target.ravel(), 1.0 / size)
+        load += more
+        latency = max(latency, float(first.max()))
+    return Line("direct", latency, _worst(cluster, load))
+
+
+def _all_to_all(cluster: Cluster, groups: NDArray[np.int64], shape: Layout) -> tuple[Line, ...]:
+    """Return the direct all-to-all and, over several nodes, the one that first gathers per rail inside the node."""
+    found = [_direct(cluster, groups)]
+    if shape.n_nodes > 1 and shape.n_local > 1:
+        blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
+        inside = _direct(cluster, blocks.reshape(-1, shape.n_local))
+        across = _direct(cluster, blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes))
+        latency = inside.latency_seconds + across.latency_seconds
+        found.append(Line("hierarchical(direct)", latency, inside.seconds_per_byte + across.seconds_per_byte))
+    return tuple(found)

@@ -1,0 +1,26 @@
+"""One algorithm of a collective as a straight line: seconds = latency + seconds per byte x bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One way to do a collective.
+
+    Parameters
+    ----------
+    algorithm : str
+        ``ring``, ``bidirectional_ring``, ``tree``, ``halving_doubling``, ``direct``, ``hierarchical(...)``.
+    latency_seconds : float
+        Time of the steps whatever the size.
+    seconds_per_byte : float
+        What each byte of the tensor adds.
+    """
+
+    algorithm: str
+    latency_seconds: float
+    seconds_per_byte: float

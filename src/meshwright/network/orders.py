@@ -1,0 +1,114 @@
+"""In which order a collective visits the members of its groups: node by node, and one ring or tree per rail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cluster import Cluster
+
+__all__ = ["Layout", "double_binary_tree", "layout", "rings"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Groups with their members brought together node by node.
+
+    Parameters
+    ----------
+    groups : ndarray, shape (n_groups, n_nodes * n_local), int64
+        Devices; members of one node are neighbours.
+    n_nodes, n_local : int
+        Every group has `n_local` members in each of `n_nodes` nodes; ``n_local`` is 1 where the groups are not so regular.
+    """
+
+    groups: NDArray[np.int64]
+    n_nodes: int
+    n_local: int
+
+
+def layout(cluster: Cluster, groups: NDArray[np.int64]) -> Layout:
+    """Return the groups ordered node by node (pod by pod outside), unless no two members share a node.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Says what a node is.
+    groups : ndarray, shape (n_groups, size), int64
+        Devices.
+
+    Returns
+    -------
+    Layout
+        The same groups, reordered.
+    """
+    size = groups.shape[1]
+    node = cluster.groups[0][groups]
+    order = np.argsort(node, axis=1, kind="stable")
+    for level in cluster.groups[1:]:  # the outermost level decides first: stable sorts, innermost first
+        coarse = np.take_along_axis(level[groups], order, axis=1)
+        order = np.take_along_axis(order, np.argsort(coarse, axis=1, kind="stable"), axis=1)
+    node = np.take_along_axis(node, order, axis=1)
+    n_together = (node[:, 1:] == node[:, :-1]).sum(axis=1)
+    if not n_together.any():
+        return Layout(groups, size, 1)
+    by_node = np.take_along_axis(groups, order, axis=1)
+    n_nodes = size - int(n_together[0])
+    if size % n_nodes == 0 and (n_together == size - n_nodes).all():
+        blocks = node.reshape(len(groups), n_nodes, size // n_nodes)
+        if (blocks == blocks[:, :, :1]).all():
+            return Layout(by_node, n_nodes, size // n_nodes)
+    return Layout(by_node, size, 1)
+
+
+def rings(layout: Layout) -> NDArray[np.int64]:
+    """Return one ring per member of a node, so that every network adapter is used; shape (n_rings, n_groups, size).
+
+    Ring r starts at member r of the first node; every other node is walked backwards, so that it is entered on the rail on
+    which the node before was left.
+    """
+    n_nodes, n_local = layout.n_nodes, layout.n_local
+    if n_nodes == 1 or n_local == 1:
+        return layout.groups[None]
+    blocks = layout.groups.reshape(-1, n_nodes, n_local)
+    forward = (np.arange(n_local)[:, None] + np.arange(n_local)) % n_local  # ring r: r, r + 1, ..., r - 1
+    backward = forward[:, ::-1]
+    walk = np.where((np.arange(n_nodes) % 2 == 0)[None, :, None], forward[:, None, :], backward[:, None, :])
+    return np.stack([blocks[:, np.arange(n_nodes)[:, None], walk[r]].reshape(len(blocks), -1) for r in range(n_local)])
+
+
+def double_binary_tree(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return two binary trees over 0..size-1 in which no member is an inner node of both.
+
+    Parameters
+    ----------
+    size : int
+        Number of members, at least 2.
+
+    Returns
+    -------
+    child, parent : ndarray, shape (2, size - 1), int64
+        Edges of the two trees.
+    depth : int
+        Largest number of edges from a root to a leaf.
+
+    References
+    ----------
+    .. [1] Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
+    """
+    rank = np.arange(1, size + 1)
+    low = rank & -rank
+    up = (rank ^ low) | (low << 1)
+    up[(1 << (size.bit_length() - 1)) - 1] = 0  # the root
+    while (up > size).any():  # the parent does not exist: its parent takes the place
+        low = up & -up
+        up = np.where(up > size, (up ^ low) | (low << 1), up)
+    child = rank[up > 0] - 1
+    parent = up[up > 0] - 1
+    depth = np.zeros(size, dtype=np.int64)
+    for _ in range(2 * size.bit_length()):
+        depth[child] = depth[parent] + 1
+    # inner nodes of the first tree have odd numbers; shifted by one they are leaves of the second
+    return np.stack([child, (child + 1) % size]), np.stack([parent, (parent + 1) % size]), int(depth.max())

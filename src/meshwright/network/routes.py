@@ -1,0 +1,202 @@
+"""Routes: which links the traffic of pairs of devices loads, on shortest paths with even multipath sharing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cluster import Cluster
+
+if TYPE_CHECKING:
+    from meshwright._kernels.paths import Net
+
+__all__ = ["REFERENCE_BYTES", "load"]
+
+REFERENCE_BYTES = 65536.0
+"""A path is as short as a message of this size is quick on it, store and forward: prefers fast links to few hops."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tables:
+    """What routing needs of a cluster, made once: the forwarding core, and how devices are plugged into it.
+
+    Where devices forward, the core is everything and no device is plugged in anywhere.
+    """
+
+    net: Net
+    link_of_core: NDArray[np.int64]  # cluster link of each core link
+    core_of_node: NDArray[np.int64]  # -1 for devices outside the core
+    part: NDArray[np.int64]  # connected part of each core node
+    cost: NDArray[np.int64]  # of every cluster link, in picoseconds
+    out_first: NDArray[np.int64]  # links of each device into the core
+    out_link: NDArray[np.int64]
+    in_first: NDArray[np.int64]  # links out of the core to each device
+    in_link: NDArray[np.int64]
+    direct_key: NDArray[np.int64]  # source * n_devices + target of direct links, sorted
+    direct_link: NDArray[np.int64]
+
+
+def _ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return positions sorted by key, and where each key's begin."""
+    order = np.argsort(key, kind="stable").astype(np.int64)
+    return np.concatenate([[0], np.cumsum(np.bincount(key, minlength=n))]).astype(np.int64), order
+
+
+def _tables(cluster: Cluster) -> _Tables:
+    """Return the routing tables of a cluster, made at the first call."""
+    found = cluster._cache.get("routes")
+    if isinstance(found, _Tables):
+        return found
+    from meshwright._kernels.paths import Net
+
+    links, n = cluster.links, cluster.n_devices
+    n_nodes = n + cluster.n_switches
+    cost = np.maximum(1, np.rint(1e12 * (links.latency_seconds + REFERENCE_BYTES / links.bytes_per_second))).astype(np.int64)
+    outside = 0 if cluster.forwards else n
+    core_of_node = np.where(np.arange(n_nodes) >= outside, np.arange(n_nodes) - outside, -1)
+    source, target = core_of_node[links.source], core_of_node[links.target]
+    link_of_core = np.flatnonzero((source >= 0) & (target >= 0))
+    source, target = source[link_of_core], target[link_of_core]
+    n_core = n_nodes - outside
+    net = Net(
+        *_ranges(target, n_core), *_ranges(source, n_core), source, target, cost[link_of_core],
+        links.latency_seconds[link_of_core],
+    )  # fmt: skip
+    plugged_out = np.flatnonzero((links.source < outside) & (links.target >= outside))
+    plugged_in = np.flatnonzero((links.source >= outside) & (links.target < outside))
+    out_first, order = _ranges(links.source[plugged_out], outside)
+    out_link = plugged_out[order]
+    in_first, order = _ranges(links.target[plugged_in], outside)
+    direct = np.flatnonzero((links.source < outside) & (links.target < outside))
+    key = links.source[direct] * n + links.target[direct]
+    order_direct = np.argsort(key, kind="stable")
+    tables = _Tables(
+        net, link_of_core, core_of_node, _parts(source, target, n_core), cost, out_first, out_link, in_first,
+        plugged_in[order], key[order_direct], direct[order_direct],
+    )  # fmt: skip
+    cluster._cache["routes"] = tables
+    return tables
+
+
+def _parts(source: NDArray[np.int64], target: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return the smallest node of the connected part of each node."""
+    label = np.arange(n, dtype=np.int64)
+    while True:
+        smaller = label.copy()
+        np.minimum.at(smaller, target, label[source])
+        np.minimum.at(smaller, source, label[target])
+        smaller = smaller[smaller]
+        if np.array_equal(smaller, label):
+            return label
+        label = smaller
+
+
+def load(
+    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64], amount: NDArray[np.float64] | float = 1.0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what every link carries when all pairs send at once, and how long the first byte of each pair is on its way.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The network.
+    source, target : ndarray, shape (n_pairs,), int64
+        Devices; a pair of a device with itself loads nothing.
+    amount : ndarray, shape (n_pairs,), float64, or float
+        What each pair sends.
+
+    Returns
+    -------
+    load : ndarray, shape (n_links,), float64
+        Sum over the pairs, in the unit of `amount`.
+    latency_seconds : ndarray, shape (n_pairs,), float64
+        Latency of the slowest of the shortest paths of each pair.
+
+    Notes
+    -----
+    Links and switches split evenly over the next hops of shortest paths (equal-cost multipath). A device that does not forward
+    and is plugged in several times splits evenly over the pairs of its and the other end's links that are equally near.
+    """
+    tables = _tables(cluster)
+    source, target = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
+    amounts = np.broadcast_to(np.asarray(amount, dtype=np.float64), source.shape)
+    total = np.zeros(len(cluster.links))
+    latency = np.zeros(len(source))
+    apart = np.flatnonzero(source != target)
+    if cluster.forwards:
+        core_load, latency[apart] = _core(tables, source[apart], target[apart], amounts[apart])
+        total[tables.link_of_core] += core_load
+    else:
+        _plugged(cluster, tables, (source[apart], target[apart], amounts[apart]), total, latency, apart)
+    return total, latency
+
+
+def _core(
+    tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the load of core links and the latency of each pair of core nodes; equal pairs are joined first."""
+    from meshwright._kernels import paths
+
+    n = len(tables.net.in_first) - 1
+    key, which = np.unique(b * n + a, return_inverse=True)
+    joined = np.bincount(which, weights=amount, minlength=len(key))
+    targets, first = np.unique(key // n, return_index=True)
+    core_load, core_latency = paths.spread(tables.net, targets, np.append(first, len(key)), key % n, joined)
+    return core_load, core_latency[which]
+
+
+def _near(tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distance of each pair of core nodes of the same part, in picoseconds."""
+    from meshwright._kernels import paths
+
+    n = len(tables.net.in_first) - 1
+    key, which = np.unique(b * n + a, return_inverse=True)
+    targets, first = np.unique(key // n, return_index=True)
+    found: NDArray[np.int64] = paths.distances(tables.net, targets, np.append(first, len(key)), key % n)
+    return found[which]
+
+
+def _plugged(
+    cluster: Cluster,
+    tables: _Tables,
+    pairs: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]],
+    total: NDArray[np.float64],
+    latency: NDArray[np.float64],
+    where: NDArray[np.int64],
+) -> None:
+    """Add the load and latency of pairs of devices that do not forward: out link, core, in link, or one direct link."""
+    source, target, amount = pairs
+    links, n_pairs = cluster.links, len(source)
+    n_out = np.diff(tables.out_first)[source]
+    n_in = np.diff(tables.in_first)[target]
+    pair = np.repeat(np.arange(n_pairs), n_out * n_in)
+    position = np.arange(len(pair)) - np.repeat(np.cumsum(n_out * n_in) - n_out * n_in, n_out * n_in)
+    out_link = tables.out_link[tables.out_first[source[pair]] + position // n_in[pair]]
+    in_link = tables.in_link[tables.in_first[target[pair]] + position % n_in[pair]]
+    a, b = tables.core_of_node[links.target[out_link]], tables.core_of_node[links.source[in_link]]
+    joined = tables.part[a] == tables.part[b]
+    pair, out_link, in_link, a, b = pair[joined], out_link[joined], in_link[joined], a[joined], b[joined]
+    cost = tables.cost[out_link] + tables.cost[in_link] + _near(tables, a, b)
+    key = source * cluster.n_devices + target
+    left, right = (np.searchsorted(tables.direct_key, key, side) for side in ("left", "right"))
+    direct_pair = np.repeat(np.arange(n_pairs), right - left)
+    begin = np.cumsum(right - left) - (right - left)
+    direct = tables.direct_link[np.arange(len(direct_pair)) - begin[direct_pair] + left[direct_pair]]
+    nearest = np.full(n_pairs, np.iinfo(np.int64).max)
+    np.minimum.at(nearest, pair, cost)
+    np.minimum.at(nearest, direct_pair, tables.cost[direct])
+    over, straight = cost == nearest[pair], tables.cost[direct] == nearest[direct_pair]
+    n_ways = np.bincount(pair[over], minlength=n_pairs) + np.bincount(direct_pair[straight], minlength=n_pairs)
+    pair, out_link, in_link = pair[over], out_link[over], in_link[over]
+    share = amount[pair] / n_ways[pair]
+    core_load, core_latency = _core(tables, a[over], b[over], share)
+    total[tables.link_of_core] += core_load
+    total += np.bincount(out_link, weights=share, minlength=len(links))
+    total += np.bincount(in_link, weights=share, minlength=len(links))
+    np.maximum.at(latency, where[pair], links.latency_seconds[out_link] + core_latency + links.latency_seconds[in_link])
+    direct_pair, direct = direct_pair[straight], direct[straight]
+    total += np.bincount(direct, weights=amount[direct_pair] / n_ways[direct_pair], minlength=len(links))
+    np.maximum.at(latency, where[direct_pair], links.latency_seconds[direct])
