@@ -145,7 +145,7 @@ class Cluster:
     forwards: bool = True
     reconfiguration_seconds: float = 0.0
     source: str = ""
-    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("kind_of_device", "groups"):
