@@ -32,6 +32,14 @@ class Device:
         Memory that the training process cannot use: context, communication buffers, fragmentation.
     source : str
         Where the figures are from.
+    n_multiprocessors : int
+        Units that matrix tiles are dealt to (streaming multiprocessors); 0 where work is not quantised so (TPUs).
+    matmul_ratio : float
+        Share of the peak that a large, well-shaped matrix product reaches.
+    attention_ratio : float
+        Share of the peak that fused attention reaches forward at head size 128.
+    memory_ratio : float
+        Share of the memory bandwidth that a large streaming kernel reaches.
     """
 
     name: str
@@ -41,6 +49,10 @@ class Device:
     launch_seconds: float = 5e-6
     reserved_bytes: float = 0.0
     source: str = ""
+    n_multiprocessors: int = 0
+    matmul_ratio: float = 0.8
+    attention_ratio: float = 0.5
+    memory_ratio: float = 0.85
 
     def peak(self, precision: str) -> float:
         """Return the dense matrix peak of `precision` in FLOP/s.
@@ -143,7 +155,7 @@ class Cluster:
     launch_seconds: float = 0.0
     reduces_in_switch: bool = False
     algorithms: tuple[str, ...] = ()
-    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("kind_of_device", "groups"):

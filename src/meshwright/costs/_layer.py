@@ -1,0 +1,250 @@
+"""What one layer does and holds on one device, before anything is known about where the device sits: compute, bytes, transfers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from meshwright.cluster import Device
+from meshwright.costs._roofline import Seconds, Shape, operator_seconds, unfused_attention_seconds
+from meshwright.flops import model_flops
+from meshwright.graph import Graph, Op, Operator
+from meshwright.problem import Training
+
+__all__ = ["LayerWork", "Transfer", "layer_work"]
+
+
+class Transfer(NamedTuple):
+    """One collective inside a layer: its cause, the mesh axis, its kind and size, and the compute that it may run beside."""
+
+    cause: str
+    axis: str
+    kind: str
+    n_bytes: float
+    hidden_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """One layer of one micro-batch on one device.
+
+    Parameters
+    ----------
+    forward_seconds, backward_input_seconds, backward_weight_seconds : float
+        Compute.
+    selective_seconds : float
+        Forward compute of what selective recomputation repeats.
+    forward, backward, selective : tuple of Transfer
+        Collectives of the forward pass, of the backward pass, and those that selective recomputation repeats.
+    n_dense_parameters, n_expert_parameters : int
+        Weights on the device before any sharding over the data axis.
+    saved_bytes : float
+        Kept from forward to backward when nothing is recomputed.
+    selective_bytes : float
+        The part of it that selective recomputation drops.
+    input_bytes, output_bytes : float
+        The tensor that enters and the one that leaves.
+    working_bytes : float
+        Temporary at the widest operator.
+    model_flops : float
+        Model FLOPs, forward and backward.
+    """
+
+    forward_seconds: float
+    backward_input_seconds: float
+    backward_weight_seconds: float
+    selective_seconds: float
+    forward: tuple[Transfer, ...]
+    backward: tuple[Transfer, ...]
+    selective: tuple[Transfer, ...]
+    n_dense_parameters: int
+    n_expert_parameters: int
+    saved_bytes: float
+    selective_bytes: float
+    input_bytes: float
+    output_bytes: float
+    working_bytes: float
+    model_flops: float
+
+
+def layer_work(
+    body: tuple[Operator, ...], shape: Shape, device: Device, training: Training, *, input_elements: int, output_elements: int
+) -> LayerWork:
+    """Return what one layer does and holds on one device.
+
+    Parameters
+    ----------
+    body : tuple of Operator
+        The layer.
+    shape : Shape
+        The device's share.
+    device : Device
+        Where.
+    training : Training
+        Precision and bytes.
+    input_elements, output_elements : int
+        Elements per sample of the tensors that enter and leave the layer.
+    """
+    times = _times(body, shape, device, training)
+    forward: list[Transfer] = []
+    backward: list[Transfer] = []
+    selective: list[Transfer] = []
+    dense = expert = saved = dropped = widest = selective_seconds = 0.0
+    for i, operator in enumerate(body):
+        there, back = _transfers(body, i, shape, training, times)
+        forward += there
+        backward += back
+        n_bytes = saved_bytes(operator, shape, training)
+        saved += n_bytes
+        if operator.selective:
+            selective += there
+            selective_seconds += times[i].forward
+            dropped += n_bytes
+        if operator.expert:
+            expert += parameters(operator, shape)
+        else:
+            dense += parameters(operator, shape)
+        widest = max(widest, _working_bytes(operator, shape, training))
+    share = shape.micro_batch / shape.context
+    residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
+    return LayerWork(
+        forward_seconds=sum(seconds.forward for seconds in times),
+        backward_input_seconds=sum(seconds.backward_input for seconds in times),
+        backward_weight_seconds=sum(seconds.backward_weight for seconds in times),
+        selective_seconds=selective_seconds,
+        forward=tuple(forward),
+        backward=tuple(backward),
+        selective=tuple(selective),
+        n_dense_parameters=math.ceil(dense),
+        n_expert_parameters=math.ceil(expert),
+        saved_bytes=saved,
+        selective_bytes=dropped,
+        input_bytes=input_elements * residual,
+        output_bytes=output_elements * residual,
+        working_bytes=widest,
+        model_flops=model_flops(Graph("layer", (Op("layer", "", body),))) * share / shape.tensor,
+    )
+
+
+def _times(body: tuple[Operator, ...], shape: Shape, device: Device, training: Training) -> list[Seconds]:
+    """Return the seconds of each operator; attention followed by a softmax of its own is not fused."""
+    return [
+        unfused_attention_seconds(operator, shape, device, training)
+        if operator.kind == "attention" and i + 1 < len(body) and body[i + 1].kind == "softmax"
+        else operator_seconds(operator, shape, device, training)
+        for i, operator in enumerate(body)
+    ]
+
+
+def parameters(operator: Operator, shape: Shape) -> float:
+    """Return the weights of an operator that one device holds before sharding over the data axis."""
+    share = shape.tensor if operator.tensor_axis not in ("", "sequence") else 1
+    return operator.n_parameters / share / (shape.expert if operator.expert else 1)
+
+
+def saved_bytes(operator: Operator, shape: Shape, training: Training) -> float:
+    """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device."""
+    n_bytes = operator.saved_elements * training.activation_bytes + operator.saved_extra_bytes
+    split = shape.tensor if operator.saved_axis == "tensor" or shape.sequence_parallel else 1
+    return n_bytes * shape.micro_batch / shape.context / split
+
+
+def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:
+    """Return what an operator needs beside what is kept: gradients of its output and input, fp32 logits of cross-entropy."""
+    tokens = shape.tokens(operator) / shape.split(operator)
+    width = training.activation_bytes
+    if operator.kind == "cross_entropy":
+        return tokens * operator.size("vocabulary") * (4.0 + width)  # fp32 logits, and their gradient for the product before
+    if operator.kind == "matmul":
+        return shape.tokens(operator) * width * max(operator.size("in"), operator.size("out")) / shape.split(operator)
+    if operator.kind == "grouped_matmul":
+        return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))
+    return tokens * operator.size("hidden") * width
+
+
+def _transfers(
+    body: tuple[Operator, ...], i: int, shape: Shape, training: Training, times: list[Seconds]
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the collectives that operator `i` causes, forward and backward."""
+    operator, width = body[i], training.activation_bytes
+    tokens = shape.tokens(operator)
+    if operator.kind in ("attention", "causal_attention") and shape.context > 1:
+        return _ring(operator, shape, width, times[i])
+    if operator.kind in ("dispatch", "combine") and shape.expert > 1:
+        n_bytes = tokens * operator.size("top_k") * operator.size("hidden") * width / shape.split(operator)
+        exchange = [Transfer("expert", "expert", "all_to_all", n_bytes)]
+        return exchange, exchange
+    if shape.tensor == 1:
+        return [], []
+    if operator.tensor_axis == "in":
+        n_bytes = tokens * operator.size("out") * width * operator.size("top_k")
+        return _block(n_bytes, shape, _weight_seconds_before(body, i, times))
+    if operator.kind == "embedding" and operator.tensor_axis:
+        n_bytes = tokens * operator.size("hidden") * width
+        if shape.sequence_parallel:
+            return [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)], [
+                Transfer("tensor", "tensor", "all_gather", n_bytes)
+            ]
+        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)], []
+    if operator.kind == "cross_entropy" and operator.tensor_axis:
+        return [Transfer("tensor", "tensor", "all_reduce", 4.0 * tokens)] * 3, []
+    if operator.tensor_axis in ("out", "vocabulary") and operator.kind == "matmul" and _is_open(body, i):
+        n_bytes = tokens * operator.size("in") * width
+        if shape.sequence_parallel:
+            return (
+                [Transfer("tensor", "tensor", "all_gather", n_bytes)],
+                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes, times[i].backward_weight)],
+            )
+        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes, times[i].backward_weight)]
+    return [], []
+
+
+def _block(n_bytes: float, shape: Shape, hidden_seconds: float) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the collectives of a column-split product, whatever follows, and the row-split product that closes it.
+
+    Without sequence parallelism the partial sums are reduced forward and the gradients of the input backward; with it each
+    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. The reduction of
+    the input's gradient runs beside the weight gradient of the column-split product, as Megatron does.
+    """
+    if not shape.sequence_parallel:
+        whole = Transfer("tensor", "tensor", "all_reduce", n_bytes)
+        return [whole], [whole._replace(hidden_seconds=hidden_seconds)]
+    gather = Transfer("tensor", "tensor", "all_gather", n_bytes)
+    scatter = Transfer("tensor", "tensor", "reduce_scatter", n_bytes)
+    return [gather, scatter], [gather, scatter._replace(hidden_seconds=hidden_seconds)]
+
+
+def _weight_seconds_before(body: tuple[Operator, ...], i: int, times: list[Seconds]) -> float:
+    """Return the seconds of the weight gradient of the column-split product that operator `i` closes."""
+    for j in range(i - 1, -1, -1):
+        if body[j].tensor_axis == "in":
+            break
+        if body[j].tensor_axis == "out" and body[j].kind in ("matmul", "grouped_matmul"):
+            return times[j].backward_weight
+    return 0.0
+
+
+def _is_open(body: tuple[Operator, ...], i: int) -> bool:
+    """Tell whether no row-split product closes the column-split product `i`: a head over the vocabulary."""
+    return not any(operator.tensor_axis == "in" for operator in body[i + 1 :])
+
+
+def _ring(operator: Operator, shape: Shape, width: int, seconds: Seconds) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the passing round of keys and values, beside attention on the chunks already there.
+
+    One chunk's attention has nothing to hide behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their
+    gradients with them.
+    """
+    keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
+    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
+    n_bytes = keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width
+    part = (shape.context - 1) / shape.context
+    half = seconds.backward_input * part / 2.0
+    return (
+        [Transfer("context", "context", "all_gather", n_bytes, seconds.forward * part)],
+        [
+            Transfer("context", "context", "all_gather", n_bytes, half),
+            Transfer("context", "context", "reduce_scatter", n_bytes, half),
+        ],
+    )

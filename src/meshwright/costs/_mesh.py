@@ -1,0 +1,131 @@
+"""The axes of a stage's device mesh as the network sees them, and the seconds of their collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cluster import Cluster
+from meshwright.strategy import Strategy
+
+__all__ = ["Axis", "Mesh", "bucket_seconds", "mesh"]
+
+BUCKET_BYTES = 160e6
+"""Gradients are reduced in buckets of at least this size, over layers: 40 million fp32 gradients (Megatron-LM's default)."""
+
+
+class Axis(Protocol):
+    """What `meshwright.network.axis` returns: all groups of one mesh axis, communicating at once."""
+
+    def seconds(self, kind: str, n_bytes: float) -> float:
+        """Return the seconds of one collective of every group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The axes of a stage; None where a group has one rank.
+
+    Parameters
+    ----------
+    tensor, context, expert : Axis or None
+        Axes inside a micro-batch.
+    shard, replicate : Axis or None
+        Ranks over which dense weights are sharded (all data and context ranks, or `Strategy.shard_degree` of the data ranks), and
+        those that hold the same shard.
+    expert_data : Axis or None
+        Ranks that hold the same experts.
+    n_shards, n_expert_shards : int
+        Over how many ranks dense and expert state can be sharded.
+    """
+
+    tensor: Axis | None
+    context: Axis | None
+    expert: Axis | None
+    shard: Axis | None
+    replicate: Axis | None
+    expert_data: Axis | None
+    n_shards: int
+    n_expert_shards: int
+
+    def axis(self, name: str) -> Axis | None:
+        """Return the axis that a transfer inside a layer names."""
+        return {"tensor": self.tensor, "context": self.context, "expert": self.expert}[name]
+
+
+def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy) -> Mesh:
+    """Return the axes of a stage's mesh: ``data x context x tensor``, tensor fastest.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where.
+    devices : sequence of int
+        Ids in mesh order; a `range` is recognised again at no cost.
+    strategy : Strategy
+        Degrees.
+
+    Returns
+    -------
+    Mesh
+        Each axis with all of its groups at once; remembered by the cluster, so that strategies that share an axis share its routes.
+    """
+    data, context, tensor = strategy.data, strategy.context, strategy.tensor
+    devices = _as_range(devices)
+    ranks = data * context
+    expert = strategy.expert
+    n_shards = (strategy.shard_degree or data) * context if strategy.shard else ranks
+    n_expert_shards = max(1, ranks // expert)
+
+    def axis(kind: str, degrees: tuple[int, ...]) -> Axis | None:
+        key = ("mesh axis", kind, degrees, devices)
+        found = cluster._cache.get(key, key)
+        if found is key:
+            from meshwright import network
+
+            found = cluster._cache[key] = network.axis(cluster, _groups(kind, degrees, devices))
+        return found  # type: ignore[return-value]
+
+    return Mesh(
+        tensor=axis("tensor", (tensor,)) if tensor > 1 else None,
+        context=axis("consecutive", (context, tensor)) if context > 1 else None,
+        expert=axis("consecutive", (expert, tensor)) if expert > 1 else None,
+        shard=axis("consecutive", (n_shards, tensor)) if n_shards > 1 else None,
+        replicate=axis("strided", (n_shards, tensor)) if ranks > n_shards else None,
+        expert_data=axis("strided", (expert, tensor)) if n_expert_shards > 1 else None,
+        n_shards=n_shards,
+        n_expert_shards=n_expert_shards,
+    )
+
+
+def _as_range(devices: Sequence[int]) -> Sequence[int]:
+    """Return neighbouring ids as a `range` (hashed at once), any others as a tuple."""
+    if isinstance(devices, range):
+        return devices
+    first, n_devices = int(devices[0]), len(devices)
+    if int(devices[-1]) - first == n_devices - 1 and list(devices) == list(range(first, first + n_devices)):
+        return range(first, first + n_devices)
+    return tuple(devices)
+
+
+def _groups(kind: str, degrees: tuple[int, ...], devices: Sequence[int]) -> NDArray[np.int64]:
+    """Return the groups of one axis as an array of shape (n_groups, size)."""
+    ids = np.asarray(devices, dtype=np.int64)
+    if kind == "tensor":
+        return ids.reshape(-1, degrees[0])
+    size, tensor = degrees
+    grid = ids.reshape(-1, size, tensor)  # blocks of `size` consecutive ranks of the data and context axes
+    if kind == "strided":
+        return grid.transpose(1, 2, 0).reshape(size * tensor, -1)
+    return grid.transpose(0, 2, 1).reshape(-1, size)
+
+
+def bucket_seconds(axis: Axis | None, kind: str, n_bytes: float) -> float:
+    """Return the seconds of reducing or gathering `n_bytes` as part of buckets that span layers (latency paid per bucket)."""
+    if axis is None or n_bytes <= 0.0:
+        return 0.0
+    bucket_bytes = max(n_bytes, BUCKET_BYTES)
+    return axis.seconds(kind, bucket_bytes) * (n_bytes / bucket_bytes)

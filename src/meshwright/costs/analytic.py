@@ -1,0 +1,217 @@
+"""Our own cost model: what a plan's stages do and hold, from the model's dimensions and the cluster's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.cluster import Device
+from meshwright.costs import _legal, _stage
+from meshwright.costs._layer import LayerWork, layer_work
+from meshwright.costs._mesh import mesh
+from meshwright.costs._roofline import Shape
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.strategy import RECOMPUTE, Strategy
+from meshwright.table import CostTable, StageLoad
+
+__all__ = ["combine", "illegal", "loads", "row_loads", "rows", "table"]
+
+
+def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
+    """Return the load of a stage from loads of its layers and how often each occurs; see `meshwright.costs._stage.combine`."""
+    return _stage.combine(loads)
+
+
+def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
+    """Return why a strategy cannot run the model, in one sentence; empty when it can.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model and cluster.
+    strategy : Strategy
+        Degrees.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    """
+    return _legal.illegal(problem.graph, strategy, micro_batch)
+
+
+def rows(problem: Problem) -> tuple[int, ...]:
+    """Return the row of every layer: the id of the first layer with the same body."""
+    return tuple(op.like if 0 <= op.like < i else i for i, op in enumerate(problem.graph.ops))
+
+
+def row_loads(
+    problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int
+) -> dict[tuple[int, str], StageLoad]:
+    """Return the load of every distinct layer under one strategy, with each way to recompute.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    strategy : Strategy
+        Degrees; must be legal.
+    devices : sequence of int
+        The stage's devices in mesh order; a `range` is fastest.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+
+    Returns
+    -------
+    dict
+        ``(row, recompute) -> StageLoad`` of that one layer. `combine` adds them up.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or the devices are not as many as the strategy needs.
+    """
+    cluster = problem.cluster
+    if cluster is None:
+        raise InputError(f"model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+    if len(devices) != strategy.n_devices:
+        raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
+    axes = mesh(cluster, devices, strategy)
+    kinds = [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
+    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
+    return {
+        (row, recompute): _stage.slowest(
+            [_stage.layer_load(work[row], recompute, axes, strategy, device, problem.training) for device, work in works]
+        )
+        for row in works[0][1]
+        for recompute in RECOMPUTE
+    }
+
+
+def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
+    """Return what every distinct layer does on one device; remembered by the cluster, since many strategies share a shape."""
+    assert problem.cluster is not None
+    graph = problem.graph
+    key = ("layer works", id(graph), shape, device, problem.training)
+    remembered = problem.cluster._cache.get(key)
+    if remembered is not None and remembered[0] is graph:  # type: ignore[index]
+        return remembered[1]  # type: ignore[index,no-any-return]
+    n_in, n_out = [0] * len(graph.ops), [0] * len(graph.ops)
+    for edge in graph.edges:
+        n_in[edge.target] += edge.n_elements
+        n_out[edge.source] = max(n_out[edge.source], edge.n_elements)
+    works = {
+        row: layer_work(
+            graph.ops[row].body, shape, device, problem.training, input_elements=n_in[row], output_elements=n_out[row]
+        )
+        for row in sorted(set(rows(problem)))
+    }
+    problem.cluster._cache[key] = (graph, works)
+    return works
+
+
+def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+    """Return what each stage of a plan does and holds.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    plan : Plan
+        Stages with their devices and strategies.
+
+    Returns
+    -------
+    tuple of StageLoad
+        One per stage; empty where the layers hold no operators.
+
+    Raises
+    ------
+    InputError
+        When a stage's strategy is illegal for the model, or its devices do not match it.
+    """
+    if problem.cluster is None or not any(op.body for op in problem.graph.ops):
+        return ()
+    priced: dict[tuple[Strategy, tuple[int, ...]], dict[tuple[int, str], StageLoad]] = {}
+    for i, stage in enumerate(plan.stages):
+        reason = illegal(problem, stage.strategy, plan.micro_batch)
+        if reason:
+            raise InputError(f"stage {i}: {reason}")
+        key = (stage.strategy, stage.devices)
+        if key not in priced:
+            priced[key] = row_loads(problem, stage.strategy, stage.devices, plan.micro_batch)
+    row_of_op = rows(problem)
+    return tuple(_stage_load(stage, priced[stage.strategy, stage.devices], row_of_op) for stage in plan.stages)
+
+
+def _stage_load(stage: Stage, layers: dict[tuple[int, str], StageLoad], row_of_op: tuple[int, ...]) -> StageLoad:
+    """Add up the layers of one stage."""
+    recompute = stage.recompute or ("none",) * len(stage.ops)
+    counts: dict[tuple[int, str], int] = {}
+    for op, how in zip(stage.ops, recompute, strict=True):
+        key = (row_of_op[op], how)
+        counts[key] = counts.pop(key, 0) + 1  # the last layer's row ends up last
+    return combine([(layers[key], count) for key, count in counts.items()])
+
+
+def table(
+    problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: Sequence[str] = RECOMPUTE
+) -> CostTable:
+    """Return every choice of every distinct layer, for searches that read a table.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    strategies : sequence of Strategy
+        Degrees to price; illegal ones are left out. Each is priced on the first devices of the cluster.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    recompute : sequence of str
+        Ways to recompute to price.
+
+    Returns
+    -------
+    CostTable
+        Rows are distinct layers in order; memory is before sharding over the data axis.
+
+    Raises
+    ------
+    InputError
+        When no strategy is legal; the message has the first one's reason.
+    """
+    reasons = [illegal(problem, strategy, micro_batch) for strategy in strategies]
+    legal = [strategy for strategy, reason in zip(strategies, reasons, strict=True) if not reason]
+    if not legal:
+        raise InputError(
+            f"model {problem.reading.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
+        )
+    distinct = sorted(set(rows(problem)))
+    position = {row: i for i, row in enumerate(distinct)}
+    priced = [(strategy, row_loads(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
+    chosen: list[StageLoad] = []
+    kept: list[tuple[Strategy, str]] = []
+    first = [0]
+    for row in distinct:
+        for strategy, layers in priced:
+            for how in recompute:
+                chosen.append(layers[row, how])
+                kept.append((strategy, how))
+        first.append(len(chosen))
+    gradient = np.array([load.gradient_bytes for load in chosen])
+    width = problem.training.activation_bytes
+    return CostTable(
+        row_of_op=np.array([position[row] for row in rows(problem)], dtype=np.int64),
+        first=np.array(first, dtype=np.int64),
+        strategies=tuple(strategy for strategy, _ in kept),
+        recompute=tuple(how for _, how in kept),
+        forward_seconds=np.array([load.forward_total_seconds for load in chosen]),
+        backward_seconds=np.array([load.backward_total_seconds for load in chosen]),
+        weight_bytes=gradient,
+        static_bytes=np.array([load.static_bytes for load in chosen]),
+        activation_bytes=np.array([load.activation_bytes for load in chosen]),
+        working_bytes=np.array([load.working_bytes for load in chosen]),
+        edge_bytes=np.array([float(edge.n_elements) * micro_batch * width for edge in problem.graph.edges]),
+        micro_batch=micro_batch,
+    )
