@@ -1,0 +1,60 @@
+"""DAPPLE's early-backward schedule with warm-up policy A: as few as fill the pipeline when transfers take no time: the order of 1F1B.
+
+References
+----------
+.. [1] Fan et al., DAPPLE: A Pipelined Data Parallel Approach for Training Large Models, 2021, section 3.2: policy A.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules._warm_up import alternate
+
+__all__ = ["in_flight", "order", "placement"]
+
+
+def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage; shape (n_ranks * n_chunks,), int64."""
+    return looped(n_ranks, n_chunks)
+
+
+def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int, limit: int = 0) -> NDArray[np.int64]:
+    """Return the most activations each rank holds; shape (n_ranks,), int64.
+
+    ``min(n_ranks - r, limit)``, at most all of them; `limit` is what fits the memory, 0 for no limit.
+    """
+    depths = np.minimum(n_ranks - np.arange(n_ranks, dtype=np.int64), n_microbatches)
+    return np.minimum(depths, limit) if limit else depths
+
+
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None, limit: int = 0) -> Slots:
+    """Return a warm-up of the policy's depth, then one backward and one forward task in turn.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Pipeline ranks.
+    n_chunks : int
+        Stages per rank; must be 1.
+    n_microbatches : int
+        Micro-batches of one step.
+    times : Times or None
+        Not used: the order does not depend on durations.
+    limit : int
+        Micro-batches whose activations fit the memory; 0 for no limit.
+
+    Returns
+    -------
+    Slots
+        The order of every rank.
+
+    Raises
+    ------
+    InputError
+        When there is more than one stage per rank.
+    """
+    one_chunk("early_backward_a", n_chunks)
+    return alternate(in_flight(n_ranks, n_chunks, n_microbatches, limit), n_microbatches)

@@ -1,0 +1,70 @@
+"""ZB-H1: 1F1B with the weight gradients taken out of the backward pass and run where the rank would wait.
+
+References
+----------
+.. [1] Qi et al., Zero Bubble Pipeline Parallelism, 2023 (arXiv 2401.10241), section 2.2 and figure 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, looped, one_chunk, slots
+
+__all__ = ["in_flight", "order", "placement"]
+
+
+def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage; shape (n_ranks * n_chunks,), int64."""
+    return looped(n_ranks, n_chunks)
+
+
+def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:
+    """Return the most activations each rank holds, ``min(n_ranks, n_microbatches)``: the peak of 1F1B, on every rank."""
+    return np.full(n_ranks, min(n_ranks, n_microbatches), dtype=np.int64)
+
+
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+    """Return the order of ZB-H1.
+
+    Forward tasks and input gradients run as in 1F1B. Rank r runs its weight gradients r micro-batches later than their input
+    gradients, and what is left of them between and after the last input gradients, where 1F1B waits.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Pipeline ranks.
+    n_chunks : int
+        Stages per rank; must be 1.
+    n_microbatches : int
+        Micro-batches of one step.
+    times : Times or None
+        Not used: the order is the paper's hand-made one, which suits tasks of similar length.
+
+    Returns
+    -------
+    Slots
+        The order of every rank.
+
+    Raises
+    ------
+    InputError
+        When there is more than one stage per rank.
+    """
+    one_chunk("zb_h1", n_chunks)
+    rows = []
+    for rank in range(n_ranks):
+        warm_up = min(n_ranks - 1 - rank, n_microbatches)
+        row = [(rank, i, FORWARD) for i in range(warm_up)]
+        n_weights = 0
+        for i in range(n_microbatches):
+            if warm_up + i < n_microbatches:
+                row.append((rank, warm_up + i, FORWARD))
+            row.append((rank, i, BACKWARD_INPUT))
+            if i >= rank:
+                row.append((rank, n_weights, BACKWARD_WEIGHT))
+                n_weights += 1
+        row.extend((rank, i, BACKWARD_WEIGHT) for i in range(n_weights, n_microbatches))
+        rows.append(row)
+    return slots(rows, placement(n_ranks, 1))

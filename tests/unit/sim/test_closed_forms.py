@@ -1,0 +1,59 @@
+"""The simulator says what the published formulas say, for stages of equal tasks and transfers that take no time.
+
+p ranks, m micro-batches, f, b, w seconds of forward, input gradient and weight gradient of one rank, v stages per rank. Sources
+of the formulas: the README of the zero-bubble repository (its table gives the bubble rate B = (p - 1) / (m + p - 1) of 1F1B, B / 3
+for ZB-H1 and 0 for ZB-H2 and ZB-V, with f = b = w), the README of DualPipe (bubbles in seconds, its B is our b + w), and
+Narayanan et al. 2021, section 2.2 (interleaved: the bubble divided by v).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meshwright import sim
+
+
+def played(schedule: str, p: int, v: int, m: int, seconds: tuple[float, float, float]) -> float:
+    columns = [np.full(p * v, part / v) for part in seconds]
+    return sim.step_seconds(schedule, p, v, m, *columns, np.zeros(p * v - 1))
+
+
+SIZES = [(1, 1), (2, 3), (4, 8), (5, 5), (8, 20)]
+TIMES = [(1.0, 1.0, 1.0), (1.0, 1.5, 0.5), (0.25, 0.75, 0.5)]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "early_backward_a", "early_backward_b"])
+@pytest.mark.parametrize(("p", "m"), SIZES)
+@pytest.mark.parametrize("times", TIMES)
+def test_gpipe_and_1f1b_wait_p_minus_1_microbatches(schedule: str, p: int, m: int, times: tuple[float, float, float]) -> None:
+    assert played(schedule, p, 1, m, times) == pytest.approx((m + p - 1) * sum(times), rel=1e-12)
+
+
+@pytest.mark.parametrize("v", [1, 2, 3, 4])
+@pytest.mark.parametrize(("p", "groups"), [(2, 1), (2, 3), (4, 2), (8, 2)])
+@pytest.mark.parametrize("times", TIMES)
+def test_interleaving_divides_the_bubble_by_the_stages_per_rank(
+    v: int, p: int, groups: int, times: tuple[float, float, float]
+) -> None:
+    m = p * groups
+    assert played("interleaved_1f1b", p, v, m, times) == pytest.approx((m + (p - 1) / v) * sum(times), rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [5, 6, 7, 9])
+def test_interleaving_with_a_remainder_is_no_slower_than_the_next_multiple(m: int) -> None:
+    p, v = 4, 3
+    assert m * 3.0 < played("interleaved_1f1b", p, v, m, (1.0, 1.0, 1.0)) <= (-(-m // p) * p + (p - 1) / v) * 3.0 + 1e-9
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 8), (5, 5), (8, 20)])
+def test_zb_h1_waits_a_third_of_what_1f1b_waits(p: int, m: int) -> None:
+    bubble = played("zb_h1", p, 1, m, (1.0, 1.0, 1.0)) - 3.0 * m
+    assert bubble == pytest.approx((played("1f1b", p, 1, m, (1.0, 1.0, 1.0)) - 3.0 * m) / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (1.0, 1.0, 0.5)])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 20)])
+def test_zb_h1_waits_f_plus_b_minus_w_per_rank(p: int, m: int, times: tuple[float, float, float]) -> None:
+    f, b, w = times
+    assert played("zb_h1", p, 1, m, times) == pytest.approx(m * (f + b + w) + (p - 1) * (f + b - w), rel=1e-12)
