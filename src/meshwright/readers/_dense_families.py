@@ -19,8 +19,9 @@ def n_layers(config: Config, name: str = "num_hidden_layers") -> int:
 
 
 def vocabulary(config: Config) -> int:
-    """Return the number of rows of the word table."""
-    return config.integer("vocab_size", "rows of the word embedding table")
+    """Return the number of rows of the word table (Gemma 3's own files leave it out: its family's default counts)."""
+    default = 262208 if config.text("model_type", "family of the model", "").startswith("gemma3") else None
+    return config.integer("vocab_size", "rows of the word embedding table", default)
 
 
 def llama_block(config: Config, sequence: int, fused: bool) -> Block:
@@ -94,7 +95,7 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
     if family == "gemma2":  # every second layer is local, beginning with the first
         return tuple(window if i % 2 == 0 else 0 for i in range(layers))
     if family.startswith("gemma3"):  # every sixth layer is global
-        pattern = config.integer("sliding_window_pattern", "every how many layers one is global", 6)
+        pattern = config.integer("sliding_window_pattern|_sliding_window_pattern", "every how many layers one is global", 6)
         return tuple(window if (i + 1) % pattern else 0 for i in range(layers))
     if family.startswith("qwen"):
         full = config.integer("max_window_layers", "layers with full attention before the windows begin", layers, minimum=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Graph
 from meshwright.problem import Reading
-from meshwright.readers import _dense_families
+from meshwright.readers import _dense_families, _mixture_families
 from meshwright.readers._config import Config
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MODEL_TYPES", "Architecture", "describe", "names", "read", "recognises", "unknown"]
 
-MODEL_TYPES = ("gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
+MODEL_TYPES = (
+    "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neox", "kimi_k2", "llama", "mistral",
+    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+)  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
 
 _DEFAULT_SEQUENCE = 4096
@@ -198,5 +201,11 @@ def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
             return _dense_families.gpt_neox(config, name, sequence, fused)
         case "opt":
             return _dense_families.opt(config, name, sequence, fused)
+        case "mixtral":
+            return _mixture_families.mixtral(config, name, sequence, fused)
+        case "qwen2_moe" | "qwen3_moe":
+            return _mixture_families.qwen_moe(config, name, sequence, fused)
+        case "deepseek_v2" | "deepseek_v3" | "kimi_k2":
+            return _mixture_families.deepseek(config, name, sequence, fused)
         case _:
             return _dense_families.llama_like(config, name, sequence, fused)
