@@ -10,7 +10,7 @@ from meshwright.readers import _dense_blocks, _ends
 from meshwright.readers._config import Config
 from meshwright.readers._dense_blocks import Block
 
-__all__ = ["gpt2", "gpt_neox", "layer_windows", "llama_block", "llama_like", "n_layers", "opt", "vocabulary"]
+__all__ = ["even_head", "gpt2", "gpt_neox", "layer_windows", "llama_block", "llama_like", "n_layers", "opt", "vocabulary"]
 
 
 def n_layers(config: Config, name: str = "num_hidden_layers") -> int:
@@ -65,7 +65,7 @@ def attention_sizes(config: Config) -> tuple[int, int, int, int]:
             f"{config.where}: num_key_value_heads is {kv_heads}, which does not divide num_attention_heads {heads}; "
             "every key head must serve the same number of query heads"
         )
-    return hidden, heads, kv_heads, config.integer("head_dim", "size of a head", _even(config, hidden, heads))
+    return hidden, heads, kv_heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads))
 
 
 def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     hidden = config.integer("n_embd|hidden_size", "width of the residual stream")
     heads = config.integer("n_head|num_attention_heads", "heads of a layer")
     block = Block(
-        sequence, hidden, heads, heads, config.integer("head_dim", "size of a head", _even(config, hidden, heads)),
+        sequence, hidden, heads, heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads)),
         config.integer("n_inner", "width of the feed-forward network", 4 * hidden),
         gated=False, norm_weights=2, query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False,
         dropout=_drops(config, "resid_pdrop", 0.1), attention_dropout=_drops(config, "attn_pdrop", 0.1), fused=fused,
@@ -141,7 +141,7 @@ def gpt_neox(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     heads = config.integer("num_attention_heads", "heads of a layer")
     attention_bias = config.flag("attention_bias", "whether attention products have biases", True)
     block = Block(
-        sequence, hidden, heads, heads, _even(config, hidden, heads),
+        sequence, hidden, heads, heads, even_head(config, hidden, heads),
         config.integer("intermediate_size", "width of the feed-forward network"),
         gated=False, norm_weights=2, query_bias=attention_bias, output_bias=attention_bias, feed_forward_bias=True,
         parallel=config.flag("use_parallel_residual", "whether both branches read the same stream", True),
@@ -160,7 +160,7 @@ def opt(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     heads = config.integer("num_attention_heads", "heads of a layer")
     before = config.flag("do_layer_norm_before", "whether norms stand before the branches", True)
     block = Block(
-        sequence, hidden, heads, heads, _even(config, hidden, heads),
+        sequence, hidden, heads, heads, even_head(config, hidden, heads),
         config.integer("ffn_dim", "width of the feed-forward network"),
         gated=False, norm_weights=2, query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False,
         norm_after=not before, dropout=_drops(config, "dropout", 0.1),
@@ -196,8 +196,8 @@ def _between_ends(
     return _ends.chain(name, everything, block, shared=words * block.hidden if tied else 0)
 
 
-def _even(config: Config, hidden: int, heads: int) -> int:
-    """Size of a head where heads share the hidden size evenly.
+def even_head(config: Config, hidden: int, heads: int) -> int:
+    """Return the size of a head where heads share the hidden size evenly.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Graph
 from meshwright.problem import Reading
-from meshwright.readers import _dense_families, _mixture_families
+from meshwright.readers import _dense_families, _encoder_families, _mixture_families
 from meshwright.readers._config import Config
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_TYPES", "Architecture", "describe", "names", "read", "recognises", "unknown"]
 
 MODEL_TYPES = (
-    "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neox", "kimi_k2", "llama", "mistral",
-    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neox", "kimi_k2", "llama", "mistral",
+    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
 )  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
 
@@ -201,6 +201,12 @@ def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
             return _dense_families.gpt_neox(config, name, sequence, fused)
         case "opt":
             return _dense_families.opt(config, name, sequence, fused)
+        case "bert":
+            return _encoder_families.bert(config, name, sequence, fused)
+        case "t5":
+            return _encoder_families.t5(config, name, sequence, fused)
+        case "vit":
+            return _encoder_families.vit(config, name, sequence, fused)
         case "mixtral":
             return _mixture_families.mixtral(config, name, sequence, fused)
         case "qwen2_moe" | "qwen3_moe":
