@@ -10,18 +10,32 @@ from meshwright.readers import _dense_blocks, _ends
 from meshwright.readers._config import Config
 from meshwright.readers._dense_blocks import Block
 
-__all__ = ["even_head", "gpt2", "gpt_neox", "layer_windows", "llama_block", "llama_like", "n_layers", "opt", "vocabulary"]
+__all__ = [
+    "LARGEST_DEPTH",
+    "even_head",
+    "gpt2",
+    "gpt_neox",
+    "layer_windows",
+    "llama_block",
+    "llama_like",
+    "n_layers",
+    "opt",
+    "vocabulary",
+]
+
+LARGEST_DEPTH = 10_000
+"""More layers than any model has; keeps a slip of the keyboard from filling the memory."""
 
 
 def n_layers(config: Config, name: str = "num_hidden_layers") -> int:
     """Return the number of layers."""
-    return config.integer(name, "number of layers")
+    return config.integer(name, "number of layers", maximum=LARGEST_DEPTH)
 
 
 def vocabulary(config: Config) -> int:
     """Return the number of rows of the word table (Gemma 3's own files leave it out: its family's default counts)."""
     default = 262208 if config.text("model_type", "family of the model", "").startswith("gemma3") else None
-    return config.integer("vocab_size", "rows of the word embedding table", default)
+    return config.integer("vocab_size", "rows of the word embedding table", default, maximum=10**9)
 
 
 def llama_block(config: Config, sequence: int, fused: bool) -> Block:
@@ -77,7 +91,7 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
         When ``layer_types`` has another length or an unknown entry.
     """
     family = config.text("model_type", "family of the model", "llama")
-    window = config.integer("sliding_window", "sliding window of attention in tokens", 0, minimum=0)
+    window = config.integer("sliding_window", "sliding window of attention in tokens", 0, minimum=0, maximum=10**9)
     if family.startswith("qwen") and not config.flag("use_sliding_window", "whether windows are used", False):
         window = 0
     kinds = config.words("layer_types", "kind of attention of each layer")
@@ -127,10 +141,8 @@ def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     )  # fmt: skip
     words = vocabulary(config)
     body = _dense_blocks.layer(block)
-    layers = [
-        (f"layers.{i}", "attention_mlp", body) for i in range(config.integer("n_layer|num_hidden_layers", "number of layers"))
-    ]
-    positions = max(sequence, config.integer("n_positions|n_ctx", "rows of the position table"))
+    layers = [(f"layers.{i}", "attention_mlp", body) for i in range(n_layers(config, "n_layer|num_hidden_layers"))]
+    positions = max(sequence, config.integer("n_positions|n_ctx", "rows of the position table", maximum=10**9))
     tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
     return _between_ends(name, layers, block, _ends.embedding(block, words, positions), words, tied)
 
@@ -168,7 +180,7 @@ def opt(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     )  # fmt: skip
     words, width = vocabulary(config), config.integer("word_embed_proj_dim", "width of the word table", hidden)
     # OPT's position table has two rows that no token uses
-    positions = 2 + max(sequence, config.integer("max_position_embeddings", "rows of the position table"))
+    positions = 2 + max(sequence, config.integer("max_position_embeddings", "rows of the position table", maximum=10**9))
     body = _dense_blocks.layer(block)
     layers = [(f"layers.{i}", "attention_mlp", body) for i in range(n_layers(config))]
     tail = _ends.head(block, words, final_norm=before)

@@ -24,7 +24,7 @@ def bert(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     block = _encoder_block(config, sequence, fused, norm_after=True)
     words, hidden = _dense_families.vocabulary(config), block.hidden
     kinds = config.integer("type_vocab_size", "rows of the table of sentence kinds", 2)
-    positions = max(sequence, config.integer("max_position_embeddings", "rows of the position table"))
+    positions = max(sequence, config.integer("max_position_embeddings", "rows of the position table", maximum=10**9))
     first = (
         _ends.lookup("words", words, sequence, hidden, split=True),
         _ends.lookup("positions", positions, sequence, hidden, split=False),
@@ -113,12 +113,12 @@ def t5(config: Config, name: str, sequence: int, fused: bool) -> Graph:
         config.integer("d_ff", "width of the feed-forward network"), causal=False, gated=feed_forward.startswith("gated"),
         rotary=False, dropout=dropped, inner_dropout=dropped, attention_dropout=dropped, fused=fused,
     )  # fmt: skip
-    target = config.integer("_target_sequence_length", "tokens of the decoder per sample", sequence)
+    target = config.integer("_target_sequence_length", "tokens of the decoder per sample", sequence, maximum=10**9)
     decoder = replace(encoder, sequence=target, causal=True)
     across = replace(decoder, causal=False, key_sequence=sequence)
     words, hidden = _dense_families.vocabulary(config), encoder.hidden
-    n_encoder = config.integer("num_layers", "layers of the encoder")
-    n_decoder = config.integer("num_decoder_layers", "layers of the decoder", n_encoder)
+    n_encoder = config.integer("num_layers", "layers of the encoder", maximum=_dense_families.LARGEST_DEPTH)
+    n_decoder = config.integer("num_decoder_layers", "layers of the decoder", n_encoder, maximum=_dense_families.LARGEST_DEPTH)
     in_body = _dense_blocks.layer(encoder)
     out_body = _dense_blocks.attention(decoder) + _dense_blocks.cross_attention(across) + _dense_blocks.feed_forward(decoder)
     buckets = config.integer("relative_attention_num_buckets", "rows of the table of relative positions", 32)

@@ -17,7 +17,7 @@ __all__ = ["deepseek", "mixtral", "qwen_moe"]
 def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Mixtral model: a Llama layer whose feed-forward network is a choice of experts."""
     block = _dense_families.llama_block(config, sequence, fused)
-    block = replace(block, window=config.integer("sliding_window", "sliding window in tokens", 0, minimum=0))
+    block = replace(block, window=config.integer("sliding_window", "sliding window in tokens", 0, minimum=0, maximum=10**9))
     experts = _experts(config, "num_local_experts", block.width)
     body = _dense_blocks.attention(block) + _mixture_blocks.expert_feed_forward(block, experts)
     return _finish(config, name, [body] * _dense_families.n_layers(config), block, experts)
@@ -77,7 +77,7 @@ def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     front = _mixture_blocks.latent_attention(block, latent)
     dense, sparse = front + _dense_blocks.feed_forward(block), front + _mixture_blocks.expert_feed_forward(block, experts)
     bodies = [sparse if i >= n_dense and i % step == 0 else dense for i in range(_dense_families.n_layers(config))]
-    n_ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0)
+    n_ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0, maximum=100)
     return _finish(config, name, bodies, block, experts, ahead=[sparse] * n_ahead)
 
 
