@@ -18,7 +18,7 @@ def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Mixtral model: a Llama layer whose feed-forward network is a choice of experts."""
     block = _dense_families.llama_block(config, sequence, fused)
     block = replace(block, window=config.integer("sliding_window", "sliding window in tokens", 0, minimum=0, maximum=10**9))
-    experts = _experts(config, "num_local_experts", block.width)
+    experts = _experts(config, "num_local_experts|num_experts", block.width)
     body = _dense_blocks.attention(block) + _mixture_blocks.expert_feed_forward(block, experts)
     return _finish(config, name, [body] * _dense_families.n_layers(config), block, experts)
 
@@ -34,7 +34,7 @@ def qwen_moe(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     block = _dense_families.llama_block(config, sequence, fused)
     shared = config.integer("shared_expert_intermediate_size", "width of the shared experts", 0, minimum=0)
     width = config.integer("moe_intermediate_size", "width of an expert")
-    experts = replace(_experts(config, "num_experts", width), shared_width=shared, shared_gate=shared > 0)
+    experts = replace(_experts(config, "num_experts|num_local_experts", width), shared_width=shared, shared_gate=shared > 0)
     step = config.integer("decoder_sparse_step", "every how many layers one has experts", 1)
     dense = config.whole_numbers("mlp_only_layers", "layers without experts")
     windows = _dense_families.layer_windows(config, _dense_families.n_layers(config))
@@ -71,7 +71,9 @@ def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     newer = config.text("model_type", "family of the model", "") != "deepseek_v2"
     width = config.integer("moe_intermediate_size", "width of an expert")
     shared = config.integer("n_shared_experts", "experts that every token visits", 0, minimum=0)
-    experts = replace(_experts(config, "n_routed_experts", width), shared_width=shared * width, router_bias=newer)
+    experts = replace(
+        _experts(config, "n_routed_experts|num_local_experts", width), shared_width=shared * width, router_bias=newer
+    )
     n_dense = config.integer("first_k_dense_replace", "first layers without experts", 0, minimum=0)
     step = config.integer("moe_layer_freq", "every how many layers one has experts", 1)
     front = _mixture_blocks.latent_attention(block, latent)
@@ -93,7 +95,7 @@ def _experts(config: Config, field: str, width: int) -> Experts:
     per_token = config.integer("num_experts_per_tok", "routed experts that a token visits")
     if per_token > n_experts:
         raise InputError(
-            f"{config.where}: num_experts_per_tok is {per_token}, but {field} is {n_experts}; a token cannot visit more experts "
+            f"{config.where}: num_experts_per_tok is {per_token}, but {field.split('|')[0]} is {n_experts}; a token cannot visit more experts "
             "than there are"
         )
     return Experts(n_experts, per_token, width)
