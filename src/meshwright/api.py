@@ -119,6 +119,7 @@ def plan(
     started = time.perf_counter()
     answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
     seconds = time.perf_counter() - started
+    answer = replace(answer, notes=problem.reading.notes + answer.notes)
     result = Result(problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds)
     if answer.plan is None:
         return result

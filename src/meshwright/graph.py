@@ -40,7 +40,7 @@ class Operator:
     saved_extra_bytes : int
         Bytes kept in another precision: dropout masks, fp32 statistics and logits; per sample.
     saved_axis : str
-        How what is saved is split over the tensor axis: ``tensor`` always, ``sequence`` under sequence parallelism only.
+        How what is saved is split over the tensor axis: ``tensor`` always, ``sequence`` under sequence parallelism only, empty never.
     selective : bool
         Whether selective recomputation drops what this operator saves and recomputes it.
     flops : float

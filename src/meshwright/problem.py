@@ -33,6 +33,8 @@ class Reading:
         The cost model the content asks for: ``analytic``, ``piper``, ...
     search : str
         The search that answers this content when the user names none and `best` does not apply to it.
+    notes : tuple of str
+        Sentences the user should read: what was assumed or left out while reading.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Reading:
     cluster: Cluster | None = None
     costs: str = "analytic"
     search: str = "best"
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

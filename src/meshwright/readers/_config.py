@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from meshwright.errors import InputError
 
 __all__ = ["Config"]
 
-_LARGEST = 10**9
+_LARGEST = 10**7
+_SPELLING_RATIO = 0.92  # how alike two names are that one may be taken for the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +156,21 @@ class Config:
         return Config(f"{self.where}: {name}", value)
 
     def _found(self, name: str) -> tuple[str, Any] | None:
-        """Spelling and value of the first spelling given."""
-        for key in name.split("|"):
+        """Spelling and value of the first spelling given.
+
+        Raises
+        ------
+        InputError
+            When none is given but a field is there that looks like a misspelling of one.
+        """
+        spellings = name.split("|")
+        for key in spellings:
             if self.fields.get(key) is not None:
                 return key, self.fields[key]
+        for key in spellings:
+            close = difflib.get_close_matches(key, self.fields, n=1, cutoff=_SPELLING_RATIO)
+            if close and close[0] not in spellings:
+                raise InputError(f"{self.where}: the field '{close[0]}' is not known; did you mean '{key}'?")
         return None
 
     def _absent(self, name: str, meaning: str, default: int | None) -> int:

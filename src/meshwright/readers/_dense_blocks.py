@@ -52,8 +52,8 @@ class Block:
         Whether the norm stands after the residual sum instead of before the branch (BERT).
     parallel : bool
         Whether attention and feed-forward read the same stream and are summed once (GPT-NeoX).
-    dropout, attention_dropout : bool
-        Whether elements are dropped at the ends of both branches, and attention probabilities.
+    dropout, inner_dropout, attention_dropout : bool
+        Whether elements are dropped at the ends of both branches, after the activation function, and of attention probabilities.
     fused : bool
         Whether attention is one flash-attention kernel; otherwise scores are kept as in [1]_ and selective recomputation drops them.
     """
@@ -78,6 +78,7 @@ class Block:
     norm_after: bool = False
     parallel: bool = False
     dropout: bool = False
+    inner_dropout: bool = False
     attention_dropout: bool = False
     fused: bool = True
 
@@ -190,6 +191,7 @@ def activation(name: str, rows: int, width: int, branches: int, block: Block) ->
         (("sequence", rows), ("hidden", width), ("inputs", branches)),
         tensor_axis="hidden",
         saved_elements=rows * width,
+        saved_extra_bytes=_MASK_BYTES * rows * width if block.inner_dropout else 0,
         selective=block.fused,
     )
 

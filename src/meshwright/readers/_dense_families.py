@@ -10,17 +10,32 @@ from meshwright.readers import _dense_blocks, _ends
 from meshwright.readers._config import Config
 from meshwright.readers._dense_blocks import Block
 
-__all__ = ["gpt2", "gpt_neox", "layer_windows", "llama_block", "llama_like", "n_layers", "opt", "vocabulary"]
+__all__ = [
+    "LARGEST_DEPTH",
+    "even_head",
+    "gpt2",
+    "gpt_neox",
+    "layer_windows",
+    "llama_block",
+    "llama_like",
+    "n_layers",
+    "opt",
+    "vocabulary",
+]
+
+LARGEST_DEPTH = 10_000
+"""More layers than any model has; keeps a slip of the keyboard from filling the memory."""
 
 
 def n_layers(config: Config, name: str = "num_hidden_layers") -> int:
     """Return the number of layers."""
-    return config.integer(name, "number of layers")
+    return config.integer(name, "number of layers", maximum=LARGEST_DEPTH)
 
 
 def vocabulary(config: Config) -> int:
-    """Return the number of rows of the word table."""
-    return config.integer("vocab_size", "rows of the word embedding table")
+    """Return the number of rows of the word table (Gemma 3's own files leave it out: its family's default counts)."""
+    default = 262208 if config.text("model_type", "family of the model", "").startswith("gemma3") else None
+    return config.integer("vocab_size", "rows of the word embedding table", default, maximum=10**9)
 
 
 def llama_block(config: Config, sequence: int, fused: bool) -> Block:
@@ -64,7 +79,7 @@ def attention_sizes(config: Config) -> tuple[int, int, int, int]:
             f"{config.where}: num_key_value_heads is {kv_heads}, which does not divide num_attention_heads {heads}; "
             "every key head must serve the same number of query heads"
         )
-    return hidden, heads, kv_heads, config.integer("head_dim", "size of a head", _even(config, hidden, heads))
+    return hidden, heads, kv_heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads))
 
 
 def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
@@ -76,7 +91,7 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
         When ``layer_types`` has another length or an unknown entry.
     """
     family = config.text("model_type", "family of the model", "llama")
-    window = config.integer("sliding_window", "sliding window of attention in tokens", 0, minimum=0)
+    window = config.integer("sliding_window", "sliding window of attention in tokens", 0, minimum=0, maximum=10**9)
     if family.startswith("qwen") and not config.flag("use_sliding_window", "whether windows are used", False):
         window = 0
     kinds = config.words("layer_types", "kind of attention of each layer")
@@ -94,7 +109,7 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
     if family == "gemma2":  # every second layer is local, beginning with the first
         return tuple(window if i % 2 == 0 else 0 for i in range(layers))
     if family.startswith("gemma3"):  # every sixth layer is global
-        pattern = config.integer("sliding_window_pattern", "every how many layers one is global", 6)
+        pattern = config.integer("sliding_window_pattern|_sliding_window_pattern", "every how many layers one is global", 6)
         return tuple(window if (i + 1) % pattern else 0 for i in range(layers))
     if family.startswith("qwen"):
         full = config.integer("max_window_layers", "layers with full attention before the windows begin", layers, minimum=0)
@@ -119,17 +134,15 @@ def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     hidden = config.integer("n_embd|hidden_size", "width of the residual stream")
     heads = config.integer("n_head|num_attention_heads", "heads of a layer")
     block = Block(
-        sequence, hidden, heads, heads, config.integer("head_dim", "size of a head", _even(config, hidden, heads)),
+        sequence, hidden, heads, heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads)),
         config.integer("n_inner", "width of the feed-forward network", 4 * hidden),
         gated=False, norm_weights=2, query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False,
         dropout=_drops(config, "resid_pdrop", 0.1), attention_dropout=_drops(config, "attn_pdrop", 0.1), fused=fused,
     )  # fmt: skip
     words = vocabulary(config)
     body = _dense_blocks.layer(block)
-    layers = [
-        (f"layers.{i}", "attention_mlp", body) for i in range(config.integer("n_layer|num_hidden_layers", "number of layers"))
-    ]
-    positions = max(sequence, config.integer("n_positions|n_ctx", "rows of the position table"))
+    layers = [(f"layers.{i}", "attention_mlp", body) for i in range(n_layers(config, "n_layer|num_hidden_layers"))]
+    positions = max(sequence, config.integer("n_positions|n_ctx", "rows of the position table", maximum=10**9))
     tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
     return _between_ends(name, layers, block, _ends.embedding(block, words, positions), words, tied)
 
@@ -140,7 +153,7 @@ def gpt_neox(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     heads = config.integer("num_attention_heads", "heads of a layer")
     attention_bias = config.flag("attention_bias", "whether attention products have biases", True)
     block = Block(
-        sequence, hidden, heads, heads, _even(config, hidden, heads),
+        sequence, hidden, heads, heads, even_head(config, hidden, heads),
         config.integer("intermediate_size", "width of the feed-forward network"),
         gated=False, norm_weights=2, query_bias=attention_bias, output_bias=attention_bias, feed_forward_bias=True,
         parallel=config.flag("use_parallel_residual", "whether both branches read the same stream", True),
@@ -159,7 +172,7 @@ def opt(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     heads = config.integer("num_attention_heads", "heads of a layer")
     before = config.flag("do_layer_norm_before", "whether norms stand before the branches", True)
     block = Block(
-        sequence, hidden, heads, heads, _even(config, hidden, heads),
+        sequence, hidden, heads, heads, even_head(config, hidden, heads),
         config.integer("ffn_dim", "width of the feed-forward network"),
         gated=False, norm_weights=2, query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False,
         norm_after=not before, dropout=_drops(config, "dropout", 0.1),
@@ -167,7 +180,7 @@ def opt(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     )  # fmt: skip
     words, width = vocabulary(config), config.integer("word_embed_proj_dim", "width of the word table", hidden)
     # OPT's position table has two rows that no token uses
-    positions = 2 + max(sequence, config.integer("max_position_embeddings", "rows of the position table"))
+    positions = 2 + max(sequence, config.integer("max_position_embeddings", "rows of the position table", maximum=10**9))
     body = _dense_blocks.layer(block)
     layers = [(f"layers.{i}", "attention_mlp", body) for i in range(n_layers(config))]
     tail = _ends.head(block, words, final_norm=before)
@@ -195,8 +208,8 @@ def _between_ends(
     return _ends.chain(name, everything, block, shared=words * block.hidden if tied else 0)
 
 
-def _even(config: Config, hidden: int, heads: int) -> int:
-    """Size of a head where heads share the hidden size evenly.
+def even_head(config: Config, hidden: int, heads: int) -> int:
+    """Return the size of a head where heads share the hidden size evenly.
 
     Raises
     ------

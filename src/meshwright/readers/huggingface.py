@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Graph
 from meshwright.problem import Reading
-from meshwright.readers import _dense_families
+from meshwright.readers import _dense_families, _encoder_families, _mixture_families
 from meshwright.readers._config import Config
 
 if TYPE_CHECKING:
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MODEL_TYPES", "Architecture", "describe", "names", "read", "recognises", "unknown"]
 
-MODEL_TYPES = ("gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
+MODEL_TYPES = (
+    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neox", "kimi_k2", "llama", "mistral",
+    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
+)  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
 
 _DEFAULT_SEQUENCE = 4096
+_LONGEST_SEQUENCE = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +126,10 @@ def read(source: Source) -> Reading:
             raise InputError(f"{source.path}: is not a Hugging Face configuration: a JSON object with model_type is needed")
         config = Config(str(source.path), source.json)
         name = config.text("_name", "the model's name", "") or _name_of(config, source)
+    config = _language_model(config)
     sequence = sequence_length(config, source.sequence_length)
     graph = _graph(config, name, sequence, _fused(config, source.attention))
-    return Reading(graph.name, "huggingface", source.spec, graph)
+    return Reading(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
 
 
 def sequence_length(config: Config, wanted: int) -> int:
@@ -132,20 +138,29 @@ def sequence_length(config: Config, wanted: int) -> int:
     Raises
     ------
     InputError
-        When a negative number is wanted.
+        When what is wanted is negative or huge, or any length for a model of images.
     """
-    if wanted < 0 or wanted > 10**9:
-        raise InputError(f"sequence length {wanted}: must be between 1 and {10**9}")
+    if not 0 <= wanted <= _LONGEST_SEQUENCE:
+        raise InputError(f"sequence length {wanted}: must be between 1 and {_LONGEST_SEQUENCE}")
+    if _family(config) == "vit":
+        tokens = _encoder_families.vit_sequence(config)[1]
+        if wanted not in (0, tokens):
+            raise InputError(
+                f"{config.where}: sequence length {wanted}: an image gives {tokens} tokens; change image_size instead"
+            )
+        return tokens
     if wanted:
         return wanted
-    own = config.integer("_sequence_length", "tokens per sample in training", 0, minimum=0)
-    longest = max_sequence_length(config)
-    return own or (min(longest, _DEFAULT_SEQUENCE) if longest else _DEFAULT_SEQUENCE)
+    own = config.integer("_sequence_length", "tokens per sample in training", 0, minimum=0, maximum=_LONGEST_SEQUENCE)
+    longest = max_sequence_length(config) or _DEFAULT_SEQUENCE
+    return own or min(longest, 512 if _family(config) == "t5" else _DEFAULT_SEQUENCE)
 
 
 def max_sequence_length(config: Config) -> int:
     """Return the longest sequence the model was made for; 0 where the configuration names none."""
-    return config.integer("max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0)
+    return config.integer(
+        "max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0, maximum=_LONGEST_SEQUENCE
+    )
 
 
 def _built_in(name: str) -> Config:
@@ -176,15 +191,38 @@ def _family(config: Config) -> str:
     """The family, from ``model_type`` or the first of ``architectures``."""
     family = config.text("model_type", "family of the model", "")
     if not family:
-        architectures = " ".join(config.words("architectures", "classes of the model")).lower().replace("_", "")
-        found = [kind for kind in MODEL_TYPES if architectures.startswith(kind.replace("_", ""))]
-        family = max(found, key=len) if found else architectures
+        class_name = next(iter(config.words("architectures", "classes of the model")), "")
+        stem = re.split(r"For[A-Z]|LMHead|Model$", class_name)[0].lower()
+        family = next((kind for kind in MODEL_TYPES if kind.replace("_", "") == stem), class_name)
     if family not in MODEL_TYPES:
         raise InputError(
             f"{config.where}: model_type '{family}' is not supported; there are: {', '.join(MODEL_TYPES)}. "
             "A model of another family can be captured from its PyTorch code: meshwright capture"
         )
     return family
+
+
+def _language_model(config: Config) -> Config:
+    """The configuration of the language model inside one of several parts, with the defaults that published files rely on."""
+    if _family(config) != "gemma3" or not config.given("text_config"):
+        return config
+    part = config.part("text_config")
+    defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+    return Config(part.where, {**defaults, **part.fields, "model_type": "gemma3"})
+
+
+def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
+    """What the user should know about this reading."""
+    notes = []
+    longest = max_sequence_length(config)
+    family = _family(config)
+    if longest and sequence > longest and family != "t5":  # T5 has no table of positions
+        tables = family in ("bert", "gpt2", "opt")
+        effect = "; the table of learned positions was made as long" if tables else ""
+        notes.append(f"{name}: {sequence} tokens per sample are more than the {longest} the model was made for{effect}")
+    if family == "gemma3":
+        notes.append(f"{name}: only the language model is planned; the vision tower is left out")
+    return tuple(notes)
 
 
 def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
@@ -198,5 +236,17 @@ def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
             return _dense_families.gpt_neox(config, name, sequence, fused)
         case "opt":
             return _dense_families.opt(config, name, sequence, fused)
+        case "bert":
+            return _encoder_families.bert(config, name, sequence, fused)
+        case "t5":
+            return _encoder_families.t5(config, name, sequence, fused)
+        case "vit":
+            return _encoder_families.vit(config, name, sequence, fused)
+        case "mixtral":
+            return _mixture_families.mixtral(config, name, sequence, fused)
+        case "qwen2_moe" | "qwen3_moe":
+            return _mixture_families.qwen_moe(config, name, sequence, fused)
+        case "deepseek_v2" | "deepseek_v3" | "kimi_k2":
+            return _mixture_families.deepseek(config, name, sequence, fused)
         case _:
             return _dense_families.llama_like(config, name, sequence, fused)
