@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, looped, one_chunk, slots
+from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules._split_backward import delayed
 
 __all__ = ["in_flight", "order", "placement"]
 
@@ -53,18 +54,5 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         When there is more than one stage per rank.
     """
     one_chunk("zb_h1", n_chunks)
-    rows = []
-    for rank in range(n_ranks):
-        warm_up = min(n_ranks - 1 - rank, n_microbatches)
-        row = [(rank, i, FORWARD) for i in range(warm_up)]
-        n_weights = 0
-        for i in range(n_microbatches):
-            if warm_up + i < n_microbatches:
-                row.append((rank, warm_up + i, FORWARD))
-            row.append((rank, i, BACKWARD_INPUT))
-            if i >= rank:
-                row.append((rank, n_weights, BACKWARD_WEIGHT))
-                n_weights += 1
-        row.extend((rank, i, BACKWARD_WEIGHT) for i in range(n_weights, n_microbatches))
-        rows.append(row)
-    return slots(rows, placement(n_ranks, 1))
+    rank = np.arange(n_ranks, dtype=np.int64)
+    return delayed(n_ranks - 1 - rank, rank, n_microbatches)

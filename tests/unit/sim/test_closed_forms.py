@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import sim
+from meshwright import schedules, sim
 
 
 def played(schedule: str, p: int, v: int, m: int, seconds: tuple[float, float, float]) -> float:
@@ -57,3 +57,19 @@ def test_zb_h1_waits_a_third_of_what_1f1b_waits(p: int, m: int) -> None:
 def test_zb_h1_waits_f_plus_b_minus_w_per_rank(p: int, m: int, times: tuple[float, float, float]) -> None:
     f, b, w = times
     assert played("zb_h1", p, 1, m, times) == pytest.approx(m * (f + b + w) + (p - 1) * (f + b - w), rel=1e-12)
+
+
+@pytest.mark.parametrize(("schedule", "v"), [("zb_h2", 1), ("zb_v", 2)])
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 3), (4, 7), (4, 12), (8, 20)])
+def test_no_rank_of_zb_h2_and_zb_v_waits_between_its_tasks(schedule: str, v: int, p: int, m: int) -> None:
+    """So one step lasts the work of a rank and the skew with which ranks start: p - 1 forward tasks of one stage."""
+    assert played(schedule, p, v, m, (1.0, 1.0, 1.0)) == pytest.approx(3.0 * m + (p - 1) / v, rel=1e-12)
+
+
+@pytest.mark.parametrize(("schedule", "v", "share"), [("zb_h1", 1, 1.0), ("zb_v", 2, 1.0), ("zb_h2", 1, 2.0)])
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_zero_bubble_schedules_hold_as_much_as_1f1b_or_twice_as_much(schedule: str, v: int, share: float, p: int) -> None:
+    m = 4 * p
+    held = schedules.load(schedule).order(p, v, m, None).in_flight().max() / v
+    assert held <= share * schedules.load("1f1b").order(p, 1, m, None).in_flight().max()
+    assert held > (share - 1.0) * p

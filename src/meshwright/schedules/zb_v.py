@@ -1,0 +1,95 @@
+"""ZB-V: two stages per rank, laid out as the letter V; no rank waits between its tasks, with the memory of 1F1B.
+
+References
+----------
+.. [1] Qi et al., Pipeline Parallelism with Controllable Memory, 2024 (arXiv 2405.15362), section 4 and the ZB-V figure.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import InputError
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, folded, slots
+
+__all__ = ["in_flight", "order", "placement"]
+
+
+def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+    """Return the rank of every stage, 0 1 2 2 1 0; shape (n_ranks * n_chunks,), int64."""
+    return folded(n_ranks, n_chunks)
+
+
+def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:
+    """Return the most activations each rank holds, ``2 min(n_ranks, n_microbatches)`` of half the size; shape (n_ranks,), int64."""
+    return np.full(n_ranks, 2 * min(n_ranks, n_microbatches), dtype=np.int64)
+
+
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+    """Return the order of ZB-V.
+
+    Rank r has stage r on the way there and stage ``2 n_ranks - 1 - r`` on the way back. It runs ``2 (n_ranks - r) - 1`` forward
+    tasks there; then back and there in turn until the first micro-batch has come back to rank 0; then each stage's forward
+    task, input and weight gradient in turn. In the end the input gradients go first, so that the other ranks can go on, and
+    weight gradients fill the rest.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Pipeline ranks.
+    n_chunks : int
+        Stages per rank; must be 2.
+    n_microbatches : int
+        Micro-batches of one step; from ``2 n_ranks - 1`` on no rank waits if all tasks are equally long.
+    times : Times or None
+        Not used: the order is the hand-made one, which suits tasks of similar length.
+
+    Returns
+    -------
+    Slots
+        The order of every rank.
+
+    Raises
+    ------
+    InputError
+        When there are not two stages per rank.
+    """
+    if n_chunks != 2:
+        raise InputError(f"schedule zb_v: {n_chunks} stages per rank, but it runs two; cut the model into {2 * n_ranks} stages")
+    return slots([_row(rank, n_ranks, n_microbatches) for rank in range(n_ranks)], placement(n_ranks, 2))
+
+
+def _row(rank: int, n_ranks: int, n_microbatches: int) -> list[tuple[int, int, int]]:
+    """Return the tasks of one rank."""
+    there, back = rank, 2 * n_ranks - 1 - rank
+    row: list[tuple[int, int, int]] = []
+    n_done = {(stage, phase): 0 for stage in (there, back) for phase in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)}
+
+    def run(stage: int, *phases: int) -> None:
+        for phase in phases:
+            i = n_done[stage, phase]
+            if i < n_microbatches and (phase != BACKWARD_WEIGHT or i < n_done[stage, BACKWARD_INPUT]):
+                row.append((stage, i, phase))
+                n_done[stage, phase] += 1
+
+    for _ in range(2 * (n_ranks - rank) - 1):
+        run(there, FORWARD)
+    for _ in range(rank):
+        run(back, FORWARD)
+        run(there, FORWARD)
+    for _ in range(n_ranks - rank):
+        run(back, FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+    while n_done[there, FORWARD] < n_microbatches or n_done[back, FORWARD] < n_microbatches:
+        run(there, FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+        run(back, FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+    while n_done[there, BACKWARD_INPUT] < n_microbatches or n_done[back, BACKWARD_INPUT] < n_microbatches:
+        run(there, BACKWARD_INPUT)
+        if n_done[back, BACKWARD_INPUT] < n_microbatches:
+            run(back, BACKWARD_INPUT)
+        else:
+            run(there, BACKWARD_WEIGHT)
+    for stage in (back, there):
+        while n_done[stage, BACKWARD_WEIGHT] < n_microbatches:
+            run(stage, BACKWARD_WEIGHT)
+    return row
