@@ -17,7 +17,7 @@ from meshwright.readers._config import Config
 if TYPE_CHECKING:
     from meshwright.readers import Source
 
-__all__ = ["MODEL_TYPES", "Architecture", "describe", "names", "read", "recognises", "unknown"]
+__all__ = ["MODEL_TYPES", "Architecture", "describe", "graph_of", "names", "read", "recognises", "unknown"]
 
 MODEL_TYPES = (
     "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neox", "kimi_k2", "llama", "mistral",
@@ -130,6 +130,29 @@ def read(source: Source) -> Reading:
     sequence = sequence_length(config, source.sequence_length)
     graph = _graph(config, name, sequence, _fused(config, source.attention))
     return Reading(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
+
+
+def graph_of(fields: dict[str, Any], name: str, *, sequence_length: int, attention: str = "") -> Graph:
+    """Return the graph of a configuration that is in no file.
+
+    Parameters
+    ----------
+    fields : dict
+        The content of a ``config.json``.
+    name : str
+        The model's name.
+    sequence_length : int
+        Tokens per sample.
+    attention : str
+        ``flash``, ``unfused``, or empty for the configuration's own.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong.
+    """
+    config = Config(name, fields)
+    return _graph(config, name, sequence_length, _fused(config, attention))
 
 
 def sequence_length(config: Config, wanted: int) -> int:

@@ -1,0 +1,15 @@
+"""Predictions against measured training runs. One file per published set; the kind is recognised from the columns.
+
+Promises of a set's module, checked by ``tests/unit/test_validation.py``:
+
+* ``COLUMNS``: columns that no other set has together;
+* ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the set
+  does not tell, or that the model cannot say, is a `Skipped` with the reason.
+"""
+
+from __future__ import annotations
+
+from meshwright.validation._report import Report, as_json, explain, validate
+from meshwright.validation._points import Point, Skipped
+
+__all__ = ["Point", "Report", "Skipped", "as_json", "explain", "validate"]

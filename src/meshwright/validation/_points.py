@@ -1,0 +1,89 @@
+"""A measured run beside its prediction (`Point`), or why there is none (`Skipped`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Point", "Skipped", "count", "ratio"]
+
+from collections.abc import Mapping
+
+from meshwright.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row: measured and predicted.
+
+    Parameters
+    ----------
+    row : int
+        Row in the file, from 1, the header not counted.
+    measured_seconds, predicted_seconds : float
+        Of one step (or one collective); 0 where the set measures memory only, inf where the run failed for memory.
+    measured_bytes, predicted_bytes : float
+        Largest memory of one device; 0 where the set has none.
+    group : str
+        Rows of one group did the same work on the same devices by different plans; empty for none.
+    fits : bool
+        Whether the prediction fits the devices' memory.
+    ran : bool
+        Whether the run did.
+    """
+
+    row: int
+    measured_seconds: float
+    predicted_seconds: float
+    measured_bytes: float = 0.0
+    predicted_bytes: float = 0.0
+    group: str = ""
+    fits: bool = True
+    ran: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that cannot be predicted, and why."""
+
+    row: int
+    reason: str
+
+
+def count(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a whole number of a row.
+
+    Raises
+    ------
+    InputError
+        When it is missing and there is no default, or no whole number of at least 0.
+    """
+    text = fields.get(name, "").strip()
+    if not text or text == "n/a":
+        if default is None:
+            raise InputError(f"{name} is not given")
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{name} is '{text}', which is no number") from None
+    if not 0 <= value < 1e15 or value != int(value):
+        raise InputError(f"{name} is {text}; it must be a whole number of at least 0")
+    return int(value)
+
+
+def ratio(fields: Mapping[str, str], name: str) -> float:
+    """Return a positive measured number of a row.
+
+    Raises
+    ------
+    InputError
+        When it is missing, no number, or not above 0.
+    """
+    text = fields.get(name, "").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
+    if not value > 0.0:
+        raise InputError(f"{name} is {text}; it must be above 0")
+    return value

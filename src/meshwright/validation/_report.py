@@ -1,0 +1,218 @@
+"""Errors of predictions over a set: how far, in which direction, in which order, and what a wrong choice would have cost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright import _plugins
+from meshwright.errors import InputError
+from meshwright.validation._points import Point, Skipped
+
+__all__ = ["Report", "as_json", "explain", "validate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A file of measured runs with our predictions.
+
+    Parameters
+    ----------
+    file : str
+        Its path.
+    kind : str
+        The set it was recognised as.
+    points : tuple of Point
+        Rows predicted.
+    skipped : tuple of Skipped
+        Rows that were not, and why.
+    """
+
+    file: str
+    kind: str
+    points: tuple[Point, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def validate(path: str | Path) -> Report:
+    """Predict every row of a file of measured runs.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV file with the columns of one of the known sets.
+
+    Returns
+    -------
+    Report
+        Measured and predicted, row by row.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read or its columns are those of no known set.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is a binary file; a CSV file of measured runs is needed") from None
+    try:
+        table = list(csv.reader(io.StringIO(text), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}: is not valid CSV: {error}") from None
+    if len(table) < 2:
+        raise InputError(f"{path}: holds no rows; a header and at least one measured run are needed")
+    header = [name.strip() for name in table[0]]
+    rows = []
+    for i, cells in enumerate(table[1:], 1):
+        if len(cells) != len(header):
+            raise InputError(f"{path}: row {i} has {len(cells)} cells; the header has {len(header)}")
+        rows.append(dict(zip(header, cells, strict=True)))
+    kind = _kind(path, header)
+    found = _plugins.load("validation", kind, "measured set").points(rows)
+    return Report(
+        str(path),
+        kind,
+        tuple(point for point in found if isinstance(point, Point)),
+        tuple(point for point in found if isinstance(point, Skipped)),
+    )
+
+
+def _kind(path: str | Path, header: Sequence[str]) -> str:
+    """Recognise the set by its columns: the one of which the file has all, and most."""
+    names = _plugins.names("validation")
+    columns = {name: _plugins.load("validation", name, "measured set").COLUMNS for name in names}
+    matching = [name for name in names if set(columns[name]) <= set(header)]
+    if not matching:
+        raise InputError(
+            f"{path}: its columns ({', '.join(header[:8])}{', ...' if len(header) > 8 else ''}) are those of no measured set that is "
+            f"known: {', '.join(names)}"
+        )
+    return max(matching, key=lambda name: (len(columns[name]), name))
+
+
+def as_json(reports: Sequence[Report]) -> dict[str, object]:
+    """Return the errors as the JSON that ``validate --json`` prints."""
+    return {"format": "meshwright/validation/1", "sets": [_set(report) for report in reports]}
+
+
+def _set(report: Report) -> dict[str, object]:
+    """Return one file's part of the JSON."""
+    return {
+        "file": Path(report.file).name,
+        "kind": report.kind,
+        "n_rows": len(report.points) + len(report.skipped),
+        "n_predicted": len(report.points),
+        "skipped": [{"row": skipped.row, "reason": skipped.reason} for skipped in report.skipped],
+        "time": _time(report.points),
+        "memory": _memory(report.points),
+        "regret": _regret(report.points),
+    }
+
+
+def _time(points: Sequence[Point]) -> dict[str, float | None] | None:
+    """Errors of predicted seconds; None where nothing was measured."""
+    timed = [point for point in points if point.measured_seconds > 0.0 and point.ran]
+    if not timed:
+        return None
+    measured = np.array([point.measured_seconds for point in timed])
+    predicted = np.array([point.predicted_seconds for point in timed])
+    error = predicted / measured - 1.0
+    size = np.abs(error)
+    return {
+        "mape_ratio": float(size.mean()),
+        "median_ratio": float(np.median(size)),
+        "p90_ratio": float(np.quantile(size, 0.9)),
+        "bias_ratio": float(error.mean()),
+        "spearman": _spearman(measured, predicted),
+    }
+
+
+def _spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
+    """Return the correlation of ranks (ties share their mean rank); None where it is not defined."""
+    if len(a) < 2:
+        return None
+    ranks = [_ranks(values) for values in (a, b)]
+    if any(np.ptp(rank) == 0.0 for rank in ranks):
+        return None
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rank of each value, ties sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[inverse], dtype=np.float64)
+
+
+def _memory(points: Sequence[Point]) -> dict[str, float | int | None] | None:
+    """Errors of predicted memory; None where the set tells nothing about it."""
+    held = [point for point in points if point.measured_bytes > 0.0]
+    failed = [point for point in points if not point.ran]
+    if not held and not failed:
+        return None
+    size = np.array([abs(point.predicted_bytes / point.measured_bytes - 1.0) for point in held])
+    return {
+        "mape_ratio": float(size.mean()) if held else None,
+        "max_ratio": float(size.max()) if held else None,
+        "false_fits": sum(point.fits for point in failed),
+        "false_refusals": sum(not point.fits for point in points if point.ran),
+    }
+
+
+def _regret(points: Sequence[Point]) -> dict[str, float | int] | None:
+    """Return what choosing by our prediction costs: measured time of our first choice over the best measured, less one."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        if point.group and point.measured_seconds > 0.0:
+            groups.setdefault(point.group, []).append(point)
+    regrets = []
+    for members in groups.values():
+        best = min(point.measured_seconds for point in members)
+        if len(members) > 1 and math.isfinite(best):
+            chosen = min(members, key=lambda point: (not point.fits, point.predicted_seconds, point.row))
+            regrets.append(chosen.measured_seconds / best - 1.0)
+    if not regrets:
+        return None
+    finite = [regret for regret in regrets if math.isfinite(regret)]
+    return {
+        "mean_ratio": float(np.mean(finite)) if finite else 0.0,
+        "max_ratio": float(np.max(finite)) if finite else 0.0,
+        "n_groups": len(regrets),
+        "n_failed_choices": len(regrets) - len(finite),
+    }
+
+
+def explain(reports: Sequence[Report]) -> str:
+    """Return the errors as a table for people."""
+    lines = [f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'rank':>7}{'memory':>8}{'regret':>8}"]
+    for report in reports:
+        time, memory, regret = _time(report.points), _memory(report.points), _regret(report.points)
+        cells = [time[key] if time else None for key in ("mape_ratio", "median_ratio", "p90_ratio", "bias_ratio")]
+        line = f"{Path(report.file).name[:23]:<24}{len(report.points) + len(report.skipped):>6}{len(report.points):>11}"
+        line += "".join(f"{_percent(cell):>8}" for cell in cells)
+        line += f"{time['spearman']:>7.3f}" if time and time["spearman"] is not None else f"{'-':>7}"
+        line += f"{_percent(memory['mape_ratio'] if memory else None):>8}{_percent(regret['mean_ratio'] if regret else None):>8}"
+        lines.append(line)
+        if memory and memory["false_fits"]:
+            lines.append(f"  {memory['false_fits']} runs failed for memory although the prediction fits")
+        reasons: dict[str, list[int]] = {}
+        for skipped in report.skipped:
+            reasons.setdefault(skipped.reason, []).append(skipped.row)
+        for reason, rows in reasons.items():
+            shown = ", ".join(map(str, rows[:6])) + (", ..." if len(rows) > 6 else "")
+            lines.append(f"  not predicted: {reason} ({len(rows)} rows: {shown})")
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100.0 * value:.1f} %"

@@ -1,0 +1,182 @@
+"""From the words of a measured run (model, degrees, batch, cluster) to its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright import schedules, sim, topologies
+from meshwright.cluster import Cluster
+from meshwright.costs import analytic
+from meshwright.errors import InputError
+from meshwright.graph import Graph
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem, Reading, Training
+from meshwright.readers import huggingface
+from meshwright.strategy import Strategy
+
+__all__ = ["Predicted", "Run", "clusters", "gpt", "predict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run as a set describes it.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    cluster : Cluster
+        Where it ran.
+    strategies : tuple of Strategy
+        Of each pipeline rank; one for all of them alike.
+    pipeline, virtual : int
+        Pipeline ranks, and stages of each.
+    layers_per_stage : tuple of int
+        Layers between embedding and head of each stage, where uneven; empty for even.
+    micro_batch, global_batch : int
+        Samples.
+    recompute : str
+        What layers recompute; the embedding and the head never do.
+    schedule : str
+        Empty: 1F1B, or interleaved with virtual stages.
+    training : Training
+        Precision and optimizer.
+    overlap : bool
+        Whether gradient reduction runs beside the backward pass.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    strategies: tuple[Strategy, ...]
+    pipeline: int = 1
+    virtual: int = 1
+    layers_per_stage: tuple[int, ...] = ()
+    micro_batch: int = 1
+    global_batch: int = 1
+    recompute: str = "none"
+    schedule: str = ""
+    training: Training = Training()
+    overlap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Seconds of a step, memory of the fullest device, and whether it fits."""
+
+    seconds: float
+    peak_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Clusters by name, built once while a set is read."""
+
+    _built: dict[str, Cluster]
+
+    def __call__(self, spec: str) -> Cluster:
+        """Return the cluster that `spec` names on the command line."""
+        if spec not in self._built:
+            self._built[spec] = topologies.cluster(spec)
+        return self._built[spec]
+
+
+def clusters() -> Clusters:
+    """Return an empty store of clusters."""
+    return Clusters({})
+
+
+def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocabulary: int, **fields: Any) -> Graph:
+    """Return a GPT as Megatron-LM trained it: learned positions, biases, drop-out, attention not fused, tied embeddings.
+
+    Parameters
+    ----------
+    name : str
+        For messages and groups.
+    hidden, layers, heads, sequence, vocabulary : int
+        Sizes.
+    fields
+        Further fields of a ``config.json``.
+    """
+    config: dict[str, Any] = {
+        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size": vocabulary,
+        "_attn_implementation": "eager", **fields,
+    }  # fmt: skip
+    return huggingface.graph_of(config, name, sequence_length=sequence)
+
+
+def predict(run: Run) -> Predicted:
+    """Return what we predict of a run.
+
+    Raises
+    ------
+    InputError
+        When the run's numbers contradict each other, or its strategy is illegal.
+    """
+    plan = _plan(run)
+    problem = Problem(Reading(run.graph.name, "validation", run.graph.name, run.graph), run.cluster, training=run.training)
+    loads = analytic.loads(problem, plan)
+    if not run.overlap:
+        loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)
+    timeline = sim.simulate(problem, plan, loads)
+    ranks = plan.ranks()
+    room = [run.cluster.device(devices[0]).memory_bytes for devices in ranks]
+    fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
+    return Predicted(timeline.step_seconds, max(timeline.peak_bytes), fits)
+
+
+def _plan(run: Run) -> Plan:
+    """Lay the run's stages on its devices, in the order of Megatron: tensor fastest, then context, data, pipeline."""
+    strategies = run.strategies if len(run.strategies) > 1 else run.strategies * run.pipeline
+    if len(strategies) != run.pipeline:
+        raise InputError(f"{len(strategies)} strategies are given for {run.pipeline} pipeline ranks")
+    needed = sum(strategy.n_devices for strategy in strategies)
+    if needed > run.cluster.n_devices:
+        raise InputError(f"the plan needs {needed} devices; {run.cluster.name} has {run.cluster.n_devices}")
+    replicas = strategies[0].data
+    if run.global_batch % (run.micro_batch * replicas):
+        raise InputError(
+            f"the global batch {run.global_batch} does not divide by micro-batch {run.micro_batch} times data degree {replicas}"
+        )
+    devices, first = [], 0
+    for strategy in strategies:
+        devices.append(tuple(range(first, first + strategy.n_devices)))
+        first += strategy.n_devices
+    n_stages = run.pipeline * run.virtual
+    placement = schedules.looped(run.pipeline, run.virtual).tolist()
+    stages = []
+    for stage, ops in enumerate(_cut(run.graph, run.layers_per_stage, n_stages)):
+        rank = placement[stage]
+        recompute = tuple(run.recompute if run.graph.ops[op].kind not in ("embedding", "head") else "none" for op in ops)
+        stages.append(Stage(ops, devices[rank], strategies[rank], recompute))
+    schedule = run.schedule or ("interleaved_1f1b" if run.virtual > 1 else "1f1b")
+    n_microbatches = run.global_batch // (run.micro_batch * replicas)
+    return Plan(tuple(stages), n_microbatches, run.micro_batch, schedule, run.global_batch)
+
+
+def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[tuple[int, ...]]:
+    """Cut the layers; the embedding goes with the first stage, the head with the last."""
+    inner = [i for i, op in enumerate(graph.ops) if op.kind not in ("embedding", "head")]
+    sizes = list(layers_per_stage)
+    if not sizes:
+        if n_stages > len(inner):
+            raise InputError(f"{n_stages} stages for {len(inner)} layers")
+        even, rest = divmod(len(inner), n_stages)
+        if rest:  # a layer less for the last and first stages, which also hold head and embedding
+            short = n_stages - rest
+            order = [n_stages - 1, 0, *range(n_stages - 2, 0, -1)]
+            fewer = set(order[:short])
+            sizes = [even + (0 if stage in fewer else 1) for stage in range(n_stages)]
+        else:
+            sizes = [even] * n_stages
+    if sum(sizes) != len(inner) or len(sizes) != n_stages:
+        raise InputError(f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages")
+    ends = [sum(sizes[: i + 1]) for i in range(n_stages)]
+    cuts = [inner[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    before = [i for i in range(inner[0])]
+    after = list(range(inner[-1] + 1, len(graph.ops)))
+    cuts[0] = before + cuts[0]
+    cuts[-1] = cuts[-1] + after
+    return [tuple(cut) for cut in cuts]
