@@ -17,7 +17,7 @@ from meshwright.solvers import pipeline_split
 from meshwright.strategy import RECOMPUTE
 from meshwright.table import StageLoad
 
-__all__ = ["Chain", "Costs", "chain_of"]
+__all__ = ["Chain", "Costs", "RowLoads", "chain_of", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ class Costs:
         float
             Seconds; inf when no split fits the memory.
         """
-        ranks, n_layers, after = self.pipeline_ranks(config, n_microbatches)
         if config.chunks > 1:
-            return self._balanced_bound(config, ranks, n_microbatches) + after
+            return self._spread_bound(config, n_microbatches)
+        ranks, n_layers, after = self.pipeline_ranks(config, n_microbatches)
         return after + pipeline_split.bound(
             ranks,
             n_layers,
@@ -242,25 +242,113 @@ class Costs:
             ratios[row] = 1.0 if row == chain.main_row else ratio
         return sum(ratios[row] for row in chain.rows)
 
-    def _balanced_bound(self, config: Config, ranks: pipeline_split.PipelineRanks, n_microbatches: int) -> float:
-        """Return the bound for virtual stages, whose layers are spread evenly: each holds the quotient, rounded either way."""
-        p, v, n = config.mesh.pipeline, config.chunks, len(self.chain.layers)
-        least = n // (p * v)
-        returns = float(np.min(ranks.forward_seconds + ranks.backward_seconds))
-        if config.schedule.startswith("zb"):
-            returns = float(np.min(ranks.forward_seconds))
-        counts = [least * v] * p
-        step, cheapest = 0.0, math.inf
+    def _spread_bound(self, config: Config, n_microbatches: int) -> float:
+        """Return the bound for virtual stages, whose layers `spread` puts in one way: only what they recompute is open.
+
+        A rank works for all micro-batches between the first arrival at its first stage and the last return from it.
+        """
+        p = config.mesh.pipeline
+        schedule = schedules.load(config.schedule)
+        rank_of_stage = schedule.placement(p, config.chunks)
+        in_flight = schedule.in_flight(p, config.chunks, n_microbatches) / config.chunks
+        kinds, of_rank, memory = self.rows(config), self.kind_of_rank(config), self.memory_bytes(config)
+        _, rows = self.stages(spread(len(self.chain.layers), p, config.chunks))
+        step, before = 0.0, 0.0
         for rank in range(p):
-            seconds = _cheapest_mix(ranks.work_seconds[rank], ranks.layer_bytes[rank], counts[rank], ranks.budget_bytes[rank])
-            if math.isinf(seconds):
-                return math.inf
-            first = rank * least * returns if self.chain.equal else 0.0
-            step = max(step, n_microbatches * (seconds + ranks.fixed_work_seconds[rank]) + first)
-            cheapest = min(cheapest, float(np.min(ranks.work_seconds[rank])))
-        if self.chain.equal:
-            step = max(step, n_microbatches * math.ceil(n / p) * cheapest)
+            loads = kinds[of_rank[rank]]
+            own = [row for stage in range(len(rows)) if rank_of_stage[stage] == rank for row in rows[stage]]
+            # the first rank's last backward ends the pipeline: its own end of step follows
+            after = sum(_after(loads[row, "none"]) for row in own) if rank == 0 else 0.0
+            work = self._least_work(loads, own, float(in_flight[rank]), memory[rank])
+            step = max(step, before + n_microbatches * work + after)
+            for row in rows[rank]:
+                before += loads[row, "none"].forward_total_seconds
+                before += 0.0 if config.schedule.startswith("zb") else _returns(loads[row, "none"], False)
         return step
+
+    def _least_work(self, loads: RowLoads, rows: list[int], in_flight: float, memory_bytes: float) -> float:
+        """Return the least seconds a rank works for one micro-batch when as little as possible is recomputed, in real shares.
+
+        Every byte over the memory costs at least the best ratio of seconds recomputed to bytes saved of any layer.
+        """
+        words = self.words(loads)
+        plain = [loads[row, words[0] if row in self.chain.rows else "none"] for row in rows]
+        held = sum(load.static_bytes + in_flight * load.activation_bytes for load in plain)
+        excess = held + max(load.reserved_bytes for load in plain) - memory_bytes
+        work = sum(_work(load) for load in plain)
+        if excess <= 0:
+            return work
+        saved, cheapest = 0.0, math.inf
+        for row, load in zip(rows, plain, strict=True):
+            if row not in self.chain.rows:
+                continue
+            others = [loads[row, word] for word in words[1:]]
+            saved += in_flight * max((load.activation_bytes - other.activation_bytes for other in others), default=0.0)
+            for other in others:
+                if other.activation_bytes < load.activation_bytes:
+                    price = (_work(other) - _work(load)) / (in_flight * (load.activation_bytes - other.activation_bytes))
+                    cheapest = min(cheapest, price)
+        return work + excess * max(cheapest, 0.0) if excess <= saved else math.inf
+
+    def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Return the layers of each stage and the row of each of them, for a number of layers per stage."""
+        chain = self.chain
+        row_of = dict(zip(chain.layers, chain.rows, strict=True)) | {i: i for i in (*chain.prefix, *chain.suffix)}
+        ops, start = [], 0
+        for stage, count in enumerate(counts):
+            own = chain.layers[start : start + count]
+            start += count
+            if stage == 0:
+                own = chain.prefix + own
+            if stage == len(counts) - 1:
+                own = own + chain.suffix
+            ops.append(own)
+        return ops, [tuple(row_of[i] for i in stage) for stage in ops]
+
+
+def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
+    """Return how many layers each virtual stage gets: the quotient, and one more for some of them.
+
+    What is left over goes to middle stages first, rank by rank, since the ends also hold embedding and head.
+    """
+    n_stages = n_ranks * n_chunks
+    counts = [n_layers // n_stages] * n_stages
+    middle = sorted(range(n_stages), key=lambda stage: (stage in (0, n_stages - 1), stage))
+    for stage in middle[: n_layers - sum(counts)]:
+        counts[stage] += 1
+    return tuple(counts)
+
+
+def _work(load: StageLoad) -> float:
+    """Return the seconds one layer keeps its device busy for one micro-batch."""
+    return load.forward_total_seconds + load.backward_total_seconds
+
+
+def _returns(load: StageLoad, split_backward: bool) -> float:
+    """Return the part of the backward pass that the previous stage waits for, at least."""
+    weight = load.backward_weight_seconds if split_backward else 0.0
+    return load.backward_total_seconds - load.recompute_seconds - weight
+
+
+def _after(load: StageLoad) -> float:
+    """Return what must follow the last backward pass: the optimizer, and gathering what it updated.
+
+    The reduction is left out: how much of it hides depends on the layers before it.
+    """
+    return load.gather_seconds + load.optimizer_seconds
+
+
+def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
+    """Return how many layers each virtual stage gets: the quotient, and one more for some of them.
+
+    What is left over goes to middle stages first, rank by rank, since the ends also hold embedding and head.
+    """
+    n_stages = n_ranks * n_chunks
+    counts = [n_layers // n_stages] * n_stages
+    middle = sorted(range(n_stages), key=lambda stage: (stage in (0, n_stages - 1), stage))
+    for stage in middle[: n_layers - sum(counts)]:
+        counts[stage] += 1
+    return tuple(counts)
 
 
 def _work(load: StageLoad) -> float:
@@ -277,18 +365,3 @@ def _returns(load: StageLoad, split_backward: bool) -> float:
 def _after(load: StageLoad) -> float:
     """Return what must follow the last backward pass: reduction that cannot hide, gathering, the optimizer."""
     return (1.0 - load.overlap_ratio) * load.reduce_seconds + load.gather_seconds + load.optimizer_seconds
-
-
-def _cheapest_mix(work: NDArray[np.float64], size: NDArray[np.float64], count: float, budget: float) -> float:
-    """Return the least work of `count` layers that fit the budget, mixing variants in any real shares; inf if none fits."""
-    if count == 0:
-        return 0.0 if budget >= 0 else math.inf
-    best = math.inf
-    for i in range(len(work)):
-        if count * size[i] <= budget:
-            best = min(best, count * work[i])
-        for j in range(len(work)):
-            if size[i] > size[j] and count * size[j] <= budget < count * size[i]:
-                share = (budget / count - size[j]) / (size[i] - size[j])
-                best = min(best, count * (share * work[i] + (1 - share) * work[j]))
-    return float(best)

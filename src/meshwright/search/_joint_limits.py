@@ -39,17 +39,17 @@ def sample_flops(graph: Graph) -> float:
     return 3.0 * sum(forward_flops(operator) for op in graph.ops for operator in op.body)
 
 
-def shard_degrees(problem: Problem, tensor: int, replicas: int) -> tuple[int, ...]:
-    """Return over how many ranks weights may be sharded: all of them, or those of one node (hybrid sharding).
+def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, ...]:
+    """Return over how many data ranks weights may be sharded: all of them, or those of one node (hybrid sharding).
 
     Parameters
     ----------
     problem : Problem
         The question; its cluster says how large a node is.
-    tensor : int
-        Tensor degree.
-    replicas : int
-        Data times context ranks.
+    replica_size : int
+        Devices of one data rank: tensor times context degree.
+    data : int
+        Data degree.
 
     Returns
     -------
@@ -59,5 +59,5 @@ def shard_degrees(problem: Problem, tensor: int, replicas: int) -> tuple[int, ..
     cluster = problem.cluster
     assert cluster is not None
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
-    inside = node // tensor
-    return (0, inside) if 1 < inside < replicas and replicas % inside == 0 else (0,)
+    inside = node // replica_size
+    return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
-from meshwright.search._joint_costs import Costs, RowLoads
+from meshwright.search._joint_costs import Costs, RowLoads, spread
 from meshwright.search._joint_space import Config
 from meshwright.solvers import pipeline_split
 from meshwright.table import StageLoad
@@ -37,12 +37,7 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     """
     p, v, n = config.mesh.pipeline, config.chunks, len(costs.chain.layers)
     if v > 1:
-        # the quotient everywhere; what is left over goes to middle stages first: the ends also hold embedding and head
-        counts = [n // (p * v)] * (p * v)
-        middle = sorted(range(p * v), key=lambda stage: (stage in (0, p * v - 1), stage % p, stage))
-        for stage in middle[: n - sum(counts)]:
-            counts[stage] += 1
-        return tuple(counts)
+        return spread(n, p, v)
     ranks, n_comparable, after = costs.pipeline_ranks(config, n_microbatches)
     found = pipeline_split.split(
         ranks,
@@ -103,7 +98,7 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
         return None
     schedule = schedules.load(config.schedule)
     rank_of_stage = [int(rank) for rank in schedule.placement(p, config.chunks)]
-    ops, rows = _ops_of_stages(costs, counts)
+    ops, rows = costs.stages(counts)
     words = _recompute_of_ranks(costs, config, n_microbatches, rows, rank_of_stage)
     if words is None:
         return None
@@ -116,22 +111,6 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
     return Plan(
         stages, n_microbatches, config.mesh.micro_batch, config.schedule, n_microbatches * data * config.mesh.micro_batch
     )
-
-
-def _ops_of_stages(costs: Costs, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return the layers of each stage, and the row of each of them."""
-    chain = costs.chain
-    row_of = dict(zip(chain.layers, chain.rows, strict=True)) | {i: i for i in (*chain.prefix, *chain.suffix)}
-    ops, start = [], 0
-    for stage, count in enumerate(counts):
-        own = chain.layers[start : start + count]
-        start += count
-        if stage == 0:
-            own = chain.prefix + own
-        if stage == len(counts) - 1:
-            own = own + chain.suffix
-        ops.append(own)
-    return ops, [tuple(row_of[i] for i in stage) for stage in ops]
 
 
 def _recompute_of_ranks(
@@ -203,13 +182,10 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int) -> float:
         Bytes; not positive where it fits.
     """
     chain, p = costs.chain, config.mesh.pipeline
-    n = len(chain.layers)
-    counts = [n // (p * config.chunks) + (1 if stage < n % (p * config.chunks) else 0) for stage in range(p * config.chunks)][
-        ::-1
-    ]
+    counts = spread(len(chain.layers), p, config.chunks)
     in_flight = schedules.load(config.schedule).in_flight(p, config.chunks, n_microbatches) / config.chunks
     rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
-    _, rows = _ops_of_stages(costs, tuple(counts))
+    _, rows = costs.stages(counts)
     kinds, of_rank, memory = costs.rows(config), costs.kind_of_rank(config), costs.memory_bytes(config)
     pinned = {*chain.prefix, *chain.suffix}
     worst = -math.inf

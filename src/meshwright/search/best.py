@@ -317,7 +317,7 @@ def _configs(mesh: Mesh, costs: Costs, n_microbatches: int, params: Params) -> l
     for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules):
         for shard in shards:
             for layout in layouts:
-                for degree in limits.shard_degrees(costs.problem, mesh.tensor, replicas) if shard == 3 else (0,):
+                for degree in limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,):
                     configs.append(Config(mesh, shard, degree, schedule, chunks, layout))
     return configs
 
