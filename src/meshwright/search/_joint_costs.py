@@ -336,32 +336,3 @@ def _after(load: StageLoad) -> float:
     The reduction is left out: how much of it hides depends on the layers before it.
     """
     return load.gather_seconds + load.optimizer_seconds
-
-
-def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
-    """Return how many layers each virtual stage gets: the quotient, and one more for some of them.
-
-    What is left over goes to middle stages first, rank by rank, since the ends also hold embedding and head.
-    """
-    n_stages = n_ranks * n_chunks
-    counts = [n_layers // n_stages] * n_stages
-    middle = sorted(range(n_stages), key=lambda stage: (stage in (0, n_stages - 1), stage))
-    for stage in middle[: n_layers - sum(counts)]:
-        counts[stage] += 1
-    return tuple(counts)
-
-
-def _work(load: StageLoad) -> float:
-    """Return the seconds one layer keeps its device busy for one micro-batch."""
-    return load.forward_total_seconds + load.backward_total_seconds
-
-
-def _returns(load: StageLoad, split_backward: bool) -> float:
-    """Return the part of the backward pass that the previous stage waits for, at least."""
-    weight = load.backward_weight_seconds if split_backward else 0.0
-    return load.backward_total_seconds - load.recompute_seconds - weight
-
-
-def _after(load: StageLoad) -> float:
-    """Return what must follow the last backward pass: reduction that cannot hide, gathering, the optimizer."""
-    return (1.0 - load.overlap_ratio) * load.reduce_seconds + load.gather_seconds + load.optimizer_seconds
