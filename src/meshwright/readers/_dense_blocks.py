@@ -42,6 +42,8 @@ class Block:
         Weights of a norm per hidden element: 1 for RMSNorm, 2 for LayerNorm.
     query_bias, output_bias, feed_forward_bias : bool
         Whether the products have biases.
+    sinks : bool
+        Whether every query head has a weight that attention may go to instead of to a token (GPT-OSS).
     head_norms : bool
         Whether queries and keys are normalised per head.
     rotary : bool
@@ -72,6 +74,7 @@ class Block:
     query_bias: bool = False
     output_bias: bool = False
     feed_forward_bias: bool = False
+    sinks: bool = False
     head_norms: bool = False
     rotary: bool = True
     post_norms: bool = False
@@ -214,15 +217,17 @@ def core(name: str, block: Block, head: int, value: int) -> tuple[Operator, ...]
         keys, causal = max(1, round(seen / sequence)), False
     sizes = (sequence, keys, block.heads, block.kv_heads, head, value)
     dims = tuple(zip(("sequence", "key_sequence", "heads", "kv_heads", "head", "value"), sizes, strict=True))
+    sinks = block.heads if block.sinks else 0
     if block.fused:
         kind = "causal_attention" if causal else "attention"
-        return (Operator(f"{name}.core", kind, dims, "heads", saved_extra_bytes=_STATISTIC_BYTES * block.heads * sequence),)
+        kept = _STATISTIC_BYTES * block.heads * sequence
+        return (Operator(f"{name}.core", kind, dims, "heads", n_parameters=sinks, saved_extra_bytes=kept),)
     square = block.heads * sequence * keys
     dropped = 1 if block.attention_dropout else 0
     scores = (("sequence", sequence), ("hidden", block.heads * keys))
     # the square is computed in full and masked; kept: soft maximum's output, and with drop-out its mask and its output [1]
     return (
-        Operator(f"{name}.core", "attention", dims, "heads", selective=True),
+        Operator(f"{name}.core", "attention", dims, "heads", n_parameters=sinks, selective=True),
         Operator(
             f"{name}.softmax", "softmax", scores, "hidden", saved_elements=square * (1 + dropped),
             saved_extra_bytes=_MASK_BYTES * square * dropped, selective=True,

@@ -106,7 +106,7 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
                     f"{config.where}: layer_types holds '{kind}'; only full_attention and sliding_attention are supported"
                 )
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    if family == "gemma2":  # every second layer is local, beginning with the first
+    if family in ("gemma2", "gpt_oss"):  # every second layer is local, beginning with the first
         return tuple(window if i % 2 == 0 else 0 for i in range(layers))
     if family.startswith("gemma3"):  # every sixth layer is global
         pattern = config.integer("sliding_window_pattern|_sliding_window_pattern", "every how many layers one is global", 6)
@@ -145,6 +145,36 @@ def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     positions = max(sequence, config.integer("n_positions|n_ctx", "rows of the position table", maximum=10**9))
     tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
     return _between_ends(name, layers, block, _ends.embedding(block, words, positions), words, tied)
+
+
+def gpt_neo(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a GPT-Neo model: GPT-2's layer without biases of queries, keys and values, windows in some layers.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong, or there is not one kind of attention for each layer.
+    """
+    hidden = config.integer("hidden_size", "width of the residual stream")
+    heads = config.integer("num_heads|num_attention_heads", "heads of a layer")
+    block = Block(
+        sequence, hidden, heads, heads, even_head(config, hidden, heads),
+        config.integer("intermediate_size", "width of the feed-forward network", 4 * hidden),
+        gated=False, norm_weights=2, output_bias=True, feed_forward_bias=True, rotary=False,
+        dropout=_drops(config, "resid_dropout"), attention_dropout=_drops(config, "attention_dropout"), fused=fused,
+    )  # fmt: skip
+    words, layers = vocabulary(config), n_layers(config, "num_layers|num_hidden_layers")
+    kinds = config.words("attention_layers", "kind of attention of each layer") or ("global", "local") * layers
+    window = config.integer("window_size", "sliding window of attention in tokens", 256, maximum=10**9)
+    if len(kinds) < layers or not {"global", "local"} >= set(kinds):
+        raise InputError(f"{config.where}: attention_layers must say global or local for each of {layers} layers")
+    bodies = {
+        kind: _dense_blocks.layer(replace(block, window=window if kind == "local" else 0)) for kind in ("global", "local")
+    }
+    named = [(f"layers.{i}", "attention_mlp", bodies[kinds[i]]) for i in range(layers)]
+    positions = max(sequence, config.integer("max_position_embeddings", "rows of the position table", maximum=10**9))
+    tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
+    return _between_ends(name, named, block, _ends.embedding(block, words, positions), words, tied)
 
 
 def gpt_neox(config: Config, name: str, sequence: int, fused: bool) -> Graph:

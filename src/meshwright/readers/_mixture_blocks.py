@@ -31,7 +31,9 @@ class Experts:
     shared_gate : bool
         Whether their sum is weighted by a gate (Qwen 2).
     router_bias : bool
-        Whether the router has a weight per expert that balances loads (DeepSeek V3).
+        Whether the router has a weight per expert besides its product: a bias, or one that balances loads (DeepSeek V3).
+    bias : bool
+        Whether the experts' products have biases (GPT-OSS).
     """
 
     n_experts: int
@@ -40,10 +42,15 @@ class Experts:
     shared_width: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    bias: bool = False
+
+    def n_biases(self, hidden: int) -> tuple[int, int]:
+        """Return the biases of one expert's products in and out."""
+        return (2 * self.width, hidden) if self.bias else (0, 0)
 
     def n_idle_parameters(self, hidden: int) -> int:
         """Return the weights of one layer that a token does not meet (gated experts of three products)."""
-        return (self.n_experts - self.per_token) * 3 * hidden * self.width
+        return (self.n_experts - self.per_token) * (3 * hidden * self.width + sum(self.n_biases(hidden)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ def expert_feed_forward(block: Block, experts: Experts) -> tuple[Operator, ...]:
     .. [1] DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.2 (shared and routed experts).
     """
     sequence, hidden, n, top_k, width = block.sequence, block.hidden, experts.n_experts, experts.per_token, experts.width
+    bias_in, bias_out = experts.n_biases(hidden)
     routing = (("sequence", sequence), ("hidden", n))
     moved = (("sequence", sequence), ("top_k", top_k), ("hidden", hidden))
     visits = (("sequence", sequence), ("top_k", top_k), ("experts", n))
@@ -89,12 +97,12 @@ def expert_feed_forward(block: Block, experts: Experts) -> tuple[Operator, ...]:
         Operator("mlp.dispatch", "dispatch", moved, saved_elements=sequence * top_k * hidden, saved_axis=""),
         Operator(
             "mlp.experts.in", "grouped_matmul", (*visits, ("in", hidden), ("out", 2 * width)), "out",
-            n_parameters=n * hidden * 2 * width, expert=True, saved_elements=sequence * top_k * 2 * width,
+            n_parameters=n * (hidden * 2 * width + bias_in), expert=True, saved_elements=sequence * top_k * 2 * width,
         ),
         _dense_blocks.activation("mlp.experts.activation", sequence * top_k, width, 2, block),
         Operator(
             "mlp.experts.out", "grouped_matmul", (*visits, ("in", width), ("out", hidden)), "in",
-            n_parameters=n * hidden * width, expert=True,
+            n_parameters=n * (hidden * width + bias_out), expert=True,
         ),
         Operator("mlp.combine", "combine", moved),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Families with routed experts: Mixtral, Qwen 2 and 3 MoE, DeepSeek V2 and V3 (and Kimi K2, which is built like V3)."""
+"""Families with routed experts: Mixtral, Qwen 2 and 3 MoE, GPT-OSS, DeepSeek V2 and V3 (and Kimi K2, built like V3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.readers._config import Config
 from meshwright.readers._dense_blocks import Block
 from meshwright.readers._mixture_blocks import Experts, Latent
 
-__all__ = ["deepseek", "mixtral", "qwen_moe"]
+__all__ = ["deepseek", "gpt_oss", "mixtral", "qwen_moe"]
 
 
 def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
@@ -81,6 +81,25 @@ def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     bodies = [sparse if i >= n_dense and i % step == 0 else dense for i in range(_dense_families.n_layers(config))]
     n_ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0, maximum=100)
     return _finish(config, name, bodies, block, experts, ahead=[sparse] * n_ahead)
+
+
+def gpt_oss(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a GPT-OSS model: biases everywhere, attention sinks, windows in every second layer, experts in all.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong.
+    """
+    biased = config.flag("attention_bias", "whether attention products have biases", True)
+    block = replace(_dense_families.llama_block(config, sequence, fused), query_bias=biased, output_bias=biased, sinks=True)
+    experts = replace(_experts(config, "num_local_experts|num_experts", block.width), router_bias=True, bias=True)
+    windows = _dense_families.layer_windows(config, _dense_families.n_layers(config))
+    bodies = {}
+    for window in dict.fromkeys(windows):
+        seen = replace(block, window=window)
+        bodies[window] = _dense_blocks.attention(seen) + _mixture_blocks.expert_feed_forward(seen, experts)
+    return _finish(config, name, [bodies[window] for window in windows], block, experts)
 
 
 def _experts(config: Config, field: str, width: int) -> Experts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_TYPES", "Architecture", "describe", "graph_of", "names", "read", "recognises", "unknown"]
 
 MODEL_TYPES = (
-    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neox", "kimi_k2", "llama", "mistral",
+    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "kimi_k2", "llama", "mistral",
     "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
 )  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
@@ -79,14 +80,14 @@ def describe(name: str) -> Architecture:
         When there is no such model.
     """
     config = _built_in(name)
-    graph = _graph(config, name, sequence_length(config, 0), True)
+    graph = _graph(config, name, _length(config, 0), True)
     return Architecture(
         name,
         _family(config),
         graph.n_parameters,
         graph.n_active_parameters or graph.n_parameters,
         graph.sequence_length,
-        max_sequence_length(config),
+        _longest(config),
         config.integer("_published_parameters", "weights as published", 0, minimum=0, maximum=10**15),
         config.text("_source", "where the configuration is from", ""),
     )
@@ -127,36 +128,36 @@ def read(source: Source) -> Reading:
         config = Config(str(source.path), source.json)
         name = config.text("_name", "the model's name", "") or _name_of(config, source)
     config = _language_model(config)
-    sequence = sequence_length(config, source.sequence_length)
+    sequence = _length(config, source.sequence_length)
     graph = _graph(config, name, sequence, _fused(config, source.attention))
     return Reading(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
 
 
-def graph_of(fields: dict[str, Any], name: str, *, sequence_length: int, attention: str = "") -> Graph:
+def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, attention: str = "") -> Graph:
     """Return the graph of a configuration that is in no file.
 
     Parameters
     ----------
-    fields : dict
+    fields : mapping of str to object
         The content of a ``config.json``.
     name : str
         The model's name.
     sequence_length : int
-        Tokens per sample.
+        Tokens per sample; 0 for the model's own.
     attention : str
         ``flash``, ``unfused``, or empty for the configuration's own.
 
     Raises
     ------
     InputError
-        When a field is missing or wrong.
+        As `read`.
     """
-    config = Config(name, fields)
-    return _graph(config, name, sequence_length, _fused(config, attention))
+    config = _language_model(Config(name, fields))
+    return _graph(config, name, _length(config, sequence_length), _fused(config, attention))
 
 
-def sequence_length(config: Config, wanted: int) -> int:
-    """Return the tokens per sample: those wanted, or the model's own.
+def _length(config: Config, wanted: int) -> int:
+    """Tokens per sample: those wanted, or the model's own.
 
     Raises
     ------
@@ -175,12 +176,12 @@ def sequence_length(config: Config, wanted: int) -> int:
     if wanted:
         return wanted
     own = config.integer("_sequence_length", "tokens per sample in training", 0, minimum=0, maximum=_LONGEST_SEQUENCE)
-    longest = max_sequence_length(config) or _DEFAULT_SEQUENCE
+    longest = _longest(config) or _DEFAULT_SEQUENCE
     return own or min(longest, 512 if _family(config) == "t5" else _DEFAULT_SEQUENCE)
 
 
-def max_sequence_length(config: Config) -> int:
-    """Return the longest sequence the model was made for; 0 where the configuration names none."""
+def _longest(config: Config) -> int:
+    """Longest sequence the model was made for; 0 where the configuration names none."""
     return config.integer(
         "max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0, maximum=_LONGEST_SEQUENCE
     )
@@ -237,10 +238,10 @@ def _language_model(config: Config) -> Config:
 def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
     """What the user should know about this reading."""
     notes = []
-    longest = max_sequence_length(config)
+    longest = _longest(config)
     family = _family(config)
     if longest and sequence > longest and family != "t5":  # T5 has no table of positions
-        tables = family in ("bert", "gpt2", "opt")
+        tables = family in ("bert", "gpt2", "gpt_neo", "opt")
         effect = "; the table of learned positions was made as long" if tables else ""
         notes.append(f"{name}: {sequence} tokens per sample are more than the {longest} the model was made for{effect}")
     if family == "gemma3":
@@ -255,6 +256,10 @@ def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     match family:
         case "gpt2":
             return _dense_families.gpt2(config, name, sequence, fused)
+        case "gpt_neo":
+            return _dense_families.gpt_neo(config, name, sequence, fused)
+        case "gpt_oss":
+            return _mixture_families.gpt_oss(config, name, sequence, fused)
         case "gpt_neox":
             return _dense_families.gpt_neox(config, name, sequence, fused)
         case "opt":

@@ -46,6 +46,12 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek_v3", "CausalLM", LATENT),
     ("deepseek_v3", "CausalLM", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
     ("gpt2", "CausalLM", GPT),
+    (
+        "gpt_neo",
+        "CausalLM",
+        {"hidden_size": 96, "num_layers": 4, "num_heads": 6, "vocab_size": 1003, "attention_types": [[["global", "local"], 2]]},
+    ),
+    ("gpt_oss", "CausalLM", {**DECODER, "num_local_experts": 8, "num_experts_per_tok": 3}),
     ("gpt_neox", "CausalLM", {**ENCODER, "vocab_size": 1003, "max_position_embeddings": 256}),
     ("opt", "CausalLM", {**ENCODER, "ffn_dim": 200, "vocab_size": 1003, "word_embed_proj_dim": 96}),
     ("bert", "PreTraining", {**ENCODER, "vocab_size": 1003}),
