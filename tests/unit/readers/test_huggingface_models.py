@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import pathlib
 
 import pytest
 
@@ -40,3 +41,31 @@ def test_the_edges_carry_the_residual_stream() -> None:
 def test_a_wanted_sequence_length_wins() -> None:
     assert readers.read("llama-3.1-8b").graph.sequence_length == 8192
     assert readers.read("llama-3.1-8b", sequence_length=1024).graph.sequence_length == 1024
+
+
+@pytest.mark.parametrize("name", huggingface.names())
+def test_the_weights_a_token_meets_are_the_published_ones(name: str) -> None:
+    file = importlib.resources.files("meshwright") / "data" / "models" / f"{name}.json"
+    fields = json.loads(file.read_text())
+    model = huggingface.describe(name)
+    if "_published_active_parameters" not in fields:
+        assert model.n_active_parameters <= model.n_parameters
+        return
+    published = fields["_published_active_parameters"]
+    tables = 2 * fields["vocab_size"] * fields["hidden_size"]  # some count word table and head, some one of them, some none
+    assert 0.98 * (model.n_active_parameters - tables) <= published <= 1.02 * model.n_active_parameters
+
+
+def test_the_reference_page_lists_every_built_in_model_with_its_parameters() -> None:
+    page = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md").read_text()
+    for name in huggingface.names():
+        model = huggingface.describe(name)
+        assert f"| `{name}` | {model.n_parameters:,} |" in page
+    for family in huggingface.MODEL_TYPES:
+        assert f"`{family}`" in page
+
+
+def test_a_model_can_be_built_from_fields_alone() -> None:
+    fields = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 12, "n_head": 16, "n_positions": 1024, "vocab_size": 51200}
+    reading = huggingface.build(fields, name="row 7", attention="unfused")
+    assert (reading.name, reading.spec, len(reading.graph.ops)) == ("row 7", "row 7", 14)
