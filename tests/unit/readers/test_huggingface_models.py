@@ -67,5 +67,5 @@ def test_the_reference_page_lists_every_built_in_model_with_its_parameters() -> 
 
 def test_a_model_can_be_built_from_fields_alone() -> None:
     fields = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 12, "n_head": 16, "n_positions": 1024, "vocab_size": 51200}
-    reading = huggingface.build(fields, name="row 7", attention="unfused")
-    assert (reading.name, reading.spec, len(reading.graph.ops)) == ("row 7", "row 7", 14)
+    graph = huggingface.graph_of(fields, "row 7", attention="unfused")
+    assert (graph.name, graph.sequence_length, len(graph.ops)) == ("row 7", 1024, 14)
