@@ -57,19 +57,21 @@ def forward_flops(operator: Operator) -> float:
     raise ValueError(f"operator {operator.name}: unknown kind '{operator.kind}'")
 
 
-def model_flops(graph: Graph) -> float:
+def model_flops(graph: Graph, *, halve_causal: bool = False) -> float:
     """Return the FLOP per sample that model FLOPs utilisation counts: matrix products, forward and backward, nothing recomputed.
 
     Parameters
     ----------
     graph : Graph
         The model.
+    halve_causal : bool
+        Whether causal attention counts half of its square, as it is executed and as Megatron-LM reports it today; otherwise the
+        square counts in full, as both references do.
 
     Returns
     -------
     float
-        Three times the forward matrix products of one sample (the backward pass has two for each); the square of attention counts
-        in full even where a causal mask halves what is executed, as both references do.
+        Three times the forward matrix products of one sample (the backward pass has two for each).
 
     References
     ----------
@@ -86,13 +88,15 @@ def model_flops(graph: Graph) -> float:
     per_body: list[float] = []
     for i, op in enumerate(graph.ops):
         repeated = 0 <= op.like < i
-        per_body.append(per_body[op.like] if repeated else sum(_product_flops(operator) for operator in op.body))
+        per_body.append(per_body[op.like] if repeated else sum(_product_flops(operator, halve_causal) for operator in op.body))
         total += per_body[i]
     return 3.0 * total
 
 
-def _product_flops(operator: Operator) -> float:
-    """Forward FLOP of a matrix product with the whole square of attention; 0 for anything else."""
+def _product_flops(operator: Operator, halve_causal: bool) -> float:
+    """Forward FLOP of a matrix product; 0 for anything else."""
     if operator.kind in ("matmul", "grouped_matmul", "attention", "convolution"):
         return forward_flops(operator)
-    return 2.0 * forward_flops(operator) if operator.kind == "causal_attention" else operator.flops
+    if operator.kind == "causal_attention":
+        return forward_flops(operator) * (1.0 if halve_causal else 2.0)
+    return operator.flops

@@ -51,3 +51,11 @@ def test_model_flops_are_palms_for_a_model_without_biases() -> None:
     n_products = graph.n_parameters - 128256 * 4096 - 65 * 4096  # without the look-up and the norms
     per_token = 6 * n_products + 12 * 32 * 32 * 128 * 2048  # PaLM, appendix B
     assert model_flops(graph) == pytest.approx(2048 * per_token, rel=1e-12)
+
+
+def test_halved_causal_attention_is_what_runs() -> None:
+    graph = readers.read("llama-3.1-8b", sequence_length=2048).graph
+    square = 3 * 32 * 4.0 * 2048**2 * 32 * 128
+    assert model_flops(graph) - model_flops(graph, halve_causal=True) == pytest.approx(square / 2, rel=1e-12)
+    bert = readers.read("bert-base").graph  # every token sees every other: nothing to halve
+    assert model_flops(bert, halve_causal=True) == model_flops(bert)
