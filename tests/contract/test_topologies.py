@@ -58,7 +58,9 @@ def test_a_generated_topology_may_have_any_number_of_devices(name: str, n: int) 
 
 
 @pytest.mark.parametrize("name", GENERATED)
-@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "1e3", "2000000", "x", "4,nonsense=1", "4,bandwidth=-1", "4,bandwidth=1 ms"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "nan", "1e3", "2000000", "x", "4,nonsense=1", "4,bandwidth=-1", "4,bandwidth=1 ms"]
+)
 def test_a_wrong_parameter_is_answered_by_one_sentence(name: str, text: str) -> None:
     with pytest.raises(InputError) as caught:
         topologies.cluster(f"{name}:{text}")

@@ -59,7 +59,8 @@ def test_loads_and_latencies_equal_the_slow_twin(routes_oracle: ModuleType, clus
 
 
 @pytest.mark.parametrize(
-    "spec", ["dgx-h100:72", "dgx-v100:20", "fat-tree:54", "torus:3x4x5", "dragonfly:72", "rail-only:24,per_node=4", "p4d-a100:24"]
+    "spec",
+    ["dgx-h100:72", "dgx-v100:20", "fat-tree:54", "torus:3x4x5", "dragonfly:72", "rail-only:24,per_node=4", "p4d-a100:24"],
 )
 def test_what_flows_into_a_node_flows_out_or_stays(spec: str) -> None:
     cluster = topologies.cluster(spec)
