@@ -24,7 +24,7 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
     kind : type
         A dataclass. A field's annotation says how text is read: ``int``, ``float``, ``bool``, ``str``, ``tuple[int, ...]``
         (``"8,16"``), ``tuple[str, ...]``, each also ``| None`` (``"none"``). Its metadata may hold ``unit`` (a dimension of
-        `meshwright.units.parse`), ``choices`` (allowed words) and ``minimum`` (of a number).
+        `meshwright.units.parse`), ``choices`` (allowed words), ``minimum`` (of a number) and ``word`` (its name in messages).
     settings : mapping of str to str
         Keys and values as typed.
     what : str
@@ -50,7 +50,7 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
     for key, text in settings.items():
         if key not in fields:
             raise UnknownNameError(f"option of {what}", key, fields)
-        values[key] = _value(text, hints[key], fields[key].metadata, f"{prefix}{key} (of {what})")
+        values[key] = _value(text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {what})")
     return kind(**values)
 
 

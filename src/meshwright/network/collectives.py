@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cluster import Cluster
-from meshwright.network import routes
+from meshwright.network import packing, routes
 from meshwright.network.lines import Line
 from meshwright.network.orders import Layout, double_binary_tree, layout, rings
 
@@ -48,7 +48,7 @@ def _all(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line, 
     shape = layout(cluster, groups)
     if kind == "all_to_all":
         return _all_to_all(cluster, groups, shape)
-    found = [*_rings(cluster, shape, kind)]
+    found = [*_rings(cluster, shape, kind), *_packed_rings(cluster, groups, kind)]
     if kind in ("all_reduce", "broadcast"):
         found.append(_tree(cluster, shape, kind))
     size = groups.shape[1]
@@ -82,6 +82,27 @@ def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
             load = load + routes.load(cluster, target.ravel(), source.ravel(), amount)[0]
         found.append(Line(name, float(around) * n_steps / source.shape[1], _worst(cluster, load)))
     return found if found[1].seconds_per_byte < found[0].seconds_per_byte * (1 - 1e-9) else found[:1]
+
+
+def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Line]:
+    """Return all rings that fit into the direct links between the members at once; nothing where some group has none."""
+    size = groups.shape[1]
+    if cluster.forwards or size > packing.LARGEST:
+        return []
+    slowest, known = np.inf, dict[bytes, float]()
+    latency = 0.0
+    for group in groups:
+        table, hop = packing.direct_links(cluster, group)
+        if not table.any(axis=1).all():
+            return []
+        if table.tobytes() not in known:
+            known[table.tobytes()] = packing.ring_bandwidth(table)
+        slowest, latency = min(slowest, known[table.tobytes()]), max(latency, hop)
+    if slowest == 0.0:
+        return []
+    n_steps = 2 * (size - 1) if kind == "all_reduce" else size - 1
+    share = 1.0 if kind == "broadcast" else n_steps / size
+    return [Line("packed_rings", n_steps * latency, share / slowest)]
 
 
 def _tree(cluster: Cluster, shape: Layout, kind: str) -> Line:

@@ -2,7 +2,8 @@
 
 Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
 
-* ``Params`` is a frozen dataclass; its first field is what stands after the colon, the others are ``key=value`` after commas;
+* ``Params`` is a frozen dataclass; its first field is what stands after the colon, the others are ``key=value`` after commas
+  (the key is the field's name, or its metadata ``word``); ``EXAMPLE`` is what may stand after the colon;
 * ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source.
 
 The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/data/clusters``, built by `_nodes`.
@@ -19,7 +20,60 @@ from meshwright.errors import InputError, UnknownNameError
 from meshwright.topologies import _nodes
 from meshwright.topologies._wires import count
 
-__all__ = ["cluster", "names"]
+__all__ = ["Description", "cluster", "describe", "names"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What a word before the colon stands for.
+
+    Parameters
+    ----------
+    word : str
+        ``"dgx-h100"``, ``"torus"``.
+    title : str
+        One sentence.
+    example : str
+        A spec that `cluster` accepts.
+    figures : tuple of (str, str, str)
+        Name, value with unit, and source (for a generated topology: what the parameter means) of every figure.
+    """
+
+    word: str
+    title: str
+    example: str
+    figures: tuple[tuple[str, str, str], ...]
+
+
+def describe(word: str) -> Description:
+    """Return what a word before the colon stands for, with the figures behind it and their sources.
+
+    Parameters
+    ----------
+    word : str
+        One of `names`.
+
+    Returns
+    -------
+    Description
+        For lists and documentation.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such word.
+    """
+    from meshwright.topologies import _describe
+
+    wanted = word.strip().lower().replace("_", "-")
+    if wanted not in names():
+        raise UnknownNameError("cluster", word, names())
+    kinds = _nodes.kinds()
+    if wanted in kinds:
+        title, example, figures = _describe.kind(kinds[wanted])
+    else:
+        title, example, figures = _describe.generated(_plugins.load("topologies", wanted, "topology"))
+    return Description(wanted, title, f"{wanted}:{example}", figures)
 
 
 def names() -> tuple[str, ...]:
@@ -67,7 +121,9 @@ def cluster(spec: str) -> Cluster:
 def _generated(word: str, rest: str, spec: str) -> Cluster:
     """Build a generated topology from the text after the colon."""
     module = _plugins.load("topologies", word, "topology")
-    first = dataclasses.fields(module.Params)[0].name
+    fields = dataclasses.fields(module.Params)
+    words = {field.metadata.get("word", field.name): field.name for field in fields}
+    first = fields[0].name
     settings: dict[str, str] = {}
     for i, part in enumerate(part.strip() for part in rest.split(",")):
         key, equals, value = part.partition("=")
@@ -76,12 +132,16 @@ def _generated(word: str, rest: str, spec: str) -> Cluster:
             key, value = first, part
         elif not equals:
             raise InputError(f"cluster {spec}: '{part}' is not KEY=VALUE")
+        if key not in words and key != first:
+            raise UnknownNameError(f"parameter of {word}", key, words)
+        key = words.get(key, key)
         if key in settings:
-            raise InputError(f"cluster {spec}: {key} is given twice")
+            raise InputError(f"cluster {spec}: {part.partition('=')[0]} is given twice")
         settings[key] = value.strip()
     if not settings.get(first):
-        raise InputError(f"cluster {spec}: say its {first.replace('_', ' ')}: {module.EXAMPLE}")
-    settings[first] = settings[first].replace("x", ",")
+        raise InputError(f"cluster {spec}: say its {first.replace('_', ' ')}: {word}:{module.EXAMPLE}")
+    if first == "shape":
+        settings[first] = settings[first].replace("x", ",")
     params = _params.parse(module.Params, settings, f"cluster {spec}", prefix="")
     built: Cluster = module.build(params, spec)
     return built

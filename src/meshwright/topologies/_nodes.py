@@ -20,7 +20,7 @@ CUBE_MESH = (
 )  # fmt: skip
 """NVLinks between the eight V100s of a DGX-1 or p3.16xlarge: ends and number of links (``nvidia-smi topo -m`` of such a node)."""
 
-LIBRARY = ("ring", "bidirectional_ring", "tree", "direct")
+LIBRARY = ("ring", "bidirectional_ring", "packed_rings", "tree", "direct")
 """What NCCL uses without in-switch reduction: rings in several channels, double binary trees, all-to-all by sends."""
 
 

@@ -14,7 +14,7 @@ from meshwright import units
 from meshwright.cluster import Cluster, Device, Links
 from meshwright.errors import InputError, UnknownNameError
 
-__all__ = ["DATA", "MOST_DEVICES", "Wires", "check_connected", "count", "device", "device_names", "quantity"]
+__all__ = ["DATA", "MOST_DEVICES", "Wires", "check_connected", "check_count", "count", "device", "device_names", "quantity"]
 
 DATA = Path(__file__).parent.parent / "data"
 """Where the figures of devices and cluster kinds lie."""
@@ -71,7 +71,7 @@ def device(name: str) -> Device:
     Parameters
     ----------
     name : str
-        ``"h100-sxm-80gb"``; case and underscores do not matter.
+        ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
 
     Returns
     -------
@@ -84,8 +84,11 @@ def device(name: str) -> Device:
         When there is no such data file.
     """
     wanted = name.lower().replace("_", "-")
+    longer = [known for known in device_names() if known.startswith(f"{wanted}-")]
+    if wanted not in device_names() and len(longer) == 1:
+        wanted = longer[0]
     if wanted not in device_names():
-        raise UnknownNameError("device", name, device_names())
+        raise UnknownNameError("device", name, longer or device_names())
     path = DATA / "devices" / f"{wanted.replace('-', '_')}.toml"
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     peaks = data["flops_per_second"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import pathlib
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,13 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.network import fair_share
-
-SPEC = importlib.util.spec_from_file_location(
-    "oracle_fair_share", pathlib.Path(__file__).resolve().parents[2] / "oracle" / "fair_share.py"
-)
-assert SPEC is not None and SPEC.loader is not None
-ORACLE = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ORACLE)
 
 
 def _csr(routes: list[list[int]]) -> tuple[list[int], list[int]]:
@@ -59,14 +51,16 @@ def _networks(draw: st.DrawFn) -> tuple[list[list[int]], list[int], list[int], l
 
 
 @settings(max_examples=60, deadline=None)
-@given(_networks())
-def test_rates_and_ends_equal_the_exact_twin(network: tuple[list[list[int]], list[int], list[int], list[int]]) -> None:
+@given(network=_networks())
+def test_rates_and_ends_equal_the_exact_twin(
+    fair_share_oracle: ModuleType, network: tuple[list[list[int]], list[int], list[int], list[int]]
+) -> None:
     routes, capacity, start, n_bytes = network
     first, links = _csr(routes)
     found = fair_share.rates(first, links, capacity)
-    np.testing.assert_allclose(found, [float(r) for r in ORACLE.rates(routes, capacity)], rtol=1e-9)
+    np.testing.assert_allclose(found, [float(r) for r in fair_share_oracle.rates(routes, capacity)], rtol=1e-9)
     ends = fair_share.finish_seconds(first, links, capacity, n_bytes, start)
-    np.testing.assert_allclose(ends, [float(e) for e in ORACLE.finish(routes, capacity, start, n_bytes)], rtol=1e-9)
+    np.testing.assert_allclose(ends, [float(e) for e in fair_share_oracle.finish(routes, capacity, start, n_bytes)], rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))

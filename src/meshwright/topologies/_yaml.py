@@ -1,0 +1,196 @@
+"""One's own cluster as a YAML file: kinds of device, nodes, switches and links by name; read and written."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from meshwright import _files
+from meshwright.cluster import Cluster
+from meshwright.errors import InputError, UnknownNameError
+
+__all__ = ["FORMAT", "ClusterFile", "KindEntry", "LinkEntry", "NodeEntry", "SwitchEntry", "read", "write"]
+
+FORMAT = "meshwright/cluster/1"
+
+
+class _Strict(BaseModel):
+    """A part of the file in which unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KindEntry(_Strict):
+    """A kind of device: a built-in one by name, or its figures."""
+
+    builtin: str = ""
+    flops: dict[str, str | float] = Field(default_factory=dict)
+    memory: str | float = ""
+    memory_bandwidth: str | float = ""
+    launch: str | float = "5 us"
+    reserved: str | float = 0.0
+    source: str = ""
+
+
+class SwitchEntry(_Strict):
+    """The switch inside a node: every device of the node is joined to it."""
+
+    bandwidth: str | float
+    latency: str | float = 0.0
+
+
+class NodeEntry(_Strict):
+    """A node, or `count` alike (named ``name-0``, ``name-1``, ...), with the kinds of its devices in order."""
+
+    name: str
+    devices: list[str] = Field(min_length=1)
+    count: int | None = Field(default=None, ge=1, le=1_000_000)
+    switch: SwitchEntry | None = None
+
+
+class LinkEntry(_Strict):
+    """Links both ways between everything that `from` and `to` match: names or shell patterns."""
+
+    from_: str = Field(alias="from")
+    to: str
+    bandwidth: str | float
+    latency: str | float = 0.0
+    one_way: bool = False
+
+
+class ClusterFile(_Strict):
+    """The whole file."""
+
+    format: str = FORMAT
+    name: str = ""
+    source: str = ""
+    forwards: bool = False
+    reduces_in_switch: bool = False
+    algorithms: list[str] = Field(default_factory=list)
+    launch: str | float = 0.0
+    reconfiguration: str | float = 0.0
+    kinds: dict[str, KindEntry] = Field(default_factory=dict)
+    nodes: list[NodeEntry] = Field(min_length=1)
+    switches: list[str] = Field(default_factory=list)
+    links: list[LinkEntry] = Field(default_factory=list)
+    groups: list[list[list[str]]] = Field(default_factory=list)
+
+
+class _Loader(yaml.SafeLoader):
+    """Loads plain data, and refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; `yaml.YAMLError` where a key is given twice."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read(path: Path) -> Cluster:
+    """Return the cluster of a YAML file; the format is described in ``docs/reference/clusters.md``.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, is no YAML, has an unknown, missing or wrong field, names something that is not there, or
+        describes devices that cannot reach each other.
+    """
+    from meshwright.topologies import _assemble
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder; name a YAML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    try:
+        data = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: holds no cluster; it must have the fields {', '.join(ClusterFile.model_fields)}")
+    try:
+        file = ClusterFile.model_validate(data)
+    except ValidationError as error:
+        raise _translated(path, error) from None
+    if file.format != FORMAT:
+        raise InputError(f"{path}: format is '{file.format}'; must be {FORMAT}")
+    return _assemble.assemble(file, str(path))
+
+
+def _translated(path: Path, error: ValidationError) -> InputError:
+    """Return the first complaint of the validation as our one sentence."""
+    first = error.errors()[0]
+    # pydantic adds the name of the type it tried to a union's place; it means nothing to the user
+    where = [part for part in first["loc"] if part not in ("str", "float", "int")]
+    place = ".".join(str(part) for part in where)
+    if first["type"] == "extra_forbidden":
+        model = _model_at(where[:-1])
+        known = [field.alias or name for name, field in model.model_fields.items()]
+        inside = ".".join(str(part) for part in where[:-1])
+        return UnknownNameError(f"field in {path}{': ' + inside if inside else ''}", str(where[-1]), known)
+    if first["type"] == "missing":
+        return InputError(f"{path}: {place} is missing")
+    return InputError(f"{path}: {place} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}")
+
+
+def _model_at(where: Sequence[Any]) -> type[BaseModel]:
+    """Return the part of the format that a place in the file belongs to."""
+    model: type[BaseModel] = ClusterFile
+    for part in where:
+        by_name = {field.alias or name: field for name, field in model.model_fields.items()}
+        if isinstance(part, str) and part in by_name:
+            model = _model_in(by_name[part].annotation) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model inside an annotation like ``list[LinkEntry]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in typing.get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def write(cluster: Cluster, path: str | Path) -> None:
+    """Write a cluster as a YAML file that `read` gives back equal.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        What to write.
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written.
+    """
+    from meshwright.topologies import _assemble
+
+    content = _assemble.disassemble(cluster)
+    _files.write(path, yaml.safe_dump({"format": FORMAT, **content}, sort_keys=False, width=120))

@@ -1,0 +1,87 @@
+"""Promises of every topology and built-in kind: connected, symmetric, sourced, whatever the number of devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meshwright import _plugins, topologies
+from meshwright.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.topologies import _nodes
+from meshwright.topologies._wires import check_connected, device, device_names
+
+GENERATED = _plugins.names("topologies")
+KINDS = sorted(set(_nodes.kinds().values()))
+
+
+def _example(name: str) -> str:
+    return f"{name.replace('_', '-')}:{_plugins.load('topologies', name, 'topology').EXAMPLE}"
+
+
+def _wires(cluster: Cluster) -> list[tuple[int, int, float, float]]:
+    links = cluster.links
+    columns = (links.source, links.target, links.bytes_per_second, links.latency_seconds)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _check(cluster: Cluster) -> None:
+    check_connected(cluster)
+    assert _wires(cluster) == sorted((b, a, rate, latency) for a, b, rate, latency in _wires(cluster))
+    assert (cluster.links.source != cluster.links.target).all()
+    assert cluster.source
+    assert all(kind.source for kind in cluster.kinds)
+    assert cluster.groups.shape[1] == cluster.n_devices
+    used = np.concatenate([cluster.links.source, cluster.links.target, np.arange(cluster.n_devices)])
+    assert len(np.unique(used)) == cluster.n_devices + cluster.n_switches, "a switch without a link"
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_the_example_of_a_generated_topology_is_connected_symmetric_and_sourced(name: str) -> None:
+    _check(topologies.cluster(_example(name)))
+
+
+@pytest.mark.parametrize("stem", KINDS)
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 8, 9, 16, 27, 300])
+def test_a_built_in_kind_may_have_any_number_of_devices(stem: str, n: int) -> None:
+    cluster = topologies.cluster(f"{stem.replace('_', '-')}:{n}")
+    assert cluster.n_devices == n
+    _check(cluster)
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATED if name not in ("torus", "mesh", "random_regular")])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 33])
+def test_a_generated_topology_may_have_any_number_of_devices(name: str, n: int) -> None:
+    cluster = topologies.cluster(f"{name.replace('_', '-')}:{n}")
+    assert cluster.n_devices == n
+    _check(cluster)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "nan", "1e3", "2000000", "x", "4,nonsense=1", "4,bandwidth=-1", "4,bandwidth=1 ms"]
+)
+def test_a_wrong_parameter_is_answered_by_one_sentence(name: str, text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        topologies.cluster(f"{name}:{text}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_a_device_has_positive_figures_and_their_sources(name: str) -> None:
+    kind = device(name)
+    assert kind.memory_bytes > 4e9
+    assert kind.memory_bytes_per_second > 1e11
+    assert all(1e12 < flops < 2e16 for _, flops in kind.flops_per_second)
+    assert kind.source
+
+
+@pytest.mark.parametrize("word", topologies.names())
+def test_every_word_listed_is_described_with_figures_and_sources(word: str) -> None:
+    described = topologies.describe(word)
+    assert described.title
+    assert described.example.startswith(f"{word}:")
+    assert described.figures
+    for name, value, source in described.figures:
+        assert name and value and source
+    topologies.cluster(described.example)

@@ -1,0 +1,119 @@
+"""Routes against the slow twin on random graphs, and on cases solved by hand."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import topologies
+from meshwright.cluster import Cluster, Device, Links
+from meshwright.errors import InputError
+from meshwright.network import routes
+from meshwright.topologies._wires import Wires, check_connected
+
+DEVICE = Device("test", (("bf16", 1.0),), 1.0, 1.0)
+
+
+def _cluster(n_devices: int, n_switches: int, links: Links, *, forwards: bool) -> Cluster:
+    return Cluster(
+        "test", (DEVICE,), np.zeros(n_devices, dtype=np.int64), n_switches, links, np.arange(n_devices)[None], forwards=forwards
+    )
+
+
+@st.composite
+def _clusters(draw: st.DrawFn) -> Cluster:
+    n_devices, n_switches = draw(st.integers(2, 4)), draw(st.integers(0, 4))
+    nodes = st.integers(0, n_devices + n_switches - 1)
+    wires = Wires()
+    for a, b, rate, latency in draw(
+        st.lists(st.tuples(nodes, nodes, st.sampled_from([1e9, 2e9]), st.sampled_from([0.0, 1e-6])), min_size=1, max_size=14)
+    ):
+        if a != b:
+            wires.join(a, b, rate, latency)
+    return _cluster(n_devices, n_switches, wires.links(), forwards=draw(st.booleans()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(cluster=_clusters())
+def test_loads_and_latencies_equal_the_slow_twin(routes_oracle: ModuleType, cluster: Cluster) -> None:
+    try:
+        check_connected(cluster)
+    except InputError:
+        return
+    n = cluster.n_devices
+    pairs = [(a, b) for a in range(n) for b in range(n)]
+    expected = np.zeros(len(cluster.links))
+    for k, (a, b) in enumerate(pairs):
+        share, slowest = routes_oracle.load(cluster, a, b)
+        for link, part in share.items():
+            expected[link] += float(part) * (k + 1)
+        _, found = routes.load(cluster, np.array([a]), np.array([b]))
+        assert found[0] == pytest.approx(slowest, abs=1e-15)
+    source, target = np.array(pairs).T
+    load, _ = routes.load(cluster, source, target, np.arange(1.0, len(pairs) + 1))
+    np.testing.assert_allclose(load, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["dgx-h100:72", "dgx-v100:20", "fat-tree:54", "torus:3x4x5", "dragonfly:72", "rail-only:24,per_node=4", "p4d-a100:24"],
+)
+def test_what_flows_into_a_node_flows_out_or_stays(spec: str) -> None:
+    cluster = topologies.cluster(spec)
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(0, cluster.n_devices, (2, 300))
+    amount = rng.uniform(1, 2, 300)
+    amount[source == target] = 0.0
+    load, _ = routes.load(cluster, source, target, amount)
+    n_nodes = cluster.n_devices + cluster.n_switches
+    come = np.bincount(cluster.links.target, load, n_nodes) + np.bincount(source, amount, n_nodes)
+    leave = np.bincount(cluster.links.source, load, n_nodes) + np.bincount(target, amount, n_nodes)
+    np.testing.assert_allclose(come, leave)
+
+
+def test_a_fat_tree_gives_every_device_its_full_bandwidth_across_the_bisection() -> None:
+    cluster = topologies.cluster("fat-tree:16,k=4,bandwidth=1 GB/s")
+    ids = np.arange(16)
+    load, _ = routes.load(cluster, ids, (ids + 8) % 16)
+    assert (load / cluster.links.bytes_per_second).max() == pytest.approx(1e-9)
+
+
+def test_oversubscription_by_two_halves_what_crosses_the_tree() -> None:
+    cluster = topologies.cluster("fat-tree:16,k=4,bandwidth=1 GB/s,oversubscription=2")
+    ids = np.arange(16)
+    load, _ = routes.load(cluster, ids, (ids + 8) % 16)
+    assert (load / cluster.links.bytes_per_second).max() == pytest.approx(2e-9)
+
+
+def test_a_node_uses_its_fast_switch_and_rails_meet_at_the_spine() -> None:
+    cluster = topologies.cluster("rail-optimised:16,per_node=8,latency=1 us")
+    _, latency = routes.load(cluster, np.array([0, 0, 0]), np.array([1, 8, 9]))
+    np.testing.assert_allclose(latency, [2e-6, 2e-6, 4e-6])
+
+
+def test_without_a_spine_traffic_between_rails_passes_through_a_neighbour() -> None:
+    cluster = topologies.cluster("rail-only:16,per_node=8,latency=1 us")
+    _, latency = routes.load(cluster, np.array([0]), np.array([9]))
+    assert latency[0] == pytest.approx(4e-6)
+
+
+def test_a_torus_is_symmetric_under_traffic_from_all_to_all() -> None:
+    cluster = topologies.cluster("torus:3x3x3")
+    source, target = (ends.ravel() for ends in np.mgrid[:27, :27])
+    load, _ = routes.load(cluster, source, target)
+    np.testing.assert_allclose(load, load[0])
+
+
+def test_a_twisted_torus_has_shorter_ways_than_a_plain_one() -> None:
+    totals = []
+    for text in ("torus:4x8", "torus:4x8,twisted=true"):
+        cluster = topologies.cluster(text)
+        source, target = (ends.ravel() for ends in np.mgrid[:32, :32])
+        load, _ = routes.load(cluster, source, target)
+        totals.append((load.sum(), load.max()))
+    assert totals[1][0] < totals[0][0]
+    assert totals[1][1] < totals[0][1]
