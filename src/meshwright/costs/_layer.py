@@ -108,10 +108,12 @@ def layer_work(
         widest = max(widest, _working_bytes(operator, shape, training))
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
+    computed = [sum(column) for column in zip(*times, strict=True)]
+    launches = [device.launch_seconds * sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
     return LayerWork(
-        forward_seconds=sum(seconds.forward for seconds in times),
-        backward_input_seconds=sum(seconds.backward_input for seconds in times),
-        backward_weight_seconds=sum(seconds.backward_weight for seconds in times),
+        forward_seconds=max(computed[0], launches[0]),
+        backward_input_seconds=max(computed[1], launches[1]),
+        backward_weight_seconds=max(computed[2], launches[2]),
         selective_seconds=selective_seconds,
         forward=tuple(forward),
         backward=tuple(backward),

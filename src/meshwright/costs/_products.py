@@ -58,7 +58,7 @@ def product_seconds(product: Product, device: Device, peak_flops_per_second: flo
     Returns
     -------
     float
-        Seconds, at least `Device.launch_seconds`.
+        Seconds, its launch not counted: launches run ahead of the device.
 
     Notes
     -----
@@ -78,4 +78,4 @@ def product_seconds(product: Product, device: Device, peak_flops_per_second: flo
         best = min(best, n_tiles * rows * columns * inner / ratio)
     compute = 2.0 * best / rate
     memory = product.moved_bytes / (device.memory_bytes_per_second * device.memory_ratio)
-    return max(compute, memory, device.launch_seconds)
+    return max(compute, memory)

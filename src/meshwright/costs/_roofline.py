@@ -78,10 +78,9 @@ def operator_seconds(operator: Operator, shape: Shape, device: Device, training:
         return _other(operator, shape, device, training)
     forward, backward = _moved_bytes(operator, shape, training)
     rate = device.memory_bytes_per_second * device.memory_ratio
-    gradient = max(backward / rate, device.launch_seconds)
     if kind == "embedding":
-        return Seconds(max(forward / rate, device.launch_seconds), 0.0, gradient)
-    return Seconds(max(forward / rate, device.launch_seconds), gradient, 0.0)
+        return Seconds(forward / rate, 0.0, backward / rate)
+    return Seconds(forward / rate, backward / rate, 0.0)
 
 
 def _matmul(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
@@ -128,8 +127,8 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Train
     keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
     moved = training.activation_bytes * (tokens * heads + keys * key_heads) * (head + value)
     memory = moved / (device.memory_bytes_per_second * device.memory_ratio)
-    forward = max(compute, memory, device.launch_seconds)
-    backward = max(compute * ATTENTION_BACKWARD_FLOPS / ATTENTION_BACKWARD_RATIO, 2.5 * memory, device.launch_seconds)
+    forward = max(compute, memory)
+    backward = max(compute * ATTENTION_BACKWARD_FLOPS / ATTENTION_BACKWARD_RATIO, 2.5 * memory)
     return Seconds(forward, backward, 0.0)
 
 
@@ -167,7 +166,7 @@ def _other(operator: Operator, shape: Shape, device: Device, training: Training)
     moved = training.activation_bytes * operator.moved_elements * share
     precision = "bf16" if training.precision == "fp8" else training.precision
     compute = flops / (device.peak(precision) * device.matmul_ratio)
-    seconds = max(compute, moved / (device.memory_bytes_per_second * device.memory_ratio), device.launch_seconds)
+    seconds = max(compute, moved / (device.memory_bytes_per_second * device.memory_ratio))
     return Seconds(seconds, seconds, seconds if operator.n_parameters else 0.0)
 
 
@@ -190,6 +189,8 @@ def _moved_bytes(operator: Operator, shape: Shape, training: Training) -> tuple[
     if operator.kind == "cross_entropy":
         logits = positions * operator.size("vocabulary")
         return logits * (width + 3.0 * 4.0), logits * (4.0 + 4.0 + width)  # fp32: widen, subtract the maximum, exponentiate
+    if operator.kind == "softmax":
+        return _softmax_bytes(operator, shape, width)
     if operator.kind in ("dispatch", "combine"):
         elements = positions * operator.size("top_k") * operator.size("hidden") * width
         return 2.0 * elements, 2.0 * elements
@@ -198,3 +199,14 @@ def _moved_bytes(operator: Operator, shape: Shape, training: Training) -> tuple[
         elements *= size
     elements /= shape.context * shape.split(operator)
     return 2.0 * elements, 3.0 * elements
+
+
+def _softmax_bytes(operator: Operator, shape: Shape, width: int) -> tuple[float, float]:
+    """Return the bytes of a softmax and, where a mask is kept, of the drop-out after it: a kernel of its own."""
+    share = shape.micro_batch / shape.context / shape.split(operator)
+    elements = share
+    for _, size in operator.dims:
+        elements *= size
+    mask = operator.saved_extra_bytes * share
+    dropped = 2.0 * elements * width + mask if mask else 0.0
+    return 2.0 * elements * width + dropped, 3.0 * elements * width + dropped

@@ -92,7 +92,8 @@ def device(name: str) -> Device:
     path = DATA / "devices" / f"{wanted.replace('-', '_')}.toml"
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     peaks = data["flops_per_second"]
-    sources = {entry["source"] for table in (peaks, data["memory"]) for entry in table.values()}
+    sources = {entry["source"] for table in (peaks, data["memory"], data["achieved"]) for entry in table.values()}
+    achieved = {key: float(entry["value"]) for key, entry in data["achieved"].items()}
     return Device(
         name=data["name"],
         flops_per_second=tuple((key, quantity(peaks, key, "flops_per_second", path.name)) for key in peaks),
@@ -101,6 +102,10 @@ def device(name: str) -> Device:
         launch_seconds=quantity(data["kernel"], "launch", "seconds", path.name),
         reserved_bytes=quantity(data["memory"], "reserved", "bytes", path.name),
         source="; ".join(sorted(sources)),
+        n_multiprocessors=int(data["kernel"]["multiprocessors"]["value"]),
+        matmul_ratio=achieved["matmul"],
+        attention_ratio=achieved["attention"],
+        memory_ratio=achieved["memory"],
     )
 
 
