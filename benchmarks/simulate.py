@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from meshwright import schedules, sim
+from meshwright import sim
 from meshwright.plan import Plan, Stage
-from meshwright.schedules import Times
 from meshwright.sim import engine
 from meshwright.sim.transfers import Transfers, fixed
 from meshwright.table import StageLoad
@@ -41,6 +41,22 @@ def seconds_of(call: Callable[[], object], n_times: int = 3) -> float:
     return min(spent)
 
 
+def whole(word: str, loads: tuple[StageLoad, ...]) -> None:
+    """Print what a whole timeline of 64 stages x 512 micro-batches takes."""
+    plan = Plan(tuple(Stage((i,), (i,)) for i in range(64)), 512, 1, word, 512)
+    for name, sends in (("alone", fixed(np.arange(64), np.full(63, 0.3))), ("shared", ladder(64))):
+        print(
+            f"{word:18} 64 x 512, whole timeline, links {name:7} {seconds_of(partial(engine.play, plan, loads, sends)):8.3f} s"
+        )
+
+
+def quick(word: str, n_chunks: int, rng: np.random.Generator) -> None:
+    """Print what a search waits for one answer."""
+    columns = [*rng.random((3, 16 * n_chunks)), rng.random(16 * n_chunks - 1)]
+    spent = seconds_of(partial(sim.step_seconds, word, 16, n_chunks, 64, *columns))
+    print(f"{word:18} 16 ranks x {n_chunks} stages x 64, step_seconds {spent * 1e3:8.2f} ms")
+
+
 def main() -> None:
     """Print one line per case."""
     rng = np.random.default_rng(0)
@@ -49,20 +65,9 @@ def main() -> None:
         for x in rng.random(64)
     )
     for word in ("gpipe", "1f1b", "zb_h1"):
-        plan = Plan(tuple(Stage((i,), (i,)) for i in range(64)), 512, 1, word, 512)
-        alone, shared = fixed(np.arange(64), np.full(63, 0.3)), ladder(64)
-        print(f"{word:18} 64 x 512, whole timeline, links alone   {seconds_of(lambda: engine.play(plan, loads, alone)):8.3f} s")  # noqa: B023
-        print(
-            f"{word:18} 64 x 512, whole timeline, links shared  {seconds_of(lambda: engine.play(plan, loads, shared)):8.3f} s"
-        )
+        whole(word, loads)
     for word, n_chunks in (("1f1b", 1), ("interleaved_1f1b", 4), ("zb_h1", 1), ("zb_v", 2)):
-        columns = [*rng.random((3, 16 * n_chunks)), rng.random(16 * n_chunks - 1)]
-        spent = seconds_of(lambda: sim.step_seconds(word, 16, n_chunks, 64, *columns))  # noqa: B023
-        slots = schedules.load(word).order(16, n_chunks, 64, Times(*columns))
-        times = Times(*columns)
-        sends = fixed(slots.rank_of_stage, columns[3])
-        played = seconds_of(lambda: engine._moments(slots, times, sends, word))  # noqa: B023
-        print(f"{word:18} 16 x 64 x {n_chunks}, step_seconds {spent * 1e3:8.2f} ms, of which played {played * 1e3:6.2f} ms")
+        quick(word, n_chunks, rng)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 
@@ -76,7 +77,7 @@ def test_no_two_spans_of_one_thread_overlap_so_that_viewers_draw_them_side_by_si
             rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     for row in rows.values():
         row.sort()
-        assert all(b[0] >= a[1] - 1e-6 for a, b in zip(row, row[1:], strict=False))
+        assert all(b[0] >= a[1] - 1e-6 for a, b in itertools.pairwise(row))
 
 
 def test_an_answer_without_a_timeline_is_refused() -> None:
