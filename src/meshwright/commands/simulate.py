@@ -77,6 +77,7 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
         training = Training(**entry.get("training", {}))
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
+        planning_seconds = float(entry["planning_seconds"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
     problem = api.pose(spec, where or None, costs=costs, batch=batch, training=training, form=form)
@@ -90,7 +91,7 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
     loads, timeline = api.judge(problem, plan)
     if timeline is None:
         raise InputError(f"{path}: the cost model '{costs}' cannot tell how long the stages of {problem.reading.name} take")
-    return Result(problem=problem, search=search, seed=seed, answer=Answer(plan=plan), loads=loads, timeline=timeline)
+    return Result(problem, search, seed, Answer(plan=plan), loads, timeline, planning_seconds)
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -125,31 +126,6 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
-def as_text(result: Result) -> str:
-    """Return the simulated step as lines a person reads."""
-    from meshwright.units import format_bytes, format_seconds
-
-    plan, timeline = result.plan, result.timeline
-    assert timeline is not None
-    per_second = plan.global_batch / timeline.step_seconds if timeline.step_seconds else float("inf")
-    lines = [
-        f"{result.problem.reading.name}: a step takes {format_seconds(timeline.step_seconds)}, {per_second:.4g} samples per second "
-        f"({plan.schedule}, {plan.n_microbatches} micro-batches)",
-        "",
-        "where the seconds go (the rank that finishes last)",
-    ]
-    for cause, seconds in timeline.causes:
-        if seconds:
-            share = 100 * seconds / timeline.step_seconds
-            lines.append(f"  {cause:<12} {format_seconds(seconds):>10}  {share:5.1f} %")
-    lines += ["", "memory of one device at its peak"]
-    for rank, (peak, devices) in enumerate(zip(timeline.peak_bytes, plan.ranks(), strict=True)):
-        parts = timeline.memory_causes[rank] if timeline.memory_causes else ()
-        told = ", ".join(f"{cause} {format_bytes(n_bytes)}" for cause, n_bytes in parts if n_bytes)
-        lines.append(f"  rank {rank} ({len(devices)} devices)  {format_bytes(peak):>10}  {told}")
-    return "\n".join(lines)
-
-
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -164,7 +140,7 @@ def register(app: typer.Typer) -> None:
         """Play one training step of a plan and say how long it takes and what it holds."""
         import json
 
-        from meshwright import _files
+        from meshwright import _files, report
         from meshwright.writers import chrome_trace
 
         if trace:
@@ -172,5 +148,5 @@ def register(app: typer.Typer) -> None:
         result = replay(plan, cluster, model)
         if trace:
             chrome_trace.write(result, trace)
-        print(json.dumps(as_json(result)) if json_ else as_text(result))
+        print(json.dumps(as_json(result)) if json_ else report.explain(result))
         return 0

@@ -104,8 +104,8 @@ def _reductions(
     lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
     phase, stage_of_task = slots.phase[lower:upper], slots.stage[lower:upper]
     last: dict[int, int] = {}
-    for task in np.flatnonzero((phase == BACKWARD) | (phase == BACKWARD_WEIGHT)):
-        last[int(stage_of_task[task])] = lower + int(task)
+    for place in np.flatnonzero((phase == BACKWARD) | (phase == BACKWARD_WEIGHT)).tolist():
+        last[int(stage_of_task[place])] = lower + place
     free = 0.0
     by_time = sorted((task, stage) for stage, task in last.items() if loads[stage].reduce_seconds > 0.0)
     for task, stage in by_time:

@@ -6,17 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright._kernels import events
+from meshwright._kernels import events, shared_events
 from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.schedules import Slots, Times
 from meshwright.sim import causes, memory, tasks, transfers
 from meshwright.sim.end_of_step import Ending, ending
+from meshwright.sim.links import busiest
+from meshwright.sim.transfers import Transfers
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES, Timeline
 
-__all__ = ["estimate", "simulate", "step_seconds"]
+__all__ = ["estimate", "play", "simulate", "step_seconds"]
 
 
 def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Timeline:
@@ -43,14 +45,34 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
     """
     tasks.check_plan(problem, plan)
     tasks.check_loads(plan, loads)
-    return _simulate(problem, plan, loads, transfers.seconds(problem, plan, loads))
+    return play(plan, loads, transfers.transfers(problem, plan, loads))
 
 
-def _simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -> Timeline:
-    """Play one step with known seconds of transfers."""
-    stage_times = tasks.times(loads, transfer_seconds)
+def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline:
+    """Play one training step with known transfers; what `simulate` does once it has checked its arguments.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    loads : tuple of StageLoad
+        What each stage does and holds.
+    sends : Transfers
+        What stages send each other.
+
+    Returns
+    -------
+    Timeline
+        When everything happens, the memory over time, and where the seconds went.
+
+    Raises
+    ------
+    InputError
+        When the plan's stages do not go with its schedule.
+    """
+    stage_times = tasks.times(loads, sends.seconds[0, :-1])
     slots = tasks.order(plan, stage_times)
-    moments = _play(slots, stage_times, plan.schedule)
+    moments = _moments(slots, stage_times, sends, plan.schedule)
     end = ending(slots, moments.start, moments.end, loads)
     held = memory.memory(slots, moments.start, moments.end, loads)
     spans = _spans(slots, moments, end)
@@ -67,6 +89,7 @@ def _simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...], transf
         memory_bytes=held.bytes,
         memory_causes=held.causes,
         causes=causes.causes(slots, moments, end, loads, plan.n_microbatches),
+        link_busy_ratio=busiest(slots, moments, sends, float(end.rank_end_seconds.max())),
     )
 
 
@@ -94,7 +117,7 @@ def estimate(plan: Plan, loads: tuple[StageLoad, ...], transfer_seconds: NDArray
     """
     stage_times = tasks.times(loads, transfer_seconds)
     slots = tasks.order(plan, stage_times)
-    moments = _play(slots, stage_times, plan.schedule)
+    moments = _moments(slots, stage_times, transfers.fixed(slots.rank_of_stage, transfer_seconds), plan.schedule)
     return float(ending(slots, moments.start, moments.end, loads).rank_end_seconds.max())
 
 
@@ -133,19 +156,22 @@ def step_seconds(
     """
     stage_times = Times(forward_seconds, backward_input_seconds, backward_weight_seconds, transfer_seconds)
     slots = schedules.load(schedule).order(n_ranks, n_chunks, n_microbatches, stage_times)
-    return float(_play(slots, stage_times, schedule).end.max())
+    sends = transfers.fixed(slots.rank_of_stage, transfer_seconds)
+    return float(_moments(slots, stage_times, sends, schedule).end.max())
 
 
-def _play(slots: Slots, stage_times: Times, schedule: str) -> events.Moments:
-    """Run the order of work where channels share no links."""
-    status, moments = events.play(
-        events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, transfers.channels(slots.rank_of_stage)),
-        events.Seconds(tasks.task_seconds(stage_times), transfers.send_seconds(stage_times.transfer_seconds)),
-        slots.n_microbatches,
-    )
+def _moments(slots: Slots, stage_times: Times, sends: Transfers, schedule: str) -> events.Moments:
+    """Run the order of work: event by event where transfers share links, as a longest path where none do."""
+    orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
+    seconds = events.Seconds(tasks.task_seconds(stage_times), sends.seconds)
+    flows = sends.shared()
+    if flows is None:
+        status, moments = events.play(orders, seconds, slots.n_microbatches)
+    else:
+        status, moments = shared_events.play(orders, seconds, flows, slots.rank_of_stage, slots.n_microbatches)
     if status:
         raise InputError(f"schedule {schedule}: its order of work deadlocks: some task waits for one that never runs")
-    return moments
+    return events.Moments(*moments)
 
 
 def _spans(slots: Slots, moments: events.Moments, end: Ending) -> dict[str, NDArray]:

@@ -10,6 +10,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.schedules import Slots, Times
+from meshwright.strategy import RECOMPUTE
 from meshwright.table import StageLoad
 
 __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
@@ -36,10 +37,19 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             f"the plan has {len(plan.stages)} stages and {plan.n_microbatches} micro-batches, {n_tasks} tasks a step; "
             f"at most {10**8} can be simulated: give larger micro-batches"
         )
+    if not isinstance(plan.schedule, str):
+        raise InputError(f"the plan's schedule is {plan.schedule!r}; name one of {', '.join(schedules.words())}")
     owner: dict[int, tuple[int, ...]] = {}
     for i, stage in enumerate(plan.stages):
         if not stage.devices:
             raise InputError(f"stage {i} names no devices; name at least one")
+        for name in ("data", "tensor", "context", "expert"):
+            degree = getattr(stage.strategy, name)
+            if not isinstance(degree, int) or degree < 1:
+                raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
+        for kind in stage.recompute:
+            if kind not in RECOMPUTE:
+                raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}")
         _check_devices(problem, i, stage.devices)
         for device in stage.devices:
             if owner.setdefault(device, stage.devices) != stage.devices:

@@ -1,15 +1,101 @@
-"""What pipeline ranks send each other: channels between ranks, and how long a transfer takes alone."""
+"""What pipeline ranks send each other: channels between ranks, their links, and how long a transfer takes alone."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright._kernels.shared_events import Flows
+from meshwright.cluster import Cluster
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.table import StageLoad
 
-__all__ = ["channels", "pairs", "seconds", "send_seconds"]
+__all__ = ["Transfers", "channels", "fixed", "pairs", "transfers"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """Transfers of one plan. Flow ``way * n_stages + stage`` is what a stage sends forward (way 0) or backward (way 1).
+
+    Parameters
+    ----------
+    channel : ndarray, shape (2, n_stages), int64
+        See `channels`.
+    seconds : ndarray, shape (2, n_stages), float64
+        Alone on the links.
+    latency_seconds : ndarray, shape (2, n_stages), float64
+        The part of it before the first byte arrives.
+    bytes : ndarray, shape (2, n_stages), float64
+        What one device sends for one micro-batch.
+    links, busy_bytes : tuple of ndarray
+        Per flow: the links it uses, int64, and how many bytes cross each of them for one micro-batch, float64.
+    link_bytes_per_second : ndarray, shape (n_links,), float64
+        Bandwidth of the cluster's links.
+    """
+
+    channel: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    latency_seconds: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+    links: tuple[NDArray[np.int64], ...] = ()
+    busy_bytes: tuple[NDArray[np.float64], ...] = ()
+    link_bytes_per_second: NDArray[np.float64] | None = None
+
+    def shared(self) -> Flows | None:
+        """Return the links that several channels may fill together; None where each has its links to itself.
+
+        Links that have room for all their channels at full speed are left out: they never slow anything down.
+        """
+        if self.link_bytes_per_second is None or not self.links:
+            return None
+        carry = (self.seconds - self.latency_seconds).ravel()
+        channel, n_sent = self.channel.ravel(), self.bytes.ravel()
+        asked: dict[int, dict[int, float]] = {}
+        for flow, (links, n_bytes) in enumerate(zip(self.links, self.busy_bytes, strict=True)):
+            for link, amount in zip(links.tolist(), n_bytes.tolist(), strict=True):
+                of_link = asked.setdefault(link, {})
+                of_link[channel[flow]] = max(of_link.get(channel[flow], 0.0), amount / carry[flow])
+        tight = sorted(
+            link
+            for link, of_link in asked.items()
+            if len(of_link) > 1 and sum(of_link.values()) > self.link_bytes_per_second[link] * (1.0 + 1e-9)
+        )
+        if not tight:
+            return None
+        kept = [np.isin(links, tight) for links in self.links]
+        number = np.array(tight, dtype=np.int64)
+        first = np.concatenate(([0], np.cumsum([int(keep.sum()) for keep in kept])))
+        n_channels = int(channel.max()) + 1
+        return Flows(
+            latency_seconds=_locked(self.latency_seconds.ravel()),
+            ceiling=_locked(np.divide(n_sent, carry, out=np.ones_like(carry), where=carry > 0.0)),
+            first=_locked(first.astype(np.int64)),
+            link=_locked(np.searchsorted(number, np.concatenate([a[keep] for a, keep in zip(self.links, kept, strict=True)]))),
+            weight=_locked(
+                np.concatenate([a[keep] / b for a, b, keep in zip(self.busy_bytes, n_sent, kept, strict=True) if keep.any()])
+            ),
+            capacity=_locked(self.link_bytes_per_second[number]),
+            group=_locked(_groups(n_channels, [sorted(asked[link]) for link in tight])),
+        )
+
+
+def _locked(array: NDArray) -> NDArray:
+    """Return the array, read-only: kernels are compiled for one kind of array."""
+    array = np.ascontiguousarray(array)
+    array.setflags(write=False)
+    return array
+
+
+def _groups(n_channels: int, together: list[list[int]]) -> NDArray[np.int64]:
+    """Return for each channel the lowest channel it is tied to, directly or through others."""
+    group = np.arange(n_channels)
+    for channels_of_link in together:
+        tied = np.isin(group, group[channels_of_link])
+        group[tied] = group[tied].min()
+    return group
 
 
 def channels(rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -21,7 +107,7 @@ def channels(rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:
     Returns
     -------
     ndarray, shape (2, n_stages), int64
-        Ids from 0 on, below ``2 * n_stages``, in order of first use.
+        Ids from 0 on, below ``2 * n_stages``, by source and target rank.
     """
     rank = np.asarray(rank_of_stage, dtype=np.int64)
     n_stages = len(rank)
@@ -35,15 +121,25 @@ def channels(rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:
     return result
 
 
-def send_seconds(transfer_seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the seconds of what each stage sends forward and backward; shape (2, n_stages), float64."""
-    result = np.zeros((2, len(transfer_seconds) + 1))
-    result[0, :-1] = transfer_seconds
-    result[1, 1:] = transfer_seconds
-    return result
+def fixed(rank_of_stage: NDArray[np.int64], transfer_seconds: NDArray[np.float64]) -> Transfers:
+    """Return transfers of known length on links that nothing else uses.
+
+    Parameters
+    ----------
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Which rank runs each stage.
+    transfer_seconds : ndarray, shape (n_stages - 1,), float64
+        From each stage to the next, and back; not counted between stages of one rank.
+    """
+    seconds = np.zeros((2, len(rank_of_stage)))
+    seconds[0, :-1] = transfer_seconds
+    seconds[1, 1:] = transfer_seconds
+    return Transfers(channels(rank_of_stage), seconds, np.zeros_like(seconds), np.zeros_like(seconds))
 
 
-def pairs(sources: tuple[int, ...], targets: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def pairs(
+    sources: tuple[int, ...], targets: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return which device sends to which, and how much of what one sender holds.
 
     Senders and receivers each hold equal, contiguous parts of the micro-batches of all replicas; whoever's parts overlap
@@ -56,23 +152,24 @@ def pairs(sources: tuple[int, ...], targets: tuple[int, ...]) -> tuple[NDArray[n
 
     Returns
     -------
-    pairs : ndarray, shape (n_pairs, 2), int64
-        Source and target device.
+    source, target : ndarray, shape (n_pairs,), int64
+        Devices.
     share : ndarray, shape (n_pairs,), float64
         The part of the source's output; adds up to 1 for every source.
     """
-    if len(sources) == len(targets):
-        return np.stack((np.array(sources), np.array(targets)), axis=1).astype(np.int64), np.ones(len(sources))
     # On a ruler with n_sources * n_targets marks, sender i holds n_targets marks and receiver j holds n_sources.
     n_sources, n_targets = len(sources), len(targets)
     cuts = np.unique(np.concatenate((np.arange(n_sources + 1) * n_targets, np.arange(n_targets + 1) * n_sources)))
     sender, receiver = cuts[:-1] // n_targets, cuts[:-1] // n_sources
-    both = np.stack((np.array(sources)[sender], np.array(targets)[receiver]), axis=1).astype(np.int64)
-    return both, np.diff(cuts) / n_targets
+    return (
+        np.array(sources, dtype=np.int64)[sender],
+        np.array(targets, dtype=np.int64)[receiver],
+        np.diff(cuts) / n_targets,
+    )
 
 
-def seconds(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> NDArray[np.float64]:
-    """Return how long a transfer from each stage to the next takes when nothing else uses the links.
+def transfers(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Transfers:
+    """Return the transfers of a plan on the links of its cluster, all replicas sending at once.
 
     Parameters
     ----------
@@ -81,22 +178,41 @@ def seconds(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> NDArr
     plan : Plan
         Its stages name the devices.
     loads : tuple of StageLoad
-        Their ``output_bytes`` is what each device sends.
+        Their ``output_bytes`` is what each device sends forward, and what it gets back.
 
     Returns
     -------
-    ndarray, shape (n_stages - 1,), float64
-        Seconds, all replicas sending at once; 0 between stages of one rank.
+    Transfers
+        Alone and on their links.
     """
-    result = np.zeros(len(plan.stages) - 1)
-    if problem.cluster is None:
-        return result
-    from meshwright import network
+    n_stages = len(plan.stages)
+    ranks = np.array(plan.rank_of_stage(), dtype=np.int64)
+    nothing = fixed(ranks, np.zeros(n_stages - 1))
+    cluster = problem.cluster
+    if cluster is None:
+        return nothing
+    seconds, latency, sent = (np.zeros((2, n_stages)) for _ in range(3))
+    links = [np.empty(0, dtype=np.int64)] * (2 * n_stages)
+    busy = [np.empty(0)] * (2 * n_stages)
+    for i in range(n_stages - 1):
+        if ranks[i] == ranks[i + 1] or loads[i].output_bytes == 0.0:
+            continue
+        source, target, share = pairs(plan.stages[i].devices, plan.stages[i + 1].devices)
+        for way, stage, ends in ((0, i, (source, target)), (1, i + 1, (target, source))):
+            flow = way * n_stages + stage
+            sent[way, stage] = loads[i].output_bytes
+            latency[way, stage], links[flow], busy[flow] = _on_links(cluster, *ends, share * loads[i].output_bytes)
+            slowest = busy[flow] / cluster.links.bytes_per_second[links[flow]]
+            seconds[way, stage] = latency[way, stage] + slowest.max(initial=0.0)
+    return Transfers(nothing.channel, seconds, latency, sent, tuple(links), tuple(busy), cluster.links.bytes_per_second)
 
-    for i in range(len(result)):
-        here, there = plan.stages[i].devices, plan.stages[i + 1].devices
-        if here != there and loads[i].output_bytes > 0.0:
-            both, share = pairs(here, there)
-            latency_seconds, seconds_per_byte = network.transfer(problem.cluster, both)
-            result[i] = np.max(latency_seconds) + np.max(seconds_per_byte) * float(share.max()) * loads[i].output_bytes
-    return result
+
+def _on_links(
+    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64], n_bytes: NDArray[np.float64]
+) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
+    """Return latency, links used and the bytes on each of them when all pairs send at once."""
+    from meshwright.network import routes
+
+    load, latency_seconds = routes.load(cluster, source, target, n_bytes)
+    used = np.flatnonzero(load > 0.0)
+    return cluster.launch_seconds + float(latency_seconds.max(initial=0.0)), used, load[used]

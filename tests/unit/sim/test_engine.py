@@ -13,6 +13,7 @@ from meshwright.graph import Graph, Op
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Reading
 from meshwright.sim import engine
+from meshwright.sim.transfers import fixed
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES, Timeline
 
@@ -51,7 +52,7 @@ def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
         StageLoad(1.0, 1.5, 0.5, reduce_seconds=1.0, optimizer_seconds=0.25, activation_bytes=3.0, weight_bytes=10.0),
         StageLoad(2.0, 2.0, 1.0, reduce_seconds=4.0, overlap_ratio=0.5, optimizer_seconds=1.0, working_bytes=7.0),
     )
-    timeline = engine._simulate(posed(2), piped(2, 2), loads, np.array([0.5]))
+    timeline = engine.play(piped(2, 2), loads, fixed(np.arange(2), np.array([0.5])))
     assert timeline.step_seconds == 15.25
     assert rows(timeline) == [
         (0, 0, "forward", 0.0, 1.0),
@@ -99,7 +100,7 @@ def test_blocking_communication_and_recomputation_lengthen_the_tasks_and_are_nam
 def test_a_long_transfer_queues_behind_the_one_before_it() -> None:
     """Forward 1 s, transfer 3 s: stage 1 gets micro-batches at 4, 7 and 10 although stage 0 is done with all of them at 3."""
     loads = (StageLoad(1.0, 1.0), StageLoad(1.0, 1.0))
-    timeline = engine._simulate(posed(2), piped(2, 3, "gpipe"), loads, np.array([3.0]))
+    timeline = engine.play(piped(2, 3, "gpipe"), loads, fixed(np.arange(2), np.array([3.0])))
     sends = [(a, b) for stage, _, phase, a, b in rows(timeline) if phase == "send" and stage == 0]
     assert sends == [(1.0, 4.0), (4.0, 7.0), (7.0, 10.0)]
 
@@ -110,7 +111,7 @@ def test_the_quick_answers_equal_the_whole_one_to_the_last_bit() -> None:
         loads = tuple(StageLoad(*rng.random(3), reduce_seconds=0.3, overlap_ratio=0.4) for _ in range(n_stages))
         transfer = rng.random(n_stages - 1)
         plan = piped(n_stages, 7)
-        whole = engine._simulate(posed(n_stages), plan, loads, transfer)
+        whole = engine.play(plan, loads, fixed(np.arange(n_stages), transfer))
         assert sim.estimate(plan, loads, transfer) == whole.step_seconds
         columns = [np.array([getattr(load, name) for load in loads]) for name in
                    ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")]  # fmt: skip

@@ -1,0 +1,117 @@
+"""The compiled simulator says what the plain one says, on random small cases, with and without shared links."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from events import Play  # tests/oracle/events.py
+
+from meshwright import schedules
+from meshwright._kernels import events, shared_events
+from meshwright.schedules import Slots, Times
+from meshwright.sim import engine, tasks
+from meshwright.sim.transfers import Transfers, channels, fixed
+
+KINDS = [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2)]
+
+
+def random_times(rng: np.random.Generator, n_stages: int) -> Times:
+    # Multiples of an eighth make ties frequent and sums exact.
+    forward, backward, weight = (rng.integers(1, 9, n_stages) / 8 for _ in range(3))
+    return Times(forward, backward, weight, rng.integers(0, 9, n_stages - 1) / 8)
+
+
+def random_links(rng: np.random.Generator, rank_of_stage: np.ndarray) -> Transfers:
+    """Send over random links, few of them, so that most are shared by several channels and several times by one flow."""
+    n_stages, n_links = len(rank_of_stage), 5
+    speed = rng.integers(1, 5, n_links).astype(float)
+    channel = channels(rank_of_stage)
+    seconds, latency, sent = (np.zeros((2, n_stages)) for _ in range(3))
+    links, busy = [np.empty(0, np.int64)] * (2 * n_stages), [np.empty(0)] * (2 * n_stages)
+    for way, stage in zip(*np.nonzero(channel >= 0), strict=True):
+        flow = way * n_stages + stage
+        sent[way, stage] = rng.integers(1, 4)
+        latency[way, stage] = rng.integers(0, 3) / 8
+        links[flow] = np.sort(rng.choice(n_links, rng.integers(1, 4), replace=False))
+        busy[flow] = sent[way, stage] * rng.integers(1, 3, len(links[flow])) / 2
+        seconds[way, stage] = latency[way, stage] + (busy[flow] / speed[links[flow]]).max()
+    return Transfers(channel, seconds, latency, sent, tuple(links), tuple(busy), speed)
+
+
+def compared(slots: Slots, times: Times, sends: Transfers, moments: events.Moments, rel: float) -> None:
+    plain = Play(slots, tasks.task_seconds(times).tolist(), sends).run()
+    names = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
+    for task, name in enumerate(names):
+        assert (moments.start[task], moments.end[task]) == pytest.approx(plain.tasks[name], rel=rel, abs=rel), name
+        if name in plain.sends:
+            assert (moments.send_start[task], moments.send_end[task]) == pytest.approx(plain.sends[name], rel=rel, abs=rel), (
+                name
+            )
+        else:
+            assert moments.send_end[task] == moments.end[task]
+
+
+@pytest.mark.parametrize(("word", "n_chunks"), KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_without_shared_links_the_longest_path_is_what_happens(word: str, n_chunks: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_ranks, count = int(rng.integers(1, 5)), int(rng.integers(1, 7))
+    times = random_times(rng, n_ranks * n_chunks)
+    slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
+    sends = fixed(slots.rank_of_stage, times.transfer_seconds)
+    compared(slots, times, sends, engine._moments(slots, times, sends, word), rel=0.0)
+
+
+@pytest.mark.parametrize(("word", "n_chunks"), KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_shared_links_are_shared_as_the_plain_simulator_shares_them(word: str, n_chunks: int, seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    n_ranks, count = int(rng.integers(2, 5)), int(rng.integers(1, 7))
+    times = random_times(rng, n_ranks * n_chunks)
+    slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
+    sends = random_links(rng, slots.rank_of_stage)
+    compared(slots, times, sends, engine._moments(slots, times, sends, word), rel=1e-9)
+
+
+def test_random_links_are_really_shared() -> None:
+    slower = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        slots = schedules.load("1f1b").order(4, 1, 6, None)
+        times, sends = random_times(rng, 4), random_links(rng, slots.rank_of_stage)
+        alone = Transfers(sends.channel, sends.seconds, sends.latency_seconds, sends.bytes)
+        ends = [engine._moments(slots, times, which, "1f1b").send_end.max() for which in (sends, alone)]
+        assert ends[0] >= ends[1] - 1e-9
+        slower += ends[0] > ends[1] + 1e-9
+    assert slower >= 3
+
+
+@pytest.mark.parametrize(("word", "n_chunks"), KINDS)
+def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is_shared(word: str, n_chunks: int) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        n_ranks, count = int(rng.integers(2, 6)), int(rng.integers(1, 12))
+        n_stages = n_ranks * n_chunks
+        times = Times(*rng.random((3, n_stages)), rng.random(n_stages - 1))
+        slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
+        sends = fixed(slots.rank_of_stage, times.transfer_seconds)
+        orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
+        seconds = events.Seconds(tasks.task_seconds(times), sends.seconds)
+        n_flows = 2 * n_stages
+        flows = shared_events.Flows(
+            np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0),
+            np.arange(int(sends.channel.max()) + 1),
+        )  # fmt: skip
+        for array in flows:
+            array.setflags(write=False)
+        status, by_event = shared_events.play(orders, seconds, flows, slots.rank_of_stage, count)
+        assert status == 0
+        _, by_path = events.play(orders, seconds, count)
+        for left, right in zip(by_event, by_path, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_an_order_that_deadlocks_is_reported_not_waited_for() -> None:
+    slots = schedules.slots([[(0, 0, 3), (0, 0, 0)], [(1, 0, 0), (1, 0, 3)]], np.array([0, 1]))
+    with pytest.raises(ValueError, match="deadlocks"):
+        engine._moments(slots, Times(*np.ones((3, 2)), np.zeros(1)), fixed(slots.rank_of_stage, np.zeros(1)), "broken")

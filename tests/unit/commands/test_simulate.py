@@ -1,0 +1,142 @@
+"""``meshwright simulate``: a plan file played again, and what is wrong with it said in one message."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.commands import simulate
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Batch
+from meshwright.result import Answer, Result
+from meshwright.strategy import Strategy
+from meshwright.writers import plan_json
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, Any]:
+    """A plan of GPT-2 in two stages of four devices, as the plan command writes it."""
+    problem = api.pose("gpt2", "dgx-h100:8", batch=Batch(64, 2))
+    n_ops = len(problem.graph.ops)
+    strategy = Strategy(data=2, tensor=2, sequence_parallel=True)
+    stages = tuple(
+        Stage(tuple(ops), tuple(range(4 * i, 4 * i + 4)), strategy, ("none",) * len(ops))
+        for i, ops in enumerate((range(n_ops // 2), range(n_ops // 2, n_ops)))
+    )
+    plan = Plan(stages, 16, 2, "1f1b", 64)
+    loads, timeline = api.judge(problem, plan)
+    result = Result(problem, "best", 0, Answer(plan), loads, timeline)
+    entry: dict[str, Any] = json.loads(json.dumps(plan_json.as_json(result)))
+    return entry
+
+
+def saved(entry: object, folder: pathlib.Path) -> str:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(entry))
+    return str(path)
+
+
+def test_a_plan_file_plays_as_it_did_when_it_was_planned(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    result = simulate.replay(saved(written, tmp_path))
+    answer = simulate.as_json(result)
+    assert answer["step_seconds"] == written["step_seconds"]
+    assert answer["samples_per_second"] == written["samples_per_second"]
+    assert [stage["peak_bytes"] for stage in answer["stages"]] == [stage["peak_bytes"] for stage in written["stages"]]
+    assert sum(answer["causes"].values()) == pytest.approx(answer["step_seconds"], rel=1e-12)
+    assert [stage["devices"] for stage in answer["stages"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert sum(answer["stages"][0]["memory"].values()) == pytest.approx(answer["stages"][0]["peak_bytes"])
+
+
+def test_slower_devices_make_the_step_longer(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    result = simulate.replay(saved(written, tmp_path), cluster="dgx-a100:8")
+    assert result.timeline is not None and result.timeline.step_seconds > 1.5 * written["step_seconds"]
+
+
+def test_the_command_prints_one_object_and_writes_the_trace(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "meshwright",
+        "simulate",
+        saved(written, tmp_path),
+        "--json",
+        "--trace",
+        str(tmp_path / "t.json"),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step_seconds"] == written["step_seconds"]
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    def changed(entry: dict[str, Any]) -> object:
+        other = copy.deepcopy(entry)
+        edit(other)
+        return other
+
+    return changed
+
+
+WRONG = [
+    (lambda entry: [1, 2], "is not a plan of ours"),
+    (change(lambda entry: entry.pop("format")), "is not a plan of ours"),
+    (change(lambda entry: entry.update(feasible=False)), "nothing fits"),
+    (change(lambda entry: entry.pop("schedule")), "a field is missing"),
+    (change(lambda entry: entry.update(training={"precisions": "bf16"})), "a field is missing or of the wrong kind"),
+    (change(lambda entry: entry["stages"][0]["ops"].append("layers.99")), "the model has no layer 'layers.99'"),
+    (change(lambda entry: entry["stages"][0]["ops"].pop()), "is in no stage"),
+    (change(lambda entry: entry["stages"][0]["ops"].append(entry["stages"][1]["ops"][0])), "is in two stages"),
+    (change(lambda entry: entry["stages"][0]["devices"].pop()), "3 devices, but its degrees ask for 4"),
+    (change(lambda entry: entry["stages"][1].update(devices=[3, 4, 5, 6])), "device 3 also works for a stage"),
+    (change(lambda entry: entry["stages"][1].update(devices=[4, 5, 6, 8])), "there is no device 8"),
+    (change(lambda entry: entry["stages"][1].update(devices=[4, 5, 6, "x"])), "'x' is not a device"),
+    (change(lambda entry: entry["schedule"].update(n_microbatches=-3)), "n_microbatches is -3"),
+    (change(lambda entry: entry["schedule"].update(name="2b2f")), "no schedule called '2b2f'"),
+    (change(lambda entry: entry["schedule"].update(name=7)), "schedule is 7"),
+    (change(lambda entry: entry["schedule"].update(name="zb_v")), "schedule zb_v"),
+    (change(lambda entry: entry["stages"][0].update(recompute=["some"] * 9)), "recompute"),
+    (change(lambda entry: entry.update(costs="alchemy")), "no cost model called 'alchemy'"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), WRONG)
+def test_a_wrong_plan_file_is_refused_with_the_reason(
+    written: dict[str, Any], tmp_path: pathlib.Path, edit: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate.replay(saved(edit(written), tmp_path))
+
+
+def test_a_cluster_with_too_few_devices_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="there is no device 7; the cluster pcie-a100:4 has 4"):
+        simulate.replay(saved(written, tmp_path), cluster="pcie-a100:4")
+
+
+def test_the_plan_of_another_model_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=r"another model"):
+        simulate.replay(saved(written, tmp_path), model="bert-large")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format": "meshwright/pl', b"\x00\x01\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_cut_off_or_binary_is_refused(content: bytes, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"plan.json: is not valid JSON \(cut off, or a binary file\?\)"):
+        simulate.read_plan(str(path))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        simulate.read_plan(str(tmp_path / "nothing.json"))
+    with pytest.raises(InputError, match="cannot be read"):
+        simulate.read_plan(str(tmp_path))
