@@ -84,8 +84,12 @@ def _n_towards(arrays, node, forward):
 
 
 @njit(cache=True)
-def sweep(arrays, messages, forward, width):
-    """Update the messages of all nodes in ascending (`forward`) or descending order; return the lower bound reached."""
+def sweep(arrays, messages, forward, width, slack):
+    """Update all messages in ascending (`forward`) or descending order; return the bound.
+
+    `slack` receives by how much each label exceeds the best of its node when its node is reached: the bound reached before
+    rises by that much when the label is forced.
+    """
     hat, least, best = np.empty(width), np.empty(width), np.empty(width)
     n_nodes = len(arrays.first) - 1
     bound = 0.0
@@ -96,6 +100,8 @@ def sweep(arrays, messages, forward, width):
         n_ahead, n_behind = _n_towards(arrays, node, forward), _n_towards(arrays, node, not forward)
         share = 1.0 / max(n_ahead, n_behind, 1)
         bound += (1.0 - share * n_ahead) * smallest
+        for x in range(n_labels):
+            slack[arrays.first[node] + x] = hat[x] - smallest
         for at in range(arrays.incident_first[node], arrays.incident_first[node + 1]):
             e = arrays.incident[at]
             is_source = arrays.source[e] == node

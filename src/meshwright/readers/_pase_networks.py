@@ -95,7 +95,7 @@ def _resnet101(net: NetworkBuilder, batch: int, width: _Width) -> None:
             y = _conv_norm(net, x, inner, (1, 1))
             y = _conv_norm(net, y, inner, (3, 3), stride, (1, 1))
             y = _conv_norm(net, y, outer, (1, 1))
-            if stride != 1 or x.shape[1] != outer:
+            if block == 0:
                 x = _conv_norm(net, x, outer, (1, 1), stride)
             x = net.elementwise(y, x, pointwise=1)
     net.cross_entropy(net.fully_connected(net.mean(x, (2, 3)), 1000))

@@ -23,8 +23,8 @@ class Relaxation:
         some bound.
     bound_value : float
         Sum of the smallest reparametrised entry of every node and every edge: no labels cost less.
-    slack : ndarray, shape (n_labels,), float64
-        By how much the bound rises when the label is forced.
+    forced_cost : ndarray, shape (n_labels,), float64
+        No labels that include this one cost less.
     labels : ndarray, shape (n_nodes,), int64
         Best labels met.
     value : float
@@ -36,7 +36,7 @@ class Relaxation:
     to_row: tuple[NDArray[np.float64], ...]
     to_column: tuple[NDArray[np.float64], ...]
     bound_value: float
-    slack: NDArray[np.float64]
+    forced_cost: NDArray[np.float64]
     labels: NDArray[np.int64]
     value: float
     n_sweeps: int
@@ -74,13 +74,18 @@ def tighten(problem: Pairwise, *, n_sweeps: int = 300, gap_ratio: float = 1e-12,
 
     arrays, width = flatten(problem)
     messages = _no_messages(problem)
+    slack = np.empty(len(problem.node_cost))
+    forced = np.full(len(slack), -np.inf)
     labels = np.zeros(problem.n_nodes, dtype=np.int64)
     best, best_labels, done = np.inf, labels, 0
     history: list[float] = []
     for _ in range(n_sweeps):
         done += 1
-        kernel.sweep(arrays, messages, True, width)
-        history.append(kernel.sweep(arrays, messages, False, width))
+        middle = kernel.sweep(arrays, messages, True, width, slack)
+        if history:
+            np.maximum(forced, history[-1] + slack, out=forced)
+        history.append(kernel.sweep(arrays, messages, False, width, slack))
+        np.maximum(forced, middle + slack, out=forced)
         kernel.decode(arrays, messages, width, labels, 10)
         value = total_cost(problem, labels)
         if value < best:
@@ -91,11 +96,11 @@ def tighten(problem: Pairwise, *, n_sweeps: int = 300, gap_ratio: float = 1e-12,
         if done > patience and history[-1] - history[-1 - patience] < 1e-5 * gap:
             break
     kernel.push(arrays, messages, width)
-    slack = np.empty(len(problem.node_cost))
     bound = kernel.slacks(arrays, messages, width, slack)
+    np.maximum(forced, bound + slack, out=forced)
     to_row = tuple(np.split(messages.to_row, messages.row_first[1:]))
     to_column = tuple(np.split(messages.to_column, messages.column_first[1:]))
-    return Relaxation(to_row, to_column, float(bound), slack, best_labels, float(best), done)
+    return Relaxation(to_row, to_column, float(bound), forced, best_labels, float(best), done)
 
 
 def flatten(problem: Pairwise) -> tuple[object, int]:

@@ -1,0 +1,43 @@
+"""``meshwright check``: verifies a certificate of optimality without running any solver."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def check(
+        certificate: str = typer.Argument(help="A file written by --set certificate=FILE."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Verify that a plan costs what its certificate says and that no plan costs less than its bound."""
+        import json
+        import math
+
+        from meshwright.errors import InputError
+        from meshwright.readers import Source
+        from meshwright.search._pase_check import check_certificate
+
+        source = Source(certificate)
+        if source.path is None:
+            raise InputError(f"{certificate}: no such file")
+        entry = source.json
+        if not isinstance(entry, dict) or entry.get("format") != "meshwright/certificate/1":
+            raise InputError(f'{certificate}: is not a certificate of ours: its "format" must be "meshwright/certificate/1"')
+        if entry.get("kind") != "pase":
+            raise InputError(f"{certificate}: its kind is {entry.get('kind')!r}; must be 'pase'")
+        verdict = check_certificate(entry, certificate)
+        if json_:
+            numbers = {"value": verdict.value, "bound": verdict.bound_value}
+            numbers = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+            print(json.dumps({"format": "meshwright/check/1", "valid": verdict.valid, **numbers, "reason": verdict.reason}))
+        elif verdict.valid:
+            print(f"valid: the plan costs {verdict.value:.17g}, and no plan costs less than {verdict.bound_value:.17g}")
+        else:
+            print(f"refused: {verdict.reason}")
+        return 0 if verdict.valid else 1

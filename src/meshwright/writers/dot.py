@@ -1,0 +1,33 @@
+"""The model's graph in the DOT language, each layer with the split or the stage the plan gives it."""
+
+from __future__ import annotations
+
+from meshwright import _drawing, _files
+from meshwright.result import Result
+
+__all__ = ["write"]
+
+
+def write(result: Result, path: str) -> None:
+    """Write the graph of a plan: DOT, or a picture where the path ends in ``.svg``.
+
+    Parameters
+    ----------
+    result : Result
+        The plan.
+    path : str
+        The file.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    rows = result.answer.extra.get("operators")
+    if isinstance(rows, list) and len(rows) == len(result.problem.graph.ops):
+        captions = [str(row["split"]) for row in rows]
+    else:
+        stage_of = {op: i for i, stage in enumerate(result.plan.stages) for op in stage.ops}
+        captions = [f"stage {stage_of.get(i, '?')}" for i in range(len(result.problem.graph.ops))]
+    draw = _drawing.svg if path.endswith(".svg") else _drawing.dot
+    _files.write(path, draw(result.problem.graph, captions))
