@@ -148,7 +148,8 @@ def parameters(operator: Operator, shape: Shape) -> float:
 def saved_bytes(operator: Operator, shape: Shape, training: Training) -> float:
     """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device."""
     n_bytes = operator.saved_elements * training.activation_bytes + operator.saved_extra_bytes
-    split = shape.tensor if operator.saved_axis == "tensor" or shape.sequence_parallel else 1
+    along_sequence = operator.saved_axis == "sequence" and shape.sequence_parallel
+    split = shape.tensor if operator.saved_axis == "tensor" or along_sequence else 1
     return n_bytes * shape.micro_batch / shape.context / split
 
 

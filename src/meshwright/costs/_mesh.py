@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,7 +57,7 @@ class Mesh:
         return {"tensor": self.tensor, "context": self.context, "expert": self.expert}[name]
 
 
-def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy) -> Mesh:
+def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside_only: bool = False) -> Mesh:
     """Return the axes of a stage's mesh: ``data x context x tensor``, tensor fastest.
 
     Parameters
@@ -67,6 +68,9 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy) -> Mesh:
         Ids in mesh order; a `range` is recognised again at no cost.
     strategy : Strategy
         Degrees.
+    inside_only : bool
+        Whether only the communication inside a micro-batch is wanted, of as few replicas as hold a whole group, as if the others
+        kept silent: never more than what all of them together take, and much quicker to find on large clusters.
 
     Returns
     -------
@@ -79,6 +83,10 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy) -> Mesh:
     expert = strategy.expert
     n_shards = (strategy.shard_degree or data) * context if strategy.shard else ranks
     n_expert_shards = max(1, ranks // expert)
+
+    if inside_only:
+        n_ranks = context * expert // math.gcd(context, expert)
+        devices = devices[: (n_ranks if ranks % n_ranks == 0 else ranks) * tensor]
 
     def axis(kind: str, degrees: tuple[int, ...]) -> Axis | None:
         key = ("mesh axis", kind, degrees, devices)
@@ -93,9 +101,9 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy) -> Mesh:
         tensor=axis("tensor", (tensor,)) if tensor > 1 else None,
         context=axis("consecutive", (context, tensor)) if context > 1 else None,
         expert=axis("consecutive", (expert, tensor)) if expert > 1 else None,
-        shard=axis("consecutive", (n_shards, tensor)) if n_shards > 1 else None,
-        replicate=axis("strided", (n_shards, tensor)) if ranks > n_shards else None,
-        expert_data=axis("strided", (expert, tensor)) if n_expert_shards > 1 else None,
+        shard=axis("consecutive", (n_shards, tensor)) if n_shards > 1 and not inside_only else None,
+        replicate=axis("strided", (n_shards, tensor)) if ranks > n_shards and not inside_only else None,
+        expert_data=axis("strided", (expert, tensor)) if n_expert_shards > 1 and not inside_only else None,
         n_shards=n_shards,
         n_expert_shards=n_expert_shards,
     )

@@ -17,7 +17,7 @@ from meshwright.problem import Problem
 from meshwright.strategy import RECOMPUTE, Strategy
 from meshwright.table import CostTable, StageLoad
 
-__all__ = ["combine", "illegal", "loads", "row_loads", "rows", "table"]
+__all__ = ["combine", "compute_seconds", "illegal", "loads", "row_loads", "rows", "table"]
 
 
 def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
@@ -46,7 +46,7 @@ def rows(problem: Problem) -> tuple[int, ...]:
 
 
 def row_loads(
-    problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int
+    problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
 ) -> dict[tuple[int, str], StageLoad]:
     """Return the load of every distinct layer under one strategy, with each way to recompute.
 
@@ -60,6 +60,8 @@ def row_loads(
         The stage's devices in mesh order; a `range` is fastest.
     micro_batch : int
         Samples of one micro-batch and replica.
+    inside_only : bool
+        Whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick lower bound.
 
     Returns
     -------
@@ -76,7 +78,7 @@ def row_loads(
         raise InputError(f"model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
     if len(devices) != strategy.n_devices:
         raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
-    axes = mesh(cluster, devices, strategy)
+    axes = mesh(cluster, devices, strategy, inside_only=inside_only)
     kinds = [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
     shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
     works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
@@ -215,3 +217,29 @@ def table(
         edge_bytes=np.array([float(edge.n_elements) * micro_batch * width for edge in problem.graph.edges]),
         micro_batch=micro_batch,
     )
+
+
+def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
+    """Return what every distinct layer computes at least, whatever the devices' place: forward and backward, no communication.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    strategy : Strategy
+        Degrees; the data degree does not matter.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    device : Device
+        Kind of device.
+
+    Returns
+    -------
+    dict of int to float
+        Seconds of one micro-batch by row.
+    """
+    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    works = _works(problem, shape, device)
+    return {
+        row: work.forward_seconds + work.backward_input_seconds + work.backward_weight_seconds for row, work in works.items()
+    }

@@ -75,6 +75,67 @@ RowLoads = dict[tuple[int, str], StageLoad]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Digest:
+    """Loads of the layers as arrays: what bounds read. Rows are layers of the chain in order; columns what they recompute.
+
+    Parameters
+    ----------
+    work_seconds, activation_bytes : ndarray, shape (n_layers, n_words), float64
+        Forward, backward and recomputation of one micro-batch; what is kept of it.
+    forward_seconds, backward_seconds, input_seconds, static_bytes, after_seconds : ndarray, shape (n_layers,), float64
+        Forward; backward without recomputation; the part of it that the previous stage waits for under split backward passes;
+        static bytes; seconds that follow the last backward pass, once a step.
+    prefix, suffix : tuple of float
+        The same five sums of what is pinned to the ends, then its activations: forward, backward, input, static, after, activation.
+    price_seconds_per_byte : float
+        Least seconds of recomputation per byte of activations saved, of any layer.
+    reserved_bytes : float
+        What the process cannot use.
+    """
+
+    work_seconds: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    input_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    after_seconds: NDArray[np.float64]
+    prefix: tuple[float, ...]
+    suffix: tuple[float, ...]
+    price_seconds_per_byte: float
+    reserved_bytes: float
+
+
+def _digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
+    """Turn loads into arrays."""
+    distinct = sorted(set(chain.rows))
+    place = {row: i for i, row in enumerate(distinct)}
+    order = np.array([place[row] for row in chain.rows])
+    columns = np.array([_five(rows[row, words[0]]) for row in distinct])[order]
+    work = np.array([[_work(rows[row, word]) for word in words] for row in distinct])
+    kept = np.array([[rows[row, word].activation_bytes for word in words] for row in distinct])
+    saved, extra = kept[:, :1] - kept[:, 1:], work[:, 1:] - work[:, :1]
+    prices = np.divide(extra, saved, out=np.full_like(extra, math.inf), where=saved > 0)
+    return Digest(
+        work[order],
+        kept[order],
+        *columns.T[:5],
+        tuple(sum(column) for column in zip(*(_five(rows[i, "none"]) for i in chain.prefix), strict=True)) or (0.0,) * 6,
+        tuple(sum(column) for column in zip(*(_five(rows[i, "none"]) for i in chain.suffix), strict=True)) or (0.0,) * 6,
+        max(float(prices.min(initial=math.inf)), 0.0),
+        max(load.reserved_bytes for load in rows.values()),
+    )
+
+
+def _five(load: StageLoad) -> tuple[float, ...]:
+    """Return forward, backward, what the previous stage waits for, static bytes, the end of the step, and activations."""
+    backward = load.backward_total_seconds - load.recompute_seconds
+    after = load.gather_seconds + load.optimizer_seconds
+    waits = backward - load.backward_weight_seconds
+    return load.forward_total_seconds, backward, waits, load.static_bytes, after, load.activation_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Costs:
     """Loads of layers by configuration, remembered while one problem is searched.
 
@@ -95,40 +156,63 @@ class Costs:
     chain: Chain
     recompute: tuple[str, ...] = RECOMPUTE
     _rows: dict[tuple[object, ...], list[RowLoads]] = field(default_factory=dict, repr=False)
+    _digests: dict[tuple[object, ...], list[Digest]] = field(default_factory=dict, repr=False)
+    _in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
-    def rows(self, config: Config) -> list[RowLoads]:
+    def rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
         """Return the loads of every distinct layer, one mapping per kind of device in the pool, in pipeline order.
 
         Parameters
         ----------
         config : Config
             The configuration.
+        light : bool
+            Whether to leave out what happens between replicas: a lower bound, quick on large clusters.
 
         Returns
         -------
         list of dict
             ``(row, recompute) -> StageLoad`` of that one layer.
         """
-        mesh = config.mesh
-        spread = mesh.pipeline if config.layout == "data" else 0
-        key = (mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch, config.shard, config.shard_degree, spread)
+        key = _key(config, light)
         if key not in self._rows:
             self._rows[key] = [
-                analytic.row_loads(self.problem, config.strategy, tuple(int(i) for i in devices), mesh.micro_batch)
+                analytic.row_loads(self.problem, config.strategy, _ids(devices), config.mesh.micro_batch, inside_only=light)
                 for devices in self._samples(config)
             ]
         return self._rows[key]
 
+    def digests(self, config: Config, *, light: bool) -> list[Digest]:
+        """Return `rows` as arrays."""
+        key = _key(config, light)
+        if key not in self._digests:
+            kinds = self.rows(config, light=light)
+            self._digests[key] = [_digest(self.chain, rows, self.words(kinds[0])) for rows in kinds]
+        return self._digests[key]
+
+    def in_flight(self, config: Config, n_microbatches: int) -> NDArray[np.float64]:
+        """Return the micro-batches each rank holds at most, counted in whole ranks; shape (n_ranks,), float64."""
+        key = (
+            config.schedule,
+            config.mesh.pipeline,
+            config.chunks,
+            min(n_microbatches, 4 * config.mesh.pipeline * config.chunks),
+        )
+        if key not in self._in_flight:
+            schedule = schedules.load(config.schedule)
+            self._in_flight[key] = schedule.in_flight(config.mesh.pipeline, config.chunks, n_microbatches) / config.chunks
+        return self._in_flight[key]
+
     def _samples(self, config: Config) -> list[NDArray[np.int64]]:
         """Return the devices of one rank of every kind of device."""
         if config.layout == "data":
-            return self.pool.ranks(config)[:1]
+            return [self.pool.rank(config, 0)]
         size = config.mesh.rank_size
         return [devices[:size] for devices in self.pool.devices if len(devices) >= size]
 
     def kind_of_rank(self, config: Config) -> list[int]:
         """Return, for every pipeline rank, the index of its kind of device into what `rows` returns."""
-        if config.layout == "data":
+        if config.layout == "data" or len(self.pool.devices) == 1:
             return [0] * config.mesh.pipeline
         size = config.mesh.rank_size
         counts = [len(devices) // size for devices in self.pool.devices if len(devices) >= size]
@@ -138,7 +222,13 @@ class Costs:
         """Return the memory of a device of every pipeline rank."""
         cluster = self.problem.cluster
         assert cluster is not None
-        return [cluster.device(int(devices[0])).memory_bytes for devices in self.pool.ranks(config)]
+        size = config.mesh.rank_size
+        per_kind = [
+            cluster.device(int(devices[0])).memory_bytes
+            for devices in self.pool.devices
+            if config.layout == "data" or len(devices) >= size
+        ]
+        return [per_kind[kind] for kind in self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything."""
@@ -147,18 +237,19 @@ class Costs:
         return tuple(word for word in self.recompute if (word != "selective" or useful) and (row, word) in rows)
 
     def quick_bound(self, mesh: Mesh, n_microbatches: int) -> float:
-        """Return a bound on the step of every configuration of a mesh: the work of its slowest rank, shared evenly."""
-        rows = self.rows(Config(mesh, 1, 0, "1f1b", 1, "pipeline"))
-        chain = self.chain
-        words = [self.words(kind)[0] for kind in rows]
-        work = []
-        for kind, word in zip(rows, words, strict=True):
-            pinned = sum(_work(kind[i, "none"]) for i in (*chain.prefix, *chain.suffix))
-            work.append(pinned + sum(_work(kind[row, word]) for row in chain.rows))
-        kinds = self.kind_of_rank(Config(mesh, 1, 0, "1f1b", 1, "pipeline"))
-        return n_microbatches / sum(1.0 / work[kind] for kind in kinds)
+        """Return a bound on the step of every configuration of a mesh from compute alone: the work of all ranks, shared evenly."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        config = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
+        rates = 0.0
+        for devices in self.pool.devices:
+            device = cluster.device(int(devices[0]))
+            seconds = analytic.compute_seconds(self.problem, config.strategy, mesh.micro_batch, device)
+            n_ranks = min(len(devices) // mesh.rank_size, mesh.pipeline)
+            rates += n_ranks / sum(seconds[row] for row in (*self.chain.prefix, *self.chain.rows, *self.chain.suffix))
+        return n_microbatches / rates
 
-    def bound(self, config: Config, n_microbatches: int, limit_seconds: float) -> float:
+    def bound(self, config: Config, n_microbatches: int, limit_seconds: float, *, light: bool = False) -> float:
         """Return a proven lower bound on the simulated step of a configuration, over all splits and recomputations.
 
         Parameters
@@ -169,6 +260,8 @@ class Costs:
             Micro-batches of a step.
         limit_seconds : float
             Above this the answer may be inf.
+        light : bool
+            Whether to leave out what happens between replicas: a lower bound, quick on large clusters.
 
         Returns
         -------
@@ -176,8 +269,8 @@ class Costs:
             Seconds; inf when no split fits the memory.
         """
         if config.chunks > 1:
-            return self._spread_bound(config, n_microbatches)
-        ranks, n_layers, after = self.pipeline_ranks(config, n_microbatches)
+            return self._spread_bound(config, n_microbatches, light)
+        ranks, n_layers, after = self.pipeline_ranks(config, n_microbatches, light=light)
         return after + pipeline_split.bound(
             ranks,
             n_layers,
@@ -187,108 +280,87 @@ class Costs:
             limit_seconds=limit_seconds,
         )
 
-    def pipeline_ranks(self, config: Config, n_microbatches: int) -> tuple[pipeline_split.PipelineRanks, float, float]:
+    def pipeline_ranks(
+        self, config: Config, n_microbatches: int, *, light: bool = False
+    ) -> tuple[pipeline_split.PipelineRanks, float, float]:
         """Return a configuration as ranks of equal layers, how many layers those are, and seconds pinned after the step.
 
         Where layers are of several kinds, each is counted as the number of main layers it needs at least in every resource.
         """
-        kinds = self.rows(config)
-        chain, p = self.chain, config.mesh.pipeline
-        of_rank = self.kind_of_rank(config)
-        in_flight = schedules.load(config.schedule).in_flight(p, config.chunks, n_microbatches) / config.chunks
-        words = self.words(kinds[0])
-        split_backward = config.schedule.startswith("zb")
-        columns: dict[str, list[object]] = {name: [] for name in pipeline_split.PipelineRanks.__dataclass_fields__}
-        memory = self.memory_bytes(config)
-        for rank in range(p):
-            rows = kinds[of_rank[rank]]
-            main = [rows[chain.main_row, word] for word in words]
-            pinned = [rows[i, "none"] for i in (*(chain.prefix if rank == 0 else ()), *(chain.suffix if rank == p - 1 else ()))]
-            fixed_bytes = sum(load.static_bytes + float(in_flight[rank]) * load.activation_bytes for load in pinned)
-            columns["work_seconds"].append([_work(load) for load in main])
-            columns["layer_bytes"].append([load.static_bytes + float(in_flight[rank]) * load.activation_bytes for load in main])
-            columns["forward_seconds"].append(main[0].forward_total_seconds)
-            back = main[0].backward_total_seconds - (main[0].backward_weight_seconds if split_backward else 0.0)
-            columns["backward_seconds"].append(min(back, *(_returns(load, split_backward) for load in main)))
-            columns["fixed_work_seconds"].append(sum(_work(load) for load in pinned))
-            columns["fixed_forward_seconds"].append(sum(load.forward_total_seconds for load in pinned))
-            columns["budget_bytes"].append(memory[rank] - main[0].reserved_bytes - fixed_bytes)
-            columns["in_flight"].append(float(in_flight[rank]))
-            columns["after_seconds"].append(_after(main[0]))
-        ranks = pipeline_split.PipelineRanks(**{name: np.asarray(values, np.float64) for name, values in columns.items()})
-        once = sum(_after(kinds[of_rank[0]][i, "none"]) for i in (*chain.prefix, *(chain.suffix if p == 1 else ())))
-        return ranks, self._comparable(kinds, words), once
+        digests = self.digests(config, light=light)
+        p = config.mesh.pipeline
+        main = self.chain.rows.index(self.chain.main_row)
+        of_rank = np.array(self.kind_of_rank(config))
+        in_flight = self.in_flight(config, n_microbatches)
+        back = "input_seconds" if config.schedule.startswith("zb") else "backward_seconds"
+        static = np.array([digest.static_bytes[main] for digest in digests])[of_rank]
+        kept = np.array([digest.activation_bytes[main] for digest in digests])[of_rank]
+        fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
+        budget = np.array(self.memory_bytes(config)) - np.array([digest.reserved_bytes for digest in digests])[of_rank]
+        for rank, pinned in ((0, digests[of_rank[0]].prefix), (p - 1, digests[of_rank[-1]].suffix)):
+            forward, backward, _, fixed_static, _, fixed_kept = pinned
+            fixed_work[rank] += forward + backward
+            fixed_forward[rank] += forward
+            budget[rank] -= fixed_static + in_flight[rank] * fixed_kept
+        ranks = pipeline_split.PipelineRanks(
+            work_seconds=np.array([digest.work_seconds[main] for digest in digests])[of_rank],
+            layer_bytes=static[:, None] + in_flight[:, None] * kept,
+            forward_seconds=np.array([digest.forward_seconds[main] for digest in digests])[of_rank],
+            backward_seconds=np.array([getattr(digest, back)[main] for digest in digests])[of_rank],
+            fixed_work_seconds=fixed_work,
+            fixed_forward_seconds=fixed_forward,
+            budget_bytes=budget,
+            in_flight=in_flight,
+            after_seconds=np.array([digest.after_seconds[main] for digest in digests])[of_rank],
+        )
+        after = digests[of_rank[0]].prefix[4] + (digests[of_rank[0]].suffix[4] if p == 1 else 0.0)
+        return ranks, self._comparable(digests, main), after
 
-    def _comparable(self, kinds: list[RowLoads], words: tuple[str, ...]) -> float:
+    def _comparable(self, digests: list[Digest], main: int) -> float:
         """Return the number of main layers that the chain's layers need at least, in every resource and on every device."""
-        chain = self.chain
-        if chain.equal:
-            return float(len(chain.layers))
-        ratios: dict[int, float] = {}
-        for row in set(chain.rows):
-            ratio = math.inf
-            for rows in kinds:
-                for word in words:
-                    ours, main = rows[row, word], rows[chain.main_row, word]
-                    for mine, other in (
-                        (_work(ours), _work(main)),
-                        (ours.forward_total_seconds, main.forward_total_seconds),
-                        (_returns(ours, True), _returns(main, True)),
-                        (ours.static_bytes, main.static_bytes),
-                        (ours.activation_bytes, main.activation_bytes),
-                        (_after(ours), _after(main)),
-                    ):
-                        ratio = min(ratio, mine / other) if other > 0 else ratio
-            ratios[row] = 1.0 if row == chain.main_row else ratio
-        return sum(ratios[row] for row in chain.rows)
+        if self.chain.equal:
+            return float(len(self.chain.layers))
+        ratio = np.full(len(self.chain.layers), math.inf)
+        for digest in digests:
+            for name in Digest.__dataclass_fields__:
+                values = getattr(digest, name)
+                if isinstance(values, np.ndarray):
+                    flat = values.reshape(len(ratio), -1)
+                    with_value = flat[main] > 0
+                    if with_value.any():
+                        ratio = np.minimum(ratio, (flat[:, with_value] / flat[main, with_value]).min(axis=1))
+        return float(ratio.sum())
 
-    def _spread_bound(self, config: Config, n_microbatches: int) -> float:
+    def _spread_bound(self, config: Config, n_microbatches: int, light: bool) -> float:
         """Return the bound for virtual stages, whose layers `spread` puts in one way: only what they recompute is open.
 
-        A rank works for all micro-batches between the first arrival at its first stage and the last return from it.
+        A rank works for all micro-batches between the first arrival at its first stage and the last return from it; every byte
+        over its memory costs at least the best price of any layer.
         """
         p = config.mesh.pipeline
-        schedule = schedules.load(config.schedule)
-        rank_of_stage = schedule.placement(p, config.chunks)
-        in_flight = schedule.in_flight(p, config.chunks, n_microbatches) / config.chunks
-        kinds, of_rank, memory = self.rows(config), self.kind_of_rank(config), self.memory_bytes(config)
-        _, rows = self.stages(spread(len(self.chain.layers), p, config.chunks))
-        step, before = 0.0, 0.0
+        digests = self.digests(config, light=light)
+        rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
+        in_flight = self.in_flight(config, n_microbatches)
+        of_rank, memory = self.kind_of_rank(config), self.memory_bytes(config)
+        counts = spread(len(self.chain.layers), p, config.chunks)
+        ends = np.concatenate(([0], np.cumsum(counts)))
+        split_backward = config.schedule.startswith("zb")
+        step = before = 0.0
+        sums = [_stage_sums(digest, ends, split_backward) for digest in digests]
         for rank in range(p):
-            loads = kinds[of_rank[rank]]
-            own = [row for stage in range(len(rows)) if rank_of_stage[stage] == rank for row in rows[stage]]
+            digest, (work, static, kept, least, returns, after) = digests[of_rank[rank]], sums[of_rank[rank]]
+            own = rank_of_stage == rank
+            held = static[own].sum() + in_flight[rank] * kept[own].sum()
+            excess = held + digest.reserved_bytes - memory[rank]
+            seconds = work[own].sum()
+            if excess > 0:
+                if excess > in_flight[rank] * (kept[own].sum() - least[own].sum()):
+                    return math.inf
+                seconds += excess * digest.price_seconds_per_byte / in_flight[rank]
             # the first rank's last backward ends the pipeline: its own end of step follows
-            after = sum(_after(loads[row, "none"]) for row in own) if rank == 0 else 0.0
-            work = self._least_work(loads, own, float(in_flight[rank]), memory[rank])
-            step = max(step, before + n_microbatches * work + after)
-            for row in rows[rank]:
-                before += loads[row, "none"].forward_total_seconds
-                before += 0.0 if config.schedule.startswith("zb") else _returns(loads[row, "none"], False)
-        return step
-
-    def _least_work(self, loads: RowLoads, rows: list[int], in_flight: float, memory_bytes: float) -> float:
-        """Return the least seconds a rank works for one micro-batch when as little as possible is recomputed, in real shares.
-
-        Every byte over the memory costs at least the best ratio of seconds recomputed to bytes saved of any layer.
-        """
-        words = self.words(loads)
-        plain = [loads[row, words[0] if row in self.chain.rows else "none"] for row in rows]
-        held = sum(load.static_bytes + in_flight * load.activation_bytes for load in plain)
-        excess = held + max(load.reserved_bytes for load in plain) - memory_bytes
-        work = sum(_work(load) for load in plain)
-        if excess <= 0:
-            return work
-        saved, cheapest = 0.0, math.inf
-        for row, load in zip(rows, plain, strict=True):
-            if row not in self.chain.rows:
-                continue
-            others = [loads[row, word] for word in words[1:]]
-            saved += in_flight * max((load.activation_bytes - other.activation_bytes for other in others), default=0.0)
-            for other in others:
-                if other.activation_bytes < load.activation_bytes:
-                    price = (_work(other) - _work(load)) / (in_flight * (load.activation_bytes - other.activation_bytes))
-                    cheapest = min(cheapest, price)
-        return work + excess * max(cheapest, 0.0) if excess <= saved else math.inf
+            step = max(step, before + n_microbatches * seconds + (after[own].sum() if rank == 0 else 0.0))
+            before += returns[rank]
+        return float(step)
 
     def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return the layers of each stage and the row of each of them, for a number of layers per stage."""
@@ -304,6 +376,53 @@ class Costs:
                 own = own + chain.suffix
             ops.append(own)
         return ops, [tuple(row_of[i] for i in stage) for stage in ops]
+
+
+def _stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) -> tuple[NDArray[np.float64], ...]:
+    """Return, per stage: work, static bytes, activations kept, the least of them, what delays earlier ranks, and the end of step."""
+
+    def summed(values: NDArray[np.float64], first: float, last: float) -> NDArray[np.float64]:
+        total = np.concatenate(([0.0], np.cumsum(values)))
+        sums = total[ends[1:]] - total[ends[:-1]]
+        sums[0] += first
+        sums[-1] += last
+        return sums
+
+    first, last = digest.prefix, digest.suffix
+    back = 0.0 if split_backward else 1.0
+    return (
+        summed(digest.work_seconds[:, 0], first[0] + first[1], last[0] + last[1]),
+        summed(digest.static_bytes, first[3], last[3]),
+        summed(digest.activation_bytes[:, 0], first[5], last[5]),
+        summed(digest.activation_bytes.min(axis=1), first[5], last[5]),
+        summed(digest.forward_seconds + back * digest.backward_seconds, first[0] + back * first[1], last[0] + back * last[1]),
+        summed(digest.after_seconds, first[4], last[4]),
+    )
+
+
+def _key(config: Config, light: bool) -> tuple[object, ...]:
+    """Return what the loads of a configuration depend on."""
+    mesh = config.mesh
+    stride = mesh.pipeline if config.layout == "data" else 0
+    return (
+        mesh.data,
+        mesh.context,
+        mesh.tensor,
+        mesh.expert,
+        mesh.micro_batch,
+        config.shard,
+        config.shard_degree,
+        stride,
+        light,
+    )
+
+
+def _ids(devices: NDArray[np.int64]) -> range | tuple[int, ...]:
+    """Return neighbouring ids as a `range`, which is recognised again at once, any others as a tuple."""
+    first, last = int(devices[0]), int(devices[-1])
+    if last - first == len(devices) - 1 and np.array_equal(devices, np.arange(first, last + 1)):
+        return range(first, last + 1)
+    return tuple(devices.tolist())
 
 
 def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
@@ -322,17 +441,3 @@ def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
 def _work(load: StageLoad) -> float:
     """Return the seconds one layer keeps its device busy for one micro-batch."""
     return load.forward_total_seconds + load.backward_total_seconds
-
-
-def _returns(load: StageLoad, split_backward: bool) -> float:
-    """Return the part of the backward pass that the previous stage waits for, at least."""
-    weight = load.backward_weight_seconds if split_backward else 0.0
-    return load.backward_total_seconds - load.recompute_seconds - weight
-
-
-def _after(load: StageLoad) -> float:
-    """Return what must follow the last backward pass: the optimizer, and gathering what it updated.
-
-    The reduction is left out: how much of it hides depends on the layers before it.
-    """
-    return load.gather_seconds + load.optimizer_seconds

@@ -118,7 +118,7 @@ def _recompute_of_ranks(
 ) -> list[tuple[str, ...]] | None:
     """Choose what each layer of each stage recomputes so that every rank fits its memory; None when one cannot."""
     p = config.mesh.pipeline
-    in_flight = schedules.load(config.schedule).in_flight(p, config.chunks, n_microbatches) / config.chunks
+    in_flight = costs.in_flight(config, n_microbatches)
     kinds, of_rank, memory = costs.rows(config), costs.kind_of_rank(config), costs.memory_bytes(config)
     words: list[tuple[str, ...]] = [()] * len(rows)
     for rank in range(p):
@@ -183,10 +183,10 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int) -> float:
     """
     chain, p = costs.chain, config.mesh.pipeline
     counts = spread(len(chain.layers), p, config.chunks)
-    in_flight = schedules.load(config.schedule).in_flight(p, config.chunks, n_microbatches) / config.chunks
+    in_flight = costs.in_flight(config, n_microbatches)
     rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
     _, rows = costs.stages(counts)
-    kinds, of_rank, memory = costs.rows(config), costs.kind_of_rank(config), costs.memory_bytes(config)
+    kinds, of_rank, memory = costs.rows(config, light=True), costs.kind_of_rank(config), costs.memory_bytes(config)
     pinned = {*chain.prefix, *chain.suffix}
     worst = -math.inf
     for rank in range(p):

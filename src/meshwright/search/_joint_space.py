@@ -80,13 +80,19 @@ class Pool:
         """How many ranks of equal devices the pool holds."""
         return sum(len(devices) // rank_size for devices in self.devices)
 
+    def rank(self, config: Config, i: int) -> NDArray[np.int64]:
+        """Return the devices of pipeline rank `i` where the layout is ``data``, in mesh order."""
+        mesh = config.mesh
+        width = mesh.context * mesh.tensor
+        block = self.devices[0][: mesh.pipeline * mesh.rank_size].reshape(mesh.data, mesh.pipeline, width)
+        return np.ascontiguousarray(block[:, i].ravel())
+
     def ranks(self, config: Config) -> list[NDArray[np.int64]]:
         """Return the devices of each pipeline rank, in mesh order: data x context x tensor, tensor fastest."""
         mesh = config.mesh
         size = mesh.rank_size
         if config.layout == "data":
-            block = self.devices[0][: mesh.pipeline * size].reshape(mesh.data, mesh.pipeline, mesh.context * mesh.tensor)
-            return [np.ascontiguousarray(block[:, rank].ravel()) for rank in range(mesh.pipeline)]
+            return [self.rank(config, i) for i in range(mesh.pipeline)]
         ranks = [devices[i * size : (i + 1) * size] for devices in self.devices for i in range(len(devices) // size)]
         return ranks[: mesh.pipeline]
 

@@ -85,9 +85,7 @@ def baselines(question: PaseQuestion) -> dict[str, float]:
     return costs
 
 
-def certificate(
-    question: PaseQuestion, tables: PaseTables, found: Budgeted, memory_bytes: float | None
-) -> dict[str, Any]:
+def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, memory_bytes: float | None) -> dict[str, Any]:
     """Return the certificate: the question, the splits, their cost, the bound, and the messages that prove it.
 
     Parameters

@@ -67,7 +67,9 @@ def check_certificate(entry: Any, where: str) -> Verdict:
     if used > budget * (1 + 1e-9):
         return Verdict(False, math.nan, math.nan, f"the splits hold {used!r} bytes on a device, more than {budget!r}")
     if multiplier < 0 or (multiplier > 0 and math.isinf(budget)):
-        return Verdict(False, math.nan, math.nan, f"the multiplier is {multiplier!r}; it prices memory, of which there is no limit")
+        return Verdict(
+            False, math.nan, math.nan, f"the multiplier is {multiplier!r}; it prices memory, of which there is no limit"
+        )
     if multiplier == 0:
         return check(costs.problem, labels, to_source, to_target, claimed_value=value, claimed_bound_value=bound)
     p = costs.problem

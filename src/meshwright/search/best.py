@@ -147,7 +147,7 @@ class Search:
         self.costs: list[Costs] = []
         self.found: list[Found] = []
         self.refused: dict[str, int] = {}
-        self.closest: tuple[float, Config] | None = None
+        self.too_large: list[tuple[int, Config]] = []
         self.n_evaluations = 0
         self.open_bound = math.inf
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
@@ -190,7 +190,11 @@ class Search:
                 self.open_bound = min(self.open_bound, bound)
                 break
             costs = self.costs[pool]
-            if isinstance(item, Config):
+            if isinstance(item, Config) and level == 2:
+                full = costs.bound(item, self._n_microbatches(item.mesh), min(self.best_seconds, 1e9))
+                if math.isfinite(full):
+                    heapq.heappush(self.heap, (max(bound, full), 3, pool, (item,)))
+            elif isinstance(item, Config):
                 self._evaluate(costs, item, bound)
             elif level == 0:
                 quick = costs.quick_bound(item, self._n_microbatches(item))
@@ -206,13 +210,11 @@ class Search:
         n_microbatches = self._n_microbatches(mesh)
         limit = min(self.best_seconds, 1e9)
         for config in _configs(mesh, costs, n_microbatches, self.params):
-            bound = costs.bound(config, n_microbatches, limit)
+            bound = costs.bound(config, n_microbatches, limit, light=True)
             if math.isfinite(bound):
                 heapq.heappush(self.heap, (bound, 2, pool, (config,)))
             elif not self.found:
-                missing = plans.missing_bytes(costs, config, n_microbatches)
-                if missing > 0 and (self.closest is None or (missing, config) < self.closest):
-                    self.closest = (missing, config)
+                self.too_large.append((pool, config))
 
     def _evaluate(self, costs: Costs, config: Config, bound: float) -> None:
         """Build the plan of a configuration and play it."""
@@ -282,11 +284,16 @@ class Search:
         )
 
     def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
-        if self.closest is None:
+        """Say which configuration misses the least memory, and by how much."""
+        closest: tuple[float, Config] | None = None
+        for pool, config in self.too_large:
+            missing = plans.missing_bytes(self.costs[pool], config, self._n_microbatches(config.mesh))
+            if missing > 0 and (closest is None or (missing, config) < closest):
+                closest = (missing, config)
+        if closest is None:
             reasons = "; ".join(sorted(self.refused)) or "no combination of degrees divides the batch and the devices"
             raise InputError(f"search best: no plan is legal for {self.problem.reading.name} with these options: {reasons}")
-        missing, config = self.closest
-        return Answer(None, missing_bytes=missing, nearest=_describe(config), notes=notes, extra=extra)
+        return Answer(None, missing_bytes=closest[0], nearest=_describe(closest[1]), notes=notes, extra=extra)
 
 
 def _degrees(problem: Problem, params: Params, pool: Pool) -> dict[str, tuple[int, ...]]:
@@ -317,7 +324,9 @@ def _configs(mesh: Mesh, costs: Costs, n_microbatches: int, params: Params) -> l
     for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules):
         for shard in shards:
             for layout in layouts:
-                for degree in limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,):
+                for degree in (
+                    limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,)
+                ):
                     configs.append(Config(mesh, shard, degree, schedule, chunks, layout))
     return configs
 
