@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Ranks", "capacities", "least_step"]
+__all__ = ["Chain", "Ranks", "capacities", "least_bottleneck", "least_extra", "least_step"]
 
 
 class Ranks(NamedTuple):
@@ -133,4 +133,84 @@ def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_sec
             high = middle
         else:
             low = middle
+    return low
+
+
+class Chain(NamedTuple):
+    """Layers of several kinds as running sums, and the ranks they are cut for."""
+
+    step: np.ndarray  # (n_layers + 1,): seconds of a whole step
+    hidden: np.ndarray  # (n_layers + 1,): forward of one micro-batch, which hides `lead` times
+    static: np.ndarray  # (n_layers + 1,): static bytes
+    kept: np.ndarray  # (n_layers + 1,): activations of one micro-batch
+    fixed: np.ndarray  # (n_ranks,): seconds of a step of what is pinned to the rank
+    budget: np.ndarray  # (n_ranks,): memory left for layers
+    in_flight: np.ndarray  # (n_ranks,)
+    lead: np.ndarray  # (n_ranks,)
+    saved: np.ndarray  # (n_ranks, 2): most that one layer gives up of `kept` by either way to recompute, weaker first
+    extra: np.ndarray  # (n_ranks, 2): seconds of a step that this costs at least
+
+
+@njit(cache=True)
+def least_extra(excess, n_layers, saved, extra):
+    """Least seconds of recomputation, in whole layers, that free `excess` bytes; inf when all layers together do not."""
+    best = np.inf
+    for n_strong in range(n_layers + 1):
+        rest = excess - n_strong * saved[1]
+        n_weak = 0
+        if rest > 0.0:
+            if saved[0] <= 0.0:
+                continue
+            n_weak = int(np.ceil(rest / saved[0] - 1e-9))
+        if n_strong + n_weak <= n_layers:
+            best = min(best, n_strong * extra[1] + n_weak * extra[0])
+    return best
+
+
+@njit(cache=True)
+def _seconds(chain, rank, first, last):
+    """Least seconds of a step that a rank needs when it takes layers first..last-1; inf when they do not fit."""
+    held = chain.static[last] - chain.static[first]
+    excess = held + chain.in_flight[rank] * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
+    seconds = chain.step[last] - chain.step[first] + chain.fixed[rank]
+    seconds -= chain.lead[rank] * (chain.hidden[last] - chain.hidden[first])
+    if excess <= 0.0:
+        return seconds
+    return seconds + least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
+
+
+@njit(cache=True)
+def _cut(chain, limit, ends):
+    """Give every rank, in order, as many layers as stay within the limit; return whether all layers found a place."""
+    n_layers = chain.step.shape[0] - 1
+    first = 0
+    for rank in range(chain.fixed.shape[0]):
+        last = first
+        while last < n_layers and _seconds(chain, rank, first, last + 1) <= limit:
+            last += 1
+        if last == first and _seconds(chain, rank, first, first) > limit:
+            return False
+        ends[rank] = last
+        first = last
+    return first == n_layers
+
+
+@njit(cache=True)
+def least_bottleneck(chain, ends):
+    """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits.
+
+    The cost of an interval grows with the interval, so giving each rank as much as it can take is optimal for a limit.
+    """
+    # an upper limit that even the dearest recomputation stays below
+    high = chain.step[-1] + chain.fixed.max() + (chain.step.shape[0] - 1) * chain.extra.max()
+    if not _cut(chain, high, ends):
+        return np.inf
+    low = 0.0
+    while high - low > 1e-7 * high:
+        middle = 0.5 * (low + high)
+        if _cut(chain, middle, ends):
+            high = middle
+        else:
+            low = middle
+    _cut(chain, high, ends)
     return low

@@ -87,8 +87,8 @@ class Digest:
         static bytes; seconds that follow the last backward pass, once a step.
     prefix, suffix : tuple of float
         The same five sums of what is pinned to the ends, then its activations: forward, backward, input, static, after, activation.
-    price_seconds_per_byte : float
-        Least seconds of recomputation per byte of activations saved, of any layer.
+    saved_bytes, extra_seconds : ndarray, shape (2,), float64
+        Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
     reserved_bytes : float
         What the process cannot use.
     """
@@ -102,7 +102,8 @@ class Digest:
     after_seconds: NDArray[np.float64]
     prefix: tuple[float, ...]
     suffix: tuple[float, ...]
-    price_seconds_per_byte: float
+    saved_bytes: NDArray[np.float64]
+    extra_seconds: NDArray[np.float64]
     reserved_bytes: float
 
 
@@ -111,20 +112,36 @@ def _digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     distinct = sorted(set(chain.rows))
     place = {row: i for i, row in enumerate(distinct)}
     order = np.array([place[row] for row in chain.rows])
-    columns = np.array([_five(rows[row, words[0]]) for row in distinct])[order]
+    columns = np.array([_five(rows[row, words[0]]) for row in distinct])
+    # a reduction starts with the last backward pass at the earliest: what it lasts longer than that pass is exposed
+    longest = np.array([max(rows[row, word].backward_total_seconds for word in words) for row in distinct])
+    columns[:, 4] += np.maximum(0.0, np.array([rows[row, words[0]].reduce_seconds for row in distinct]) - longest)
+    columns = columns[order]
     work = np.array([[_work(rows[row, word]) for word in words] for row in distinct])
     kept = np.array([[rows[row, word].activation_bytes for word in words] for row in distinct])
     saved, extra = kept[:, :1] - kept[:, 1:], work[:, 1:] - work[:, :1]
-    prices = np.divide(extra, saved, out=np.full_like(extra, math.inf), where=saved > 0)
+    ways = np.zeros((2, 2))
+    ways[:, 2 - saved.shape[1] :] = saved.max(axis=0), np.maximum(extra.min(axis=0), 0.0)
     return Digest(
         work[order],
         kept[order],
         *columns.T[:5],
-        tuple(sum(column) for column in zip(*(_five(rows[i, "none"]) for i in chain.prefix), strict=True)) or (0.0,) * 6,
-        tuple(sum(column) for column in zip(*(_five(rows[i, "none"]) for i in chain.suffix), strict=True)) or (0.0,) * 6,
-        max(float(prices.min(initial=math.inf)), 0.0),
+        _pinned(rows, chain.prefix),
+        _pinned(rows, chain.suffix),
+        ways[0],
+        ways[1],
         max(load.reserved_bytes for load in rows.values()),
     )
+
+
+def _pinned(rows: RowLoads, ops: tuple[int, ...]) -> tuple[float, ...]:
+    """Return the sums of `_five` over pinned layers; a backward pass longer than its reduction hides some of other layers'."""
+    sums = [0.0] * 6
+    for i in ops:
+        load = rows[i, "none"]
+        sums = [total + value for total, value in zip(sums, _five(load), strict=True)]
+        sums[4] -= max(0.0, load.backward_total_seconds - load.reduce_seconds)
+    return tuple(sums)
 
 
 def _five(load: StageLoad) -> tuple[float, ...]:
@@ -271,7 +288,7 @@ class Costs:
         if config.chunks > 1:
             return self._spread_bound(config, n_microbatches, light)
         ranks, n_layers, after = self.pipeline_ranks(config, n_microbatches, light=light)
-        return after + pipeline_split.bound(
+        bound = after + pipeline_split.bound(
             ranks,
             n_layers,
             n_microbatches,
@@ -279,6 +296,48 @@ class Costs:
             whole=self.chain.equal,
             limit_seconds=limit_seconds,
         )
+        if not math.isfinite(bound):
+            return bound
+        for chain, offset in self.unequal_chains(config, n_microbatches, light=light):
+            bound = max(bound, offset + pipeline_split.bottleneck(chain)[0])
+        return bound
+
+    def unequal_chains(
+        self, config: Config, n_microbatches: int, *, light: bool = False
+    ) -> list[tuple[pipeline_split.UnequalChain, float]]:
+        """Return a configuration as chains whose busiest rank, plus an offset, bounds the step; the first for any schedule.
+
+        A rank works for all micro-batches and then ends the step; under 1F1B, the round trip of the first micro-batch precedes
+        all but the first of its backward passes, and hides as many forward passes as are in flight. Where devices are of several
+        kinds, every layer is counted as on the kind on which it takes least.
+        """
+        digests = self.digests(config, light=light)
+        ranks, _, _ = self.pipeline_ranks(config, n_microbatches, light=light)
+        work = np.min([digest.work_seconds[:, 0] for digest in digests], axis=0)
+        forward = np.min([digest.forward_seconds for digest in digests], axis=0)
+        after = np.min([digest.after_seconds for digest in digests], axis=0)
+        kinds = [digests[kind] for kind in self.kind_of_rank(config)]
+        extra = np.array([digest.extra_seconds for digest in kinds])
+
+        def chain(n_times: float, ends: float, lead: NDArray[np.float64]) -> pipeline_split.UnequalChain:
+            return pipeline_split.UnequalChain(
+                step_seconds=n_times * work + ends * after,
+                hidden_seconds=forward,
+                static_bytes=digests[0].static_bytes,
+                activation_bytes=digests[0].activation_bytes[:, 0],
+                fixed_seconds=n_times * ranks.fixed_work_seconds - lead * ranks.fixed_forward_seconds,
+                budget_bytes=ranks.budget_bytes,
+                in_flight=ranks.in_flight,
+                lead=lead,
+                saved_bytes=np.array([digest.saved_bytes for digest in kinds]),
+                extra_seconds=n_times * extra,
+            )
+
+        chains = [(chain(n_microbatches, 1.0, np.zeros(len(kinds))), 0.0)]
+        if config.schedule == "1f1b":
+            trip = float(work.sum() + ranks.fixed_work_seconds.sum())
+            chains.append((chain(n_microbatches - 1.0, 0.0, ranks.in_flight - 1.0), trip))
+        return chains
 
     def pipeline_ranks(
         self, config: Config, n_microbatches: int, *, light: bool = False
@@ -324,7 +383,11 @@ class Costs:
         for digest in digests:
             for name in Digest.__dataclass_fields__:
                 values = getattr(digest, name)
-                if isinstance(values, np.ndarray):
+                if (
+                    isinstance(values, np.ndarray)
+                    and len(values) == len(ratio)
+                    and name not in ("saved_bytes", "extra_seconds")
+                ):
                     flat = values.reshape(len(ratio), -1)
                     with_value = flat[main] > 0
                     if with_value.any():
@@ -348,15 +411,15 @@ class Costs:
         step = before = 0.0
         sums = [_stage_sums(digest, ends, split_backward) for digest in digests]
         for rank in range(p):
-            digest, (work, static, kept, least, returns, after) = digests[of_rank[rank]], sums[of_rank[rank]]
+            digest, (work, static, kept, returns, after) = digests[of_rank[rank]], sums[of_rank[rank]]
             own = rank_of_stage == rank
             held = static[own].sum() + in_flight[rank] * kept[own].sum()
             excess = held + digest.reserved_bytes - memory[rank]
             seconds = work[own].sum()
             if excess > 0:
-                if excess > in_flight[rank] * (kept[own].sum() - least[own].sum()):
-                    return math.inf
-                seconds += excess * digest.price_seconds_per_byte / in_flight[rank]
+                n_layers = int(sum(count for stage, count in enumerate(counts) if own[stage]))
+                saved = in_flight[rank] * digest.saved_bytes
+                seconds += pipeline_split.least_extra(excess, n_layers, saved, digest.extra_seconds)
             # the first rank's last backward ends the pipeline: its own end of step follows
             step = max(step, before + n_microbatches * seconds + (after[own].sum() if rank == 0 else 0.0))
             before += returns[rank]
@@ -379,7 +442,7 @@ class Costs:
 
 
 def _stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) -> tuple[NDArray[np.float64], ...]:
-    """Return, per stage: work, static bytes, activations kept, the least of them, what delays earlier ranks, and the end of step."""
+    """Return, per stage: work, static bytes, activations kept, what delays earlier ranks, and the end of step."""
 
     def summed(values: NDArray[np.float64], first: float, last: float) -> NDArray[np.float64]:
         total = np.concatenate(([0.0], np.cumsum(values)))
@@ -394,7 +457,6 @@ def _stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) -
         summed(digest.work_seconds[:, 0], first[0] + first[1], last[0] + last[1]),
         summed(digest.static_bytes, first[3], last[3]),
         summed(digest.activation_bytes[:, 0], first[5], last[5]),
-        summed(digest.activation_bytes.min(axis=1), first[5], last[5]),
         summed(digest.forward_seconds + back * digest.backward_seconds, first[0] + back * first[1], last[0] + back * last[1]),
         summed(digest.after_seconds, first[4], last[4]),
     )

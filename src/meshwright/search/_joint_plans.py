@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
 from meshwright.search._joint_costs import Costs, RowLoads, spread
@@ -38,35 +36,27 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     p, v, n = config.mesh.pipeline, config.chunks, len(costs.chain.layers)
     if v > 1:
         return spread(n, p, v)
-    ranks, n_comparable, after = costs.pipeline_ranks(config, n_microbatches)
+    if not costs.chain.equal:
+        seconds, cut = pipeline_split.bottleneck(costs.unequal_chains(config, n_microbatches)[-1][0])
+        return _without_gaps([int(count) for count in cut]) if math.isfinite(seconds) else None
+    ranks, _, after = costs.pipeline_ranks(config, n_microbatches)
     found = pipeline_split.split(
         ranks,
-        n if costs.chain.equal else math.ceil(n_comparable),
+        n,
         n_microbatches,
         split_backward=config.schedule.startswith("zb"),
         step_seconds=max(bound_seconds - after, 0.0),
     )
-    if found is None:
-        return None
-    if costs.chain.equal:
-        return tuple(int(count) for count in found)
-    return _by_weight(costs, config, found)
+    return None if found is None else tuple(int(count) for count in found)
 
 
-def _by_weight(costs: Costs, config: Config, shares: np.ndarray) -> tuple[int, ...]:
-    """Cut a chain of unequal layers where its work passes the given shares."""
-    rows = costs.rows(config)[0]
-    work = np.cumsum(
-        [rows[row, "none"].forward_total_seconds + rows[row, "none"].backward_total_seconds for row in costs.chain.rows]
-    )
-    targets = np.cumsum(shares)[:-1] / shares.sum() * work[-1]
-    cuts = [int(np.searchsorted(work, target + 1e-12 * work[-1], side="right")) for target in targets]
-    ends = [0, *cuts, len(work)]
-    counts = [ends[i + 1] - ends[i] for i in range(len(ends) - 1)]
+def _without_gaps(counts: list[int]) -> tuple[int, ...]:
+    """Return the counts with no empty stage: a stage that greedy cutting left without layers takes one from its neighbour."""
     for i in range(len(counts)):
-        # a stage without layers would idle: take one from the fuller neighbour
-        while counts[i] == 0 and max(counts) > 1:
-            donor = int(np.argmax(counts))
+        if counts[i] == 0:
+            donor = max((j for j in range(len(counts)) if counts[j] > 1), key=lambda j: (-abs(j - i), counts[j]), default=-1)
+            if donor < 0:
+                break
             counts[donor] -= 1
             counts[i] += 1
     return tuple(counts)

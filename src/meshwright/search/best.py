@@ -22,6 +22,8 @@ from meshwright.timeline import Timeline
 
 __all__ = ["Params", "search"]
 
+_MOST_MOVES = 64  # layers moved between stages at the end, at most
+
 
 @dataclass(frozen=True, slots=True)
 class Params:
@@ -60,6 +62,7 @@ class Params:
 class Found:
     """One plan, simulated."""
 
+    pool: int
     config: Config
     plan: Plan
     timeline: Timeline
@@ -113,6 +116,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     for pool in pools(problem.cluster):
         state.add(pool)
     state.run()
+    state.improve()
     return state.answer(tuple(notes))
 
 
@@ -195,7 +199,7 @@ class Search:
                 if math.isfinite(full):
                     heapq.heappush(self.heap, (max(bound, full), 3, pool, (item,)))
             elif isinstance(item, Config):
-                self._evaluate(costs, item, bound)
+                self._evaluate(pool, item, bound)
             elif level == 0:
                 quick = costs.quick_bound(item, self._n_microbatches(item))
                 heapq.heappush(self.heap, (max(bound, quick), 1, pool, (item,)))
@@ -216,22 +220,26 @@ class Search:
             elif not self.found:
                 self.too_large.append((pool, config))
 
-    def _evaluate(self, costs: Costs, config: Config, bound: float) -> None:
+    def improve(self) -> None:
+        """Move single layers of the best plan between neighbouring stages while that shortens the step."""
+        if self.found:
+            best = min(self.found, key=lambda found: (found.step_seconds, found.config))
+            self._improve(self.costs[best.pool], best)
+
+    def _evaluate(self, pool: int, config: Config, bound: float) -> None:
         """Build the plan of a configuration and play it."""
         self.n_evaluations += 1
         n_microbatches = self._n_microbatches(config.mesh)
         # its bound stays part of the proof: another split of the same configuration may be as good as the bound says
         self.open_bound = min(self.open_bound, bound)
-        plan = plans.build(costs, config, n_microbatches, bound)
+        plan = plans.build(self.costs[pool], config, n_microbatches, bound)
         if plan is None:
             return
-        found = self._play(config, plan)
+        found = self._play(pool, config, plan)
         if found is not None:
             self.found.append(found)
-            if found.step_seconds <= self.best_seconds:
-                self._improve(costs, found)
 
-    def _play(self, config: Config, plan: Plan) -> Found | None:
+    def _play(self, pool: int, config: Config, plan: Plan) -> Found | None:
         """Return the plan simulated; None when it does not fit its devices after all."""
         cluster = self.problem.cluster
         assert cluster is not None
@@ -239,30 +247,36 @@ class Search:
         for rank, devices in enumerate(plan.ranks()):
             if timeline.peak_bytes[rank] > min(cluster.device(device).memory_bytes for device in devices[:1]):
                 return None
-        return Found(config, plan, timeline)
+        return Found(pool, config, plan, timeline)
 
     def _improve(self, costs: Costs, found: Found) -> None:
-        """Move single layers between neighbouring stages while that shortens the step."""
-        if found.config.chunks > 1 or found.config.mesh.pipeline == 1 or found.config.mesh.pipeline > 32:
+        """Move single layers between neighbouring stages, the busiest first, while that shortens the step."""
+        if found.config.chunks > 1 or found.config.mesh.pipeline == 1:
             return
         pinned = {*self.chain.prefix, *self.chain.suffix}
         counts = [sum(op not in pinned for op in stage.ops) for stage in found.plan.stages]
         n_microbatches = found.plan.n_microbatches
+        n_tries = 0
         moved = True
-        while moved:
+        while moved and n_tries < _MOST_MOVES:
             moved = False
-            for source in range(len(counts)):
-                for target in (source - 1, source + 1):
-                    if not 0 <= target < len(counts) or counts[source] <= 1:
-                        continue
-                    trial = list(counts)
-                    trial[source] -= 1
-                    trial[target] += 1
-                    plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
-                    better = None if plan is None else self._play(found.config, plan)
-                    if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
-                        found, counts, moved = better, trial, True
-                        self.found.append(found)
+            loads = analytic.loads(self.problem, found.plan)
+            busiest = sorted(
+                range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds
+            )
+            for source, target in [(i, j) for i in busiest for j in (i + 1, i - 1)]:
+                if not 0 <= target < len(counts) or counts[source] <= 1 or n_tries >= _MOST_MOVES:
+                    continue
+                n_tries += 1
+                trial = list(counts)
+                trial[source] -= 1
+                trial[target] += 1
+                plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
+                better = None if plan is None else self._play(found.pool, found.config, plan)
+                if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
+                    found, counts, moved = better, trial, True
+                    self.found.append(found)
+                    break
 
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""

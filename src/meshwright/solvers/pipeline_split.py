@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PipelineRanks", "bound", "split"]
+__all__ = ["PipelineRanks", "UnequalChain", "bottleneck", "bound", "least_extra", "split"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +117,81 @@ def split(
         work = counts * ranks.work_seconds[:, 0] + ranks.fixed_work_seconds
         counts[len(work) - 1 - int(np.argmax(work[::-1]))] -= 1
     return counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnequalChain:
+    """Layers in order, and the ranks of a pipeline that they are cut for.
+
+    Parameters
+    ----------
+    step_seconds, hidden_seconds, static_bytes, activation_bytes : ndarray, shape (n_layers,), float64
+        Of each layer: seconds of a whole step; its forward of one micro-batch, `lead` of which hide; static bytes; activations
+        of one micro-batch.
+    fixed_seconds, budget_bytes, in_flight, lead : ndarray, shape (n_ranks,), float64
+        Of each rank: seconds of a step of what is pinned to it, memory left for layers, micro-batches in flight, and how many
+        forward passes hide in the wait for the first backward pass.
+    saved_bytes, extra_seconds : ndarray, shape (n_ranks, 2), float64
+        Two ways to recompute a layer, the weaker first: the most that any layer gives up of its activations, and the least that
+        this costs in seconds of a step.
+    """
+
+    step_seconds: NDArray[np.float64]
+    hidden_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float64]
+    budget_bytes: NDArray[np.float64]
+    in_flight: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    saved_bytes: NDArray[np.float64]
+    extra_seconds: NDArray[np.float64]
+
+
+def bottleneck(chain: UnequalChain) -> tuple[float, NDArray[np.int64]]:
+    """Return the least seconds of the busiest rank over all ways to cut a chain, and how many layers each rank then takes.
+
+    Parameters
+    ----------
+    chain : UnequalChain
+        The layers and the ranks.
+
+    Returns
+    -------
+    seconds : float
+        No cut has a busiest rank below this; inf when no cut fits the memory.
+    counts : ndarray, shape (n_ranks,), int64
+        Layers of each rank.
+    """
+    from meshwright._kernels import pipeline_split as kernel
+
+    names = list(chain.__dataclass_fields__)
+    arrays = [np.concatenate(([0.0], np.cumsum(getattr(chain, name)))) for name in names[:4]]
+    arrays += [np.ascontiguousarray(getattr(chain, name), dtype=np.float64) for name in names[4:]]
+    for array in arrays:
+        array.setflags(write=False)
+    ends = np.zeros(len(chain.fixed_seconds), dtype=np.int64)
+    seconds = float(kernel.least_bottleneck(kernel.Chain(*arrays), ends))
+    return seconds, np.diff(np.concatenate(([0], ends)))
+
+
+def least_extra(
+    excess_bytes: float, n_layers: int, saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64]
+) -> float:
+    """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
+
+    Parameters
+    ----------
+    excess_bytes : float
+        Bytes to free.
+    n_layers : int
+        Layers there are.
+    saved_bytes, extra_seconds : ndarray, shape (2,), float64
+        What either way to recompute frees per layer at most, and costs at least; the weaker way first.
+    """
+    from meshwright._kernels import pipeline_split as kernel
+
+    return float(kernel.least_extra(float(excess_bytes), n_layers, saved_bytes, extra_seconds))
 
 
 def _arrays(ranks: PipelineRanks) -> object:
