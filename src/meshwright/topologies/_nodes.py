@@ -90,7 +90,18 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
         source=data["source"],
         launch_seconds=quantity(data, "launch", "seconds", stem),
         algorithms=LIBRARY,
+        periods=_periods(data),
     )
+
+
+def _periods(data: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the lengths of blocks of ids wired alike.
+
+    Nodes of a pod meet only in the links between leaves and spine. Without oversubscription these are never slower than the
+    adapters that feed them, so nodes do not slow each other there.
+    """
+    pod = data["devices_per_node"] * data["network"]["nodes_per_pod"]
+    return (data["devices_per_node"], pod) if data["network"]["oversubscription"] == 1 else (pod,)
 
 
 def _rate(table: Mapping[str, Any], where: str) -> float:
