@@ -21,7 +21,7 @@ def test_an_order_names_every_device_at_most_once_and_no_order_comes_twice(spec:
     for name, order in found:
         assert len(order) == (n or cluster.n_devices), name
         assert len(np.unique(order)) == len(order)
-        assert 0 <= order.min() and order.max() < cluster.n_devices
+        assert order.min() >= 0 and order.max() < cluster.n_devices
     assert len({order.tobytes() for _, order in found}) == len(found)
 
 
