@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cluster import Cluster
-from meshwright.network import packing, routes
+from meshwright.network import in_switch, packing, routes
 from meshwright.network.lines import Line
 from meshwright.network.orders import Layout, double_binary_tree, grid, layout, rings
 
@@ -15,7 +15,7 @@ __all__ = ["ALGORITHMS", "KINDS", "lines"]
 ALGORITHMS = (
     "ring", "bidirectional_ring", "packed_rings", "tree", "halving_doubling", "hierarchical", "dimension_rings", "direct",
 )  # fmt: skip
-"""Every algorithm there is."""
+"""Every algorithm there is; ``in_switch`` besides, where `Cluster.reduces_in_switch` says so."""
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 """The collectives."""
@@ -57,6 +57,8 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line,
         found.append(_tree(cluster, by_node, kind))
     if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0:
         found.append(_halving_doubling(cluster, shape.groups, kind))
+    if cluster.reduces_in_switch and kind in ("all_reduce", "broadcast"):
+        found.extend(_in_switch(cluster, groups, kind))
     if kind != "broadcast" and shape.n_nodes > 1 and shape.n_local > 1:
         if "hierarchical" in has:
             found.extend(_hierarchical(cluster, shape, kind))
@@ -140,6 +142,25 @@ def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, 
         back, other = routes.load(cluster, edges[0], edges[1], amount)
         return load + back, float(max(latency.max(initial=0.0), other.max(initial=0.0)))
     return load, float(latency.max(initial=0.0))
+
+
+def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Line]:
+    """Return reduction (and copying) in one switch that all members of a group are plugged into; nothing where there is none."""
+    links, n = cluster.links, cluster.n_devices
+    switch = in_switch.common(cluster, groups)
+    if switch is None:
+        return []
+    group_of = np.full(n + cluster.n_switches, -1)
+    group_of[groups] = np.arange(len(groups))[:, None]
+    ups, downs = group_of[links.source], group_of[links.target]
+    up = np.flatnonzero((ups >= 0) & (links.target == switch[ups]))
+    down = np.flatnonzero((downs >= 0) & (links.source == switch[downs]))
+    senders = np.bincount(up, minlength=len(links)).astype(np.float64)
+    if kind == "broadcast":
+        senders[up] = links.source[up] == groups[ups[up], 0]
+    receivers = np.bincount(down, minlength=len(links))
+    latency = float(links.latency_seconds[up].max() + links.latency_seconds[down].max())
+    return [Line("in_switch", latency, _worst(cluster, senders + receivers))]
 
 
 def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -100,6 +101,19 @@ def test_planes_of_a_torus_are_grids_too() -> None:
     for groups in (ids.reshape(4, 16), np.moveaxis(ids, 1, 0).reshape(4, 16), np.moveaxis(ids, 2, 0).reshape(4, 16)):
         _, slope = _slope("torus:4x4x4,bandwidth=1 GB/s", groups, "all_reduce", "dimension_rings")
         assert slope == pytest.approx(2 * 15 / 16 / (4 * GB))
+
+
+def test_a_switch_that_reduces_sends_every_byte_up_and_down_once() -> None:
+    plain = topologies.cluster("rail-optimised:16,per_node=8,node_bandwidth=100 GB/s,bandwidth=10 GB/s,latency=1 us")
+    reducing = dataclasses.replace(plain, reduces_in_switch=True, _cache={})
+    inside, across = np.arange(16).reshape(2, 8), np.arange(16).reshape(2, 8).T
+    for groups, rate in ((inside, 100 * GB), (across, 10 * GB)):
+        lines = {line.algorithm: line for line in collectives.lines(reducing, groups, "all_reduce")}
+        assert lines["in_switch"].seconds_per_byte == pytest.approx(1 / rate)
+        assert lines["in_switch"].latency_seconds == pytest.approx(2e-6)
+    everybody = np.arange(16)[None]
+    assert "in_switch" not in {line.algorithm for line in collectives.lines(reducing, everybody, "all_reduce")}
+    assert "in_switch" not in {line.algorithm for line in collectives.lines(plain, inside, "all_reduce")}
 
 
 @pytest.mark.parametrize("size", range(2, 40))
