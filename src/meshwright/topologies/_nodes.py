@@ -71,6 +71,8 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
     adapters = np.arange(n_devices)  # where the network adapter of each device is plugged in
     if "pcie" in data:
         adapters, next_id = _pcie(wires, data["pcie"], node, local, per_node, next_id)
+    elif data["network"]["nics_per_node"] < per_node and node[-1] > 0:
+        adapters, next_id = _shared_adapters(wires, data["network"], node, local, per_node, next_id)
     if "nvlink" in data:
         next_id = _nvlink(wires, data["nvlink"], node, local, next_id)
     groups = [node]
@@ -143,6 +145,20 @@ def _pcie(
         pairs = np.flatnonzero(home[:-step] == home[step:]) if step < len(used) else np.zeros(0, dtype=np.int64)
         wires.join(next_id + pairs, next_id + pairs + step, socket, latency_seconds / 4)
     return switch, next_id + len(used)
+
+
+def _shared_adapters(
+    wires: Wires,
+    table: Mapping[str, Any],
+    node: NDArray[np.int64],
+    local: NDArray[np.int64],
+    per_node: int,
+    next_id: int,
+) -> tuple[NDArray[np.int64], int]:
+    """Wire several devices to each adapter where the file says nothing of PCIe, each as fast as the adapter is."""
+    _, index = np.unique(node * table["nics_per_node"] + local * table["nics_per_node"] // per_node, return_inverse=True)
+    wires.join(np.arange(len(node)), next_id + index, _rate(table, "network"), 0.0)
+    return next_id + index, next_id + int(index[-1]) + 1
 
 
 def _fabric(
