@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from meshwright._kernels.heap import pop, push
+
 __all__ = ["FAR", "Net", "distances", "spread", "trace"]
 
 FAR = np.int64(2**62)
@@ -39,49 +41,6 @@ class Workspace(NamedTuple):
 
 
 @njit(cache=True)
-def _push(heap_cost, heap_node, n_heap, cost, node):
-    """Push onto a binary heap ordered by (cost, node)."""
-    i = n_heap
-    while i > 0:
-        parent = (i - 1) // 2
-        if heap_cost[parent] < cost or (heap_cost[parent] == cost and heap_node[parent] <= node):
-            break
-        heap_cost[i] = heap_cost[parent]
-        heap_node[i] = heap_node[parent]
-        i = parent
-    heap_cost[i] = cost
-    heap_node[i] = node
-    return n_heap + 1
-
-
-@njit(cache=True)
-def _pop(heap_cost, heap_node, n_heap):
-    """Remove the smallest of a binary heap; it is read at position 0 before."""
-    n_heap -= 1
-    cost = heap_cost[n_heap]
-    node = heap_node[n_heap]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= n_heap:
-            break
-        right = child + 1
-        if right < n_heap and (
-            heap_cost[right] < heap_cost[child]
-            or (heap_cost[right] == heap_cost[child] and heap_node[right] < heap_node[child])
-        ):
-            child = right
-        if cost < heap_cost[child] or (cost == heap_cost[child] and node <= heap_node[child]):
-            break
-        heap_cost[i] = heap_cost[child]
-        heap_node[i] = heap_node[child]
-        i = child
-    heap_cost[i] = cost
-    heap_node[i] = node
-    return n_heap
-
-
-@njit(cache=True)
 def _settle(net, target, wanted, n_wanted, work):
     """Settle nodes in order of their distance to `target` until the wanted ones are; return how many were, and what is left.
 
@@ -89,13 +48,13 @@ def _settle(net, target, wanted, n_wanted, work):
     they can never look like the next hop of a settled node.
     """
     work.best[target] = 0
-    n_heap = _push(work.heap_cost, work.heap_node, 0, np.int64(0), target)
+    n_heap = push(work.heap_cost, work.heap_node, 0, np.int64(0), target)
     n_settled = 0
     left = n_wanted
     while n_heap > 0:
         cost = work.heap_cost[0]
         node = work.heap_node[0]
-        n_heap = _pop(work.heap_cost, work.heap_node, n_heap)
+        n_heap = pop(work.heap_cost, work.heap_node, n_heap)
         if cost != work.best[node]:
             continue
         work.order[n_settled] = node
@@ -110,7 +69,7 @@ def _settle(net, target, wanted, n_wanted, work):
             through = cost + net.cost[link]
             if through < work.best[other]:
                 work.best[other] = through
-                n_heap = _push(work.heap_cost, work.heap_node, n_heap, through, other)
+                n_heap = push(work.heap_cost, work.heap_node, n_heap, through, other)
     return n_settled, n_heap
 
 
