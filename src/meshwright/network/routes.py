@@ -262,7 +262,8 @@ def shares(
         share = np.concatenate([core_share, part[ways.pair], part[ways.pair], part[ways.direct_pair]])
     key, which = np.unique(apart[pair] * n_links + link, return_inverse=True)
     first = np.searchsorted(key, np.arange(len(source) + 1) * n_links)
-    return first, key % n_links, np.bincount(which, weights=share, minlength=len(key))
+    total = np.bincount(which, weights=share, minlength=len(key)).astype(np.float64)
+    return first.astype(np.int64), key % n_links, total
 
 
 def _core_shares(

@@ -118,7 +118,9 @@ def _nvlink(wires: Wires, table: Mapping[str, Any], node: NDArray[np.int64], loc
     if table["layout"] == "switch":
         wires.join(np.arange(len(node)), next_id + node, rate, latency_seconds / 2)
         return next_id + int(node[-1]) + 1
-    for a, b, n_links in CUBE_MESH:
+    size = int(local.max()) + 1
+    every_pair = tuple((a, b, 1) for a in range(size) for b in range(a + 1, size))
+    for a, b, n_links in every_pair if table["layout"] == "full-mesh" else CUBE_MESH:
         second = np.flatnonzero(local == b)  # where the higher one is there, the lower one is too
         wires.join(second - b + a, second, rate * n_links, latency_seconds)
     return next_id
