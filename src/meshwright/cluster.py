@@ -136,6 +136,9 @@ class Cluster:
     algorithms : tuple of str
         Algorithms that the communication library of this cluster has for collectives (``ring``, ``tree``, ``direct``, ...: the
         names of `meshwright.network`); empty for all.
+    periods : tuple of int
+        Lengths of blocks of device ids that are wired alike, each a multiple of the one before: a node, a pod. Traffic inside
+        one block slows no block beside it. Empty where nothing is known to repeat.
 
     Raises
     ------
@@ -155,6 +158,7 @@ class Cluster:
     launch_seconds: float = 0.0
     reduces_in_switch: bool = False
     algorithms: tuple[str, ...] = ()
+    periods: tuple[int, ...] = ()
     _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

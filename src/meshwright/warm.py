@@ -15,7 +15,24 @@ def tasks() -> list[tuple[str, Callable[[], object]]]:
     list of (str, callable)
         In the order in which they should run.
     """
-    return [("joint search and simulator", _joint)]
+    return [("routes and fair shares", _network), ("joint search and simulator", _joint)]
+
+
+def _network() -> object:
+    import numpy as np
+
+    from meshwright import network, topologies
+    from meshwright.network import fair_share, routes
+
+    for spec in ("dgx-h100:16", "torus:2x2"):
+        cluster = topologies.cluster(spec)
+        ids = np.arange(cluster.n_devices)
+        network.axis(cluster, ids[None]).seconds("all_reduce", 1.0)
+        route_first, links, shares = routes.shares(cluster, ids, ids[::-1])
+        rate = cluster.links.bytes_per_second
+        fair_share.rates(route_first, links, rate, shares)
+        fair_share.finish_seconds(route_first, links, rate, np.ones(len(ids)), None, shares)
+    return None
 
 
 def _joint() -> object:

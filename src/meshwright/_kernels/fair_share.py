@@ -2,73 +2,97 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
+
+from meshwright._kernels.heap import pop, push
 
 __all__ = ["finish", "rates"]
 
 
-@njit(cache=True)
-def _fill(route_first, route_links, route_shares, capacity, active, rate, free, weight, used, position):
-    """Fill the rates of the active flows progressively; the last four arrays are workspace, zeroed or -1 on entry and exit.
+class Work(NamedTuple):
+    """Workspace of one filling: which flows each link carries, and per link what is left, how many flows and shares."""
 
-    All rates rise together; where a link is full, the flows on it stop and the others go on.
-    """
+    flow_first: np.ndarray
+    flow: np.ndarray
+    left: np.ndarray
+    weight: np.ndarray
+    n_open: np.ndarray
+    used: np.ndarray
+    heap_level: np.ndarray
+    heap_link: np.ndarray
+
+
+@njit(cache=True)
+def _workspace(route_first, route_links, n_links):
+    """Return the workspace, with the flows of each link."""
     n_flows = len(route_first) - 1
-    n_used = 0
-    n_left = 0
+    flow_first = np.zeros(n_links + 1, dtype=np.int64)
+    for k in range(len(route_links)):
+        flow_first[route_links[k] + 1] += 1
+    for link in range(n_links):
+        flow_first[link + 1] += flow_first[link]
+    free = flow_first.copy()
+    flow = np.empty(len(route_links), dtype=np.int64)
     for f in range(n_flows):
+        for k in range(route_first[f], route_first[f + 1]):
+            flow[free[route_links[k]]] = f
+            free[route_links[k]] += 1
+    return Work(
+        flow_first, flow, np.zeros(n_links), np.zeros(n_links), np.zeros(n_links, dtype=np.int64),
+        np.empty(n_links, dtype=np.int64), np.empty(n_links + 1), np.empty(n_links + 1, dtype=np.int64),
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _fill(route_first, route_links, route_shares, capacity, active, rate, work):
+    """Fill the rates of the active flows progressively; ``work.n_open`` is zero on entry and exit.
+
+    All rates rise together. A link is full at the level at which what its stopped flows leave is shared by the others; that
+    level only rises when a flow stops elsewhere, so links wait in a heap and are looked at again when their turn has come.
+    """
+    n_used = 0
+    for f in range(len(route_first) - 1):
         if not active[f]:
             continue
-        rate[f] = -1.0
-        if route_first[f] == route_first[f + 1]:
-            rate[f] = np.inf
-            continue
-        n_left += 1
+        rate[f] = np.inf if route_first[f] == route_first[f + 1] else -1.0
         for k in range(route_first[f], route_first[f + 1]):
             link = route_links[k]
-            if position[link] < 0:
-                position[link] = n_used
-                used[n_used] = link
-                free[link] = capacity[link]
-                weight[link] = 0.0
+            if work.n_open[link] == 0:
+                work.used[n_used] = link
                 n_used += 1
-            weight[link] += route_shares[k]
+                work.left[link] = capacity[link]
+                work.weight[link] = 0.0
+            work.n_open[link] += 1
+            work.weight[link] += route_shares[k]
+    n_heap = 0
+    for i in range(n_used):
+        link = work.used[i]
+        n_heap = push(work.heap_level, work.heap_link, n_heap, work.left[link] / work.weight[link], link)
     level = 0.0
-    while n_left > 0:
-        lowest = np.inf
-        for i in range(n_used):
-            link = used[i]
-            if weight[link] > 1e-9:
-                lowest = min(lowest, level + max(free[link], 0.0) / weight[link])
-        if lowest == np.inf:
-            break
-        for i in range(n_used):  # what all flows take while they rise together
-            link = used[i]
-            if weight[link] > 1e-9:
-                full = level + max(free[link], 0.0) / weight[link] <= lowest * (1.0 + 1e-12)
-                free[link] -= (lowest - level) * weight[link]
-                position[link] = n_flows + 1 if full else 0
-        level = lowest
-        for f in range(n_flows):
+    while n_heap > 0:
+        before = work.heap_level[0]
+        link = work.heap_link[0]
+        n_heap = pop(work.heap_level, work.heap_link, n_heap)
+        if work.n_open[link] == 0:
+            continue
+        full = max(level, work.left[link] / work.weight[link])
+        if full > before * (1.0 + 1e-12):
+            n_heap = push(work.heap_level, work.heap_link, n_heap, full, link)
+            continue
+        level = full
+        for j in range(work.flow_first[link], work.flow_first[link + 1]):
+            f = work.flow[j]
             if not active[f] or rate[f] >= 0.0:
                 continue
-            stopped = False
+            rate[f] = level
             for k in range(route_first[f], route_first[f + 1]):
-                if position[route_links[k]] == n_flows + 1:
-                    stopped = True
-                    break
-            if stopped:
-                rate[f] = level
-                n_left -= 1
-                for k in range(route_first[f], route_first[f + 1]):
-                    weight[route_links[k]] -= route_shares[k]
-        for i in range(n_used):
-            if position[used[i]] == n_flows + 1:
-                position[used[i]] = 0
-                weight[used[i]] = 0.0
-    for i in range(n_used):
-        position[used[i]] = -1
+                other = route_links[k]
+                work.n_open[other] -= 1
+                work.weight[other] -= route_shares[k]
+                work.left[other] -= level * route_shares[k]
 
 
 @njit(cache=True)
@@ -86,13 +110,10 @@ def rates(route_first, route_links, route_shares, capacity):
     capacity : ndarray, shape (n_links,), float64
         Bandwidth of each link, > 0.
     """
-    n_links = len(capacity)
     rate = np.zeros(len(route_first) - 1, dtype=np.float64)
     active = np.ones(len(rate), dtype=np.bool_)
-    _fill(
-        route_first, route_links, route_shares, capacity, active, rate, np.zeros(n_links), np.zeros(n_links),
-        np.empty(n_links, dtype=np.int64), np.full(n_links, -1, dtype=np.int64),
-    )  # fmt: skip
+    work = _workspace(route_first, route_links, len(capacity))
+    _fill(route_first, route_links, route_shares, capacity, active, rate, work)
     return rate
 
 
@@ -110,16 +131,12 @@ def finish(route_first, route_links, route_shares, capacity, start_seconds, n_by
         How much each flow carries.
     """
     n_flows = len(n_bytes)
-    n_links = len(capacity)
     end = np.full(n_flows, np.inf, dtype=np.float64)
     left = n_bytes.copy()
     rate = np.zeros(n_flows, dtype=np.float64)
     active = np.zeros(n_flows, dtype=np.bool_)
     order = np.argsort(start_seconds)
-    free = np.zeros(n_links)
-    weight = np.zeros(n_links)
-    used = np.empty(n_links, dtype=np.int64)
-    position = np.full(n_links, -1, dtype=np.int64)
+    work = _workspace(route_first, route_links, len(capacity))
     n_started = 0
     n_active = 0
     now = 0.0
@@ -130,7 +147,7 @@ def finish(route_first, route_links, route_shares, capacity, start_seconds, n_by
             active[order[n_started]] = True
             n_active += 1
             n_started += 1
-        _fill(route_first, route_links, route_shares, capacity, active, rate, free, weight, used, position)
+        _fill(route_first, route_links, route_shares, capacity, active, rate, work)
         soonest = np.inf
         for f in range(n_flows):
             if active[f]:

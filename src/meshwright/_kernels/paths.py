@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["FAR", "Net", "distances", "spread"]
+from meshwright._kernels.heap import pop, push
+
+__all__ = ["FAR", "Net", "distances", "spread", "trace"]
 
 FAR = np.int64(2**62)
 
@@ -39,49 +41,6 @@ class Workspace(NamedTuple):
 
 
 @njit(cache=True)
-def _push(heap_cost, heap_node, n_heap, cost, node):
-    """Push onto a binary heap ordered by (cost, node)."""
-    i = n_heap
-    while i > 0:
-        parent = (i - 1) // 2
-        if heap_cost[parent] < cost or (heap_cost[parent] == cost and heap_node[parent] <= node):
-            break
-        heap_cost[i] = heap_cost[parent]
-        heap_node[i] = heap_node[parent]
-        i = parent
-    heap_cost[i] = cost
-    heap_node[i] = node
-    return n_heap + 1
-
-
-@njit(cache=True)
-def _pop(heap_cost, heap_node, n_heap):
-    """Remove the smallest of a binary heap; it is read at position 0 before."""
-    n_heap -= 1
-    cost = heap_cost[n_heap]
-    node = heap_node[n_heap]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= n_heap:
-            break
-        right = child + 1
-        if right < n_heap and (
-            heap_cost[right] < heap_cost[child]
-            or (heap_cost[right] == heap_cost[child] and heap_node[right] < heap_node[child])
-        ):
-            child = right
-        if cost < heap_cost[child] or (cost == heap_cost[child] and node <= heap_node[child]):
-            break
-        heap_cost[i] = heap_cost[child]
-        heap_node[i] = heap_node[child]
-        i = child
-    heap_cost[i] = cost
-    heap_node[i] = node
-    return n_heap
-
-
-@njit(cache=True)
 def _settle(net, target, wanted, n_wanted, work):
     """Settle nodes in order of their distance to `target` until the wanted ones are; return how many were, and what is left.
 
@@ -89,13 +48,13 @@ def _settle(net, target, wanted, n_wanted, work):
     they can never look like the next hop of a settled node.
     """
     work.best[target] = 0
-    n_heap = _push(work.heap_cost, work.heap_node, 0, np.int64(0), target)
+    n_heap = push(work.heap_cost, work.heap_node, 0, np.int64(0), target)
     n_settled = 0
     left = n_wanted
     while n_heap > 0:
         cost = work.heap_cost[0]
         node = work.heap_node[0]
-        n_heap = _pop(work.heap_cost, work.heap_node, n_heap)
+        n_heap = pop(work.heap_cost, work.heap_node, n_heap)
         if cost != work.best[node]:
             continue
         work.order[n_settled] = node
@@ -110,7 +69,7 @@ def _settle(net, target, wanted, n_wanted, work):
             through = cost + net.cost[link]
             if through < work.best[other]:
                 work.best[other] = through
-                n_heap = _push(work.heap_cost, work.heap_node, n_heap, through, other)
+                n_heap = push(work.heap_cost, work.heap_node, n_heap, through, other)
     return n_settled, n_heap
 
 
@@ -237,3 +196,70 @@ def spread(net, target, pair_first, pair_source, pair_amount):
             amount[work.order[i]] = 0.0
         _forget(n_settled, n_heap, work)
     return load, pair_latency
+
+
+@njit(cache=True)
+def trace(net, target, pair_first, pair_source):
+    """Return the links of every pair and the share of its traffic on each, split as in `spread`.
+
+    Parameters
+    ----------
+    net : Net
+        The nodes that forward and the links between them.
+    target : ndarray, shape (n_targets,), int64
+        Distinct targets.
+    pair_first : ndarray, shape (n_targets + 1,), int64
+        Pairs of each target, as ranges of `pair_source`.
+    pair_source : ndarray, shape (n_pairs,), int64
+        Source of each pair; it must reach the target.
+    """
+    n_nodes = len(net.in_first) - 1
+    work = _workspace(n_nodes, len(net.source))
+    best = work.best
+    wanted = np.zeros(n_nodes, dtype=np.bool_)
+    amount = np.zeros(n_nodes, dtype=np.float64)
+    route_first = np.zeros(len(pair_source) + 1, dtype=np.int64)
+    links = np.empty(max(16, 4 * len(pair_source)), dtype=np.int64)
+    shares = np.empty(len(links), dtype=np.float64)
+    n_found = 0
+    for t in range(len(target)):
+        n_wanted = 0
+        for p in range(pair_first[t], pair_first[t + 1]):
+            if not wanted[pair_source[p]]:
+                wanted[pair_source[p]] = True
+                n_wanted += 1
+        n_settled, n_heap = _settle(net, target[t], wanted, n_wanted, work)
+        for p in range(pair_first[t], pair_first[t + 1]):
+            amount[pair_source[p]] = 1.0
+            for i in range(n_settled - 1, 0, -1):  # farthest first, as in `spread`
+                node = work.order[i]
+                if amount[node] == 0.0:
+                    continue
+                n_next = 0
+                for k in range(net.out_first[node], net.out_first[node + 1]):
+                    link = net.out_link[k]
+                    after = net.target[link]
+                    if best[after] != FAR and best[after] + net.cost[link] == best[node]:
+                        n_next += 1
+                if n_found + n_next > len(links):
+                    longer = np.empty(2 * len(links) + n_next, dtype=np.int64)
+                    longer[:n_found] = links[:n_found]
+                    links = longer
+                    more = np.empty(len(longer), dtype=np.float64)
+                    more[:n_found] = shares[:n_found]
+                    shares = more
+                for k in range(net.out_first[node], net.out_first[node + 1]):
+                    link = net.out_link[k]
+                    after = net.target[link]
+                    if best[after] != FAR and best[after] + net.cost[link] == best[node]:
+                        links[n_found] = link
+                        shares[n_found] = amount[node] / n_next
+                        n_found += 1
+                        amount[after] += amount[node] / n_next
+                amount[node] = 0.0
+            amount[target[t]] = 0.0
+            route_first[p + 1] = n_found
+        for p in range(pair_first[t], pair_first[t + 1]):
+            wanted[pair_source[p]] = False
+        _forget(n_settled, n_heap, work)
+    return route_first, links[:n_found], shares[:n_found]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError, UnknownNameError
-from meshwright.network import collectives, routes
+from meshwright.network import canonical, collectives, routes
 from meshwright.network.lines import Line
 
 __all__ = ["Axis", "axis", "transfer"]
@@ -24,7 +24,7 @@ class Axis:
     cluster : Cluster
         The network.
     groups : ndarray, shape (n_groups, size), int64
-        Devices of each group, in rank order.
+        Devices of each group, in rank order; of one block only where all blocks of a periodic cluster are alike.
     """
 
     cluster: Cluster
@@ -125,10 +125,6 @@ def axis(cluster: Cluster, groups: ArrayLike) -> Axis:
     table = np.ascontiguousarray(groups, dtype=np.int64)
     if table.ndim != 2 or table.size == 0:
         raise InputError(f"groups of an axis have shape {table.shape}; must be (n_groups, size), both at least 1")
-    key = f"axis {table.shape} " + table.tobytes().hex()
-    found = cluster._cache.get(key)
-    if isinstance(found, Axis):
-        return found
     if table.min() < 0 or table.max() >= cluster.n_devices:
         raise InputError(
             f"groups of an axis name device {table.min() if table.min() < 0 else table.max()}; "
@@ -136,8 +132,12 @@ def axis(cluster: Cluster, groups: ArrayLike) -> Axis:
         )
     if table.shape[1] > 1 and (np.diff(np.sort(table, axis=1), axis=1) == 0).any():
         raise InputError("a group of an axis names a device twice")
-    table = table.copy()
+    table = canonical.representative(cluster, table).copy()
     table.setflags(write=False)
+    key = f"axis {table.shape} {table.tobytes().hex()}"
+    found = cluster._cache.get(key)
+    if isinstance(found, Axis):
+        return found
     made = Axis(cluster, table)
     cluster._cache[key] = made
     return made
@@ -168,7 +168,8 @@ def transfer(cluster: Cluster, pairs: ArrayLike) -> tuple[float, float]:
     table = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     if table.size and (table.min() < 0 or table.max() >= cluster.n_devices):
         raise InputError(f"a pair names a device outside 0..{cluster.n_devices - 1} of cluster {cluster.name}")
-    key = "transfer " + table.tobytes().hex()
+    table = canonical.representative(cluster, table) if len(table) else table
+    key = f"transfer {table.tobytes().hex()}"
     found = cluster._cache.get(key)
     if isinstance(found, tuple):
         return found

@@ -6,11 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cluster import Cluster
-from meshwright.network import packing, routes
+from meshwright.network import in_switch, packing, routes
 from meshwright.network.lines import Line
-from meshwright.network.orders import Layout, double_binary_tree, layout, rings
+from meshwright.network.orders import Layout, double_binary_tree, grid, layout, rings
 
-__all__ = ["KINDS", "lines"]
+__all__ = ["ALGORITHMS", "KINDS", "lines"]
+
+ALGORITHMS = (
+    "ring", "bidirectional_ring", "packed_rings", "tree", "halving_doubling", "hierarchical", "dimension_rings", "direct",
+)  # fmt: skip
+"""Every algorithm there is; ``in_switch`` besides, where `Cluster.reduces_in_switch` says so."""
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 """The collectives."""
@@ -34,28 +39,31 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line,
     Returns
     -------
     tuple of Line
-        At least one; launch not included. Only algorithms that the cluster's communication library has.
+        At least one; launch not included. Rings and the direct all-to-all always, others where the cluster's communication
+        library has them.
     """
-    found = _all(cluster, groups, kind)
-    if not cluster.algorithms:
-        return found
-    had = tuple(line for line in found if line.algorithm.partition("(")[0] in cluster.algorithms)
-    return had or found
-
-
-def _all(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line, ...]:
-    """Return every algorithm there is for a collective."""
-    shape = layout(cluster, groups)
-    if kind == "all_to_all":
-        return _all_to_all(cluster, groups, shape)
-    found = [*_rings(cluster, shape, kind), *_packed_rings(cluster, groups, kind)]
-    if kind in ("all_reduce", "broadcast"):
-        found.append(_tree(cluster, shape, kind))
+    has = cluster.algorithms or ALGORITHMS
+    by_node, shape = layout(cluster, groups, n_levels=1), layout(cluster, groups)
     size = groups.shape[1]
-    if kind != "broadcast" and size & (size - 1) == 0:
+    if kind == "all_to_all":
+        found = [_direct(cluster, groups)]
+        if "hierarchical" in has and shape.n_nodes > 1 and shape.n_local > 1:
+            found.append(_hierarchical_all_to_all(cluster, shape))
+        return tuple(found)
+    found = _rings(cluster, by_node, kind)
+    if "packed_rings" in has:
+        found.extend(_packed_rings(cluster, groups, kind))
+    if "tree" in has and kind in ("all_reduce", "broadcast"):
+        found.append(_tree(cluster, by_node, kind))
+    if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0:
         found.append(_halving_doubling(cluster, shape.groups, kind))
+    if cluster.reduces_in_switch and kind in ("all_reduce", "broadcast"):
+        found.extend(_in_switch(cluster, groups, kind))
     if kind != "broadcast" and shape.n_nodes > 1 and shape.n_local > 1:
-        found.extend(_hierarchical(cluster, shape, kind))
+        if "hierarchical" in has:
+            found.extend(_hierarchical(cluster, shape, kind))
+        if "dimension_rings" in has:
+            found.extend(_dimension_rings(cluster, shape, kind))
     return tuple(found)
 
 
@@ -136,6 +144,25 @@ def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, 
     return load, float(latency.max(initial=0.0))
 
 
+def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Line]:
+    """Return reduction (and copying) in one switch that all members of a group are plugged into; nothing where there is none."""
+    links, n = cluster.links, cluster.n_devices
+    switch = in_switch.common(cluster, groups)
+    if switch is None:
+        return []
+    group_of = np.full(n + cluster.n_switches, -1)
+    group_of[groups] = np.arange(len(groups))[:, None]
+    ups, downs = group_of[links.source], group_of[links.target]
+    up = np.flatnonzero((ups >= 0) & (links.target == switch[ups]))
+    down = np.flatnonzero((downs >= 0) & (links.source == switch[downs]))
+    senders = np.bincount(up, minlength=len(links)).astype(np.float64)
+    if kind == "broadcast":
+        senders[up] = links.source[up] == groups[ups[up], 0]
+    receivers = np.bincount(down, minlength=len(links))
+    latency = float(links.latency_seconds[up].max() + links.latency_seconds[down].max())
+    return [Line("in_switch", latency, _worst(cluster, senders + receivers))]
+
+
 def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> Line:
     """Return recursive halving (and doubling back): the largest exchange with the nearest partner."""
     size = groups.shape[1]
@@ -178,6 +205,37 @@ def _sum(left: list[Line], right: tuple[Line, ...]) -> list[Line]:
     ]
 
 
+def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
+    """Return rings along every dimension of a grid at once: each part of the tensor takes the dimensions in another order.
+
+    References
+    ----------
+    .. [1] Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus interconnects", ICS 2010.
+    """
+    table = grid(cluster, shape)
+    if table is None:
+        return []
+    n_dims = table.ndim - 1
+    unit, around = [], []  # load and latency when everybody sends one byte in total to its two neighbours along a dimension
+    for dim in range(1, n_dims + 1):
+        source, ahead, behind = table.ravel(), np.roll(table, -1, dim).ravel(), np.roll(table, 1, dim).ravel()
+        load, latency = routes.load(cluster, source, ahead, 0.5)
+        unit.append(load + routes.load(cluster, source, behind, 0.5)[0])
+        around.append(float(latency.max()))
+    sizes, n_passes = table.shape[1:], 2 if kind == "all_reduce" else 1
+    total_latency, seconds_per_byte = 0.0, 0.0
+    left = [1.0 / n_dims] * n_dims
+    for phase in range(n_dims):
+        load = np.zeros(len(cluster.links))
+        for part in range(n_dims):
+            dim = (part + phase) % n_dims
+            load += left[part] * (sizes[dim] - 1) / sizes[dim] * unit[dim]
+            left[part] /= sizes[dim]
+        seconds_per_byte += _worst(cluster, load)
+        total_latency += max(latency * (size - 1) for latency, size in zip(around, sizes, strict=True))
+    return [Line("dimension_rings", n_passes * total_latency, n_passes * seconds_per_byte)]
+
+
 def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Line:
     """Return the all-to-all in which everybody sends to everybody at once."""
     size = groups.shape[1]
@@ -194,13 +252,10 @@ def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Line:
     return Line("direct", latency, _worst(cluster, load))
 
 
-def _all_to_all(cluster: Cluster, groups: NDArray[np.int64], shape: Layout) -> tuple[Line, ...]:
-    """Return the direct all-to-all and, over several nodes, the one that first gathers per rail inside the node."""
-    found = [_direct(cluster, groups)]
-    if shape.n_nodes > 1 and shape.n_local > 1:
-        blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
-        inside = _direct(cluster, blocks.reshape(-1, shape.n_local))
-        across = _direct(cluster, blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes))
-        latency = inside.latency_seconds + across.latency_seconds
-        found.append(Line("hierarchical(direct)", latency, inside.seconds_per_byte + across.seconds_per_byte))
-    return tuple(found)
+def _hierarchical_all_to_all(cluster: Cluster, shape: Layout) -> Line:
+    """Return the all-to-all that first brings everything to the right rail inside the node, then crosses on the rails."""
+    blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
+    inside = _direct(cluster, blocks.reshape(-1, shape.n_local))
+    across = _direct(cluster, blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes))
+    latency = inside.latency_seconds + across.latency_seconds
+    return Line("hierarchical(direct)", latency, inside.seconds_per_byte + across.seconds_per_byte)

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from meshwright.cluster import Cluster
 
-__all__ = ["Layout", "double_binary_tree", "layout", "rings"]
+__all__ = ["Layout", "double_binary_tree", "grid", "layout", "rings"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Groups with their members brought together node by node.
+    """Groups with their members brought together, node by node where they share nodes.
 
     Parameters
     ----------
     groups : ndarray, shape (n_groups, n_nodes * n_local), int64
-        Devices; members of one node are neighbours.
+        Devices; members of one node (or line, or pod: the level they share) are neighbours.
     n_nodes, n_local : int
         Every group has `n_local` members in each of `n_nodes` nodes; ``n_local`` is 1 where the groups are not so regular.
     """
@@ -29,38 +29,66 @@ class Layout:
     n_local: int
 
 
-def layout(cluster: Cluster, groups: NDArray[np.int64]) -> Layout:
-    """Return the groups ordered node by node (pod by pod outside), unless no two members share a node.
+def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) -> Layout:
+    """Return the groups ordered by the innermost level of the cluster's grouping on which members are together.
 
     Parameters
     ----------
     cluster : Cluster
-        Says what a node is.
+        Says what is together: a node, a line of a torus, the devices of one edge switch, a pod.
     groups : ndarray, shape (n_groups, size), int64
         Devices.
+    n_levels : int
+        How many levels of the grouping to look at, innermost first; 0 for all.
 
     Returns
     -------
     Layout
-        The same groups, reordered.
+        The same groups, reordered; unchanged where no members are together on any level.
     """
     size = groups.shape[1]
-    node = cluster.groups[0][groups]
-    order = np.argsort(node, axis=1, kind="stable")
-    for level in cluster.groups[1:]:  # the outermost level decides first: stable sorts, innermost first
-        coarse = np.take_along_axis(level[groups], order, axis=1)
-        order = np.take_along_axis(order, np.argsort(coarse, axis=1, kind="stable"), axis=1)
-    node = np.take_along_axis(node, order, axis=1)
-    n_together = (node[:, 1:] == node[:, :-1]).sum(axis=1)
-    if not n_together.any():
-        return Layout(groups, size, 1)
-    by_node = np.take_along_axis(groups, order, axis=1)
-    n_nodes = size - int(n_together[0])
-    if size % n_nodes == 0 and (n_together == size - n_nodes).all():
-        blocks = node.reshape(len(groups), n_nodes, size // n_nodes)
-        if (blocks == blocks[:, :, :1]).all():
-            return Layout(by_node, n_nodes, size // n_nodes)
-    return Layout(by_node, size, 1)
+    for i, level in enumerate(cluster.groups[: n_levels or None]):
+        order = np.argsort(level[groups], axis=1, kind="stable")
+        for outer in cluster.groups[i + 1 :]:  # the outermost level decides first: stable sorts, innermost first
+            coarse = np.take_along_axis(outer[groups], order, axis=1)
+            order = np.take_along_axis(order, np.argsort(coarse, axis=1, kind="stable"), axis=1)
+        node = np.take_along_axis(level[groups], order, axis=1)
+        n_together = (node[:, 1:] == node[:, :-1]).sum(axis=1)
+        if not n_together.any():
+            continue
+        together = np.take_along_axis(groups, order, axis=1)
+        n_nodes = size - int(n_together[0])
+        if size % n_nodes == 0 and (n_together == size - n_nodes).all():
+            blocks = node.reshape(len(groups), n_nodes, size // n_nodes)
+            if (blocks == blocks[:, :, :1]).all():
+                return Layout(together, n_nodes, size // n_nodes)
+        return Layout(together, size, 1)
+    return Layout(groups, size, 1)
+
+
+def grid(cluster: Cluster, shape: Layout) -> NDArray[np.int64] | None:
+    """Return groups as grids: members that are together in the last dimension, lines together in the one before, ...
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Says what is together.
+    shape : Layout
+        Of the groups.
+
+    Returns
+    -------
+    ndarray, shape (n_groups, ..., size of dimension), int64, or None
+        At least two dimensions beside the groups; None where the groups are no such grid.
+    """
+    if shape.n_nodes == 1 or shape.n_local == 1:
+        return None
+    blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
+    across = layout(cluster, np.ascontiguousarray(blocks.transpose(0, 2, 1)).reshape(-1, shape.n_nodes))
+    if across.n_nodes == 1 or across.n_local == 1:
+        return blocks
+    table = across.groups.reshape(len(blocks), shape.n_local, across.n_nodes, across.n_local)
+    return np.moveaxis(table, 1, -1)
 
 
 def rings(layout: Layout) -> NDArray[np.int64]:

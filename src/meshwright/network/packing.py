@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def ring_bandwidth(bytes_per_second: NDArray[np.float64]) -> float:
     walks = [
         (0, *rest)
         for rest in permutations(range(1, size))
-        if can[rest[-1], 0] and can[0, rest[0]] and all(can[a, b] for a, b in zip(rest, rest[1:], strict=False))
+        if can[rest[-1], 0] and can[0, rest[0]] and all(can[a, b] for a, b in pairwise(rest))
     ]
     if not walks:
         return 0.0

@@ -125,6 +125,10 @@ def _kind(name: str, entry: KindEntry, where: str) -> Device:
         launch_seconds=units.parse(entry.launch, "seconds", where=f"{where}.launch"),
         reserved_bytes=units.parse(entry.reserved, "bytes", where=f"{where}.reserved"),
         source=entry.source,
+        n_multiprocessors=entry.multiprocessors,
+        matmul_ratio=entry.matmul_ratio,
+        attention_ratio=entry.attention_ratio,
+        memory_ratio=entry.memory_ratio,
     )
 
 
@@ -266,5 +270,9 @@ def _kind_entry(kind: Device) -> dict[str, Any]:
         "memory_bandwidth": kind.memory_bytes_per_second,
         "launch": kind.launch_seconds,
         "reserved": kind.reserved_bytes,
+        "multiprocessors": kind.n_multiprocessors,
+        "matmul_ratio": kind.matmul_ratio,
+        "attention_ratio": kind.attention_ratio,
+        "memory_ratio": kind.memory_ratio,
         "source": kind.source,
     }

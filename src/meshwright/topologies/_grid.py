@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.topologies._wires import Wires
 
-__all__ = ["Shift", "lay", "no_shift"]
+__all__ = ["Shift", "lay", "lines_of", "no_shift"]
 
 Shift = Callable[[int], tuple[int, ...]]
 
@@ -17,6 +17,13 @@ Shift = Callable[[int], tuple[int, ...]]
 def no_shift(n_dims: int) -> Shift:
     """Return the shift of a plain torus: none."""
     return lambda dim: (0,) * n_dims
+
+
+def lines_of(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the grouping of a grid: every device its own node, lines along the last dimension, then planes, ..."""
+    ids = np.arange(int(np.prod(shape)), dtype=np.int64)
+    together = [int(np.prod(shape[len(shape) - k :])) for k in range(len(shape))]
+    return np.stack([ids // size for size in together])
 
 
 def lay(

@@ -71,6 +71,8 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
     adapters = np.arange(n_devices)  # where the network adapter of each device is plugged in
     if "pcie" in data:
         adapters, next_id = _pcie(wires, data["pcie"], node, local, per_node, next_id)
+    elif data["network"]["nics_per_node"] < per_node and node[-1] > 0:
+        adapters, next_id = _shared_adapters(wires, data["network"], node, local, per_node, next_id)
     if "nvlink" in data:
         next_id = _nvlink(wires, data["nvlink"], node, local, next_id)
     groups = [node]
@@ -90,7 +92,18 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
         source=data["source"],
         launch_seconds=quantity(data, "launch", "seconds", stem),
         algorithms=LIBRARY,
+        periods=_periods(data),
     )
+
+
+def _periods(data: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the lengths of blocks of ids wired alike.
+
+    Nodes of a pod meet only in the links between leaves and spine. Without oversubscription these are never slower than the
+    adapters that feed them, so nodes do not slow each other there.
+    """
+    pod = data["devices_per_node"] * data["network"]["nodes_per_pod"]
+    return (data["devices_per_node"], pod) if data["network"]["oversubscription"] == 1 else (pod,)
 
 
 def _rate(table: Mapping[str, Any], where: str) -> float:
@@ -105,7 +118,9 @@ def _nvlink(wires: Wires, table: Mapping[str, Any], node: NDArray[np.int64], loc
     if table["layout"] == "switch":
         wires.join(np.arange(len(node)), next_id + node, rate, latency_seconds / 2)
         return next_id + int(node[-1]) + 1
-    for a, b, n_links in CUBE_MESH:
+    size = int(local.max()) + 1
+    every_pair = tuple((a, b, 1) for a in range(size) for b in range(a + 1, size))
+    for a, b, n_links in every_pair if table["layout"] == "full-mesh" else CUBE_MESH:
         second = np.flatnonzero(local == b)  # where the higher one is there, the lower one is too
         wires.join(second - b + a, second, rate * n_links, latency_seconds)
     return next_id
@@ -132,6 +147,20 @@ def _pcie(
         pairs = np.flatnonzero(home[:-step] == home[step:]) if step < len(used) else np.zeros(0, dtype=np.int64)
         wires.join(next_id + pairs, next_id + pairs + step, socket, latency_seconds / 4)
     return switch, next_id + len(used)
+
+
+def _shared_adapters(
+    wires: Wires,
+    table: Mapping[str, Any],
+    node: NDArray[np.int64],
+    local: NDArray[np.int64],
+    per_node: int,
+    next_id: int,
+) -> tuple[NDArray[np.int64], int]:
+    """Wire several devices to each adapter where the file says nothing of PCIe, each as fast as the adapter is."""
+    _, index = np.unique(node * table["nics_per_node"] + local * table["nics_per_node"] // per_node, return_inverse=True)
+    wires.join(np.arange(len(node)), next_id + index, _rate(table, "network"), 0.0)
+    return next_id + index, next_id + int(index[-1]) + 1
 
 
 def _fabric(

@@ -34,6 +34,10 @@ class KindEntry(_Strict):
     memory_bandwidth: str | float = ""
     launch: str | float = "5 us"
     reserved: str | float = 0.0
+    multiprocessors: int = Field(default=0, ge=0, le=100_000)
+    matmul_ratio: float = Field(default=0.8, gt=0, le=1)
+    attention_ratio: float = Field(default=0.5, gt=0, le=1)
+    memory_ratio: float = Field(default=0.85, gt=0, le=1)
     source: str = ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.cluster import Cluster
 from meshwright.topologies import _fields
 from meshwright.topologies._fields import generated, sizes
-from meshwright.topologies._grid import lay, no_shift
+from meshwright.topologies._grid import lay, lines_of, no_shift
 
 __all__ = ["EXAMPLE", "Params", "build"]
 
@@ -62,4 +62,4 @@ def build(params: Params, name: str) -> Cluster:
     n = sizes(params.shape, (2, 3), name)
     n_dims = len(params.shape)
     wires = lay(params.shape, (False,) * n_dims, no_shift(n_dims), params.bytes_per_second, params.latency_seconds)
-    return generated(name, wires, n, 0, params, forwards=True)
+    return generated(name, wires, n, 0, params, lines_of(params.shape), forwards=True)

@@ -8,7 +8,7 @@ from meshwright.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.topologies import _fields
 from meshwright.topologies._fields import generated, sizes
-from meshwright.topologies._grid import Shift, lay, no_shift
+from meshwright.topologies._grid import Shift, lay, lines_of, no_shift
 
 __all__ = ["EXAMPLE", "Params", "build"]
 
@@ -67,7 +67,7 @@ def build(params: Params, name: str) -> Cluster:
     n_dims = len(params.shape)
     shift = _twist(params.shape, name) if params.twisted else no_shift(n_dims)
     wires = lay(params.shape, (True,) * n_dims, shift, params.bytes_per_second, params.latency_seconds)
-    return generated(name, wires, n, 0, params, forwards=True)
+    return generated(name, wires, n, 0, params, lines_of(params.shape), forwards=True)
 
 
 def _twist(shape: tuple[int, ...], name: str) -> Shift:

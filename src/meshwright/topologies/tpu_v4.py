@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.cluster import Cluster
 from meshwright.topologies import _fields
 from meshwright.topologies._fields import generated
-from meshwright.topologies._grid import lay, no_shift
+from meshwright.topologies._grid import lay, lines_of, no_shift
 from meshwright.topologies._wires import check_count
 
 __all__ = ["EXAMPLE", "Params", "build"]
@@ -79,4 +79,4 @@ def build(params: Params, name: str) -> Cluster:
     shape = shape_of(n)
     wraps = (shape[0] % 4 == 0, shape[1] % 4 == 0, shape[2] % 4 == 0)
     wires = lay(shape, wraps, no_shift(3), params.bytes_per_second, params.latency_seconds)
-    return generated(name, wires, n, 0, params, forwards=True)
+    return generated(name, wires, n, 0, params, lines_of(shape), forwards=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 
@@ -86,6 +89,33 @@ def test_the_hierarchical_all_reduce_adds_its_three_steps() -> None:
     assert slope == pytest.approx(2 * 7 / 8 / (100 * GB) + 2 * 3 / 4 / 8 / (50 * GB))
 
 
+@pytest.mark.parametrize(("shape", "n_links"), [("4x4", 4), ("4x4x4", 6), ("8x8", 4)])
+def test_rings_along_all_dimensions_of_a_torus_use_every_link(shape: str, n_links: int) -> None:
+    n = int(np.prod([int(size) for size in shape.split("x")]))
+    _, slope = _slope(f"torus:{shape},bandwidth=1 GB/s", [np.arange(n)], "all_reduce", "dimension_rings")
+    assert slope == pytest.approx(2 * (n - 1) / n / (n_links * GB))
+
+
+def test_planes_of_a_torus_are_grids_too() -> None:
+    ids = np.arange(64).reshape(4, 4, 4)
+    for groups in (ids.reshape(4, 16), np.moveaxis(ids, 1, 0).reshape(4, 16), np.moveaxis(ids, 2, 0).reshape(4, 16)):
+        _, slope = _slope("torus:4x4x4,bandwidth=1 GB/s", groups, "all_reduce", "dimension_rings")
+        assert slope == pytest.approx(2 * 15 / 16 / (4 * GB))
+
+
+def test_a_switch_that_reduces_sends_every_byte_up_and_down_once() -> None:
+    plain = topologies.cluster("rail-optimised:16,per_node=8,node_bandwidth=100 GB/s,bandwidth=10 GB/s,latency=1 us")
+    reducing = dataclasses.replace(plain, reduces_in_switch=True, _cache={})
+    inside, across = np.arange(16).reshape(2, 8), np.arange(16).reshape(2, 8).T
+    for groups, rate in ((inside, 100 * GB), (across, 10 * GB)):
+        lines = {line.algorithm: line for line in collectives.lines(reducing, groups, "all_reduce")}
+        assert lines["in_switch"].seconds_per_byte == pytest.approx(1 / rate)
+        assert lines["in_switch"].latency_seconds == pytest.approx(2e-6)
+    everybody = np.arange(16)[None]
+    assert "in_switch" not in {line.algorithm for line in collectives.lines(reducing, everybody, "all_reduce")}
+    assert "in_switch" not in {line.algorithm for line in collectives.lines(plain, inside, "all_reduce")}
+
+
 @pytest.mark.parametrize("size", range(2, 40))
 def test_no_member_is_an_inner_node_of_both_trees(size: int) -> None:
     child, parent, depth = double_binary_tree(size)
@@ -140,7 +170,7 @@ def test_more_bytes_never_take_less_time_and_no_link_moves_faster_than_it_can(ki
     cluster = topologies.cluster(spec)
     axis = network.axis(cluster, np.arange(cluster.n_devices)[None])
     times = [axis.seconds(kind, n_bytes) for n_bytes in (1, 1e3, 1e6, 1e9)]
-    assert all(b >= a > 0 for a, b in zip(times, times[1:], strict=False))
+    assert all(b >= a > 0 for a, b in itertools.pairwise(times))
     out = np.bincount(cluster.links.source, cluster.links.bytes_per_second)[: cluster.n_devices].max()
     share = {"broadcast": 0.0}.get(kind, (axis.size - 1) / axis.size)
     assert times[-1] >= share * 1e9 / out

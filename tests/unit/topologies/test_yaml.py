@@ -67,7 +67,7 @@ def _check_round_trip(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     _yaml.write(cluster, path)
     again = topologies.cluster(str(path))
     for field in dataclasses.fields(Cluster):
-        if field.name in ("_cache", "links"):
+        if field.name in ("_cache", "links", "periods"):  # periods only save time; a file cannot promise them
             continue
         np.testing.assert_array_equal(getattr(again, field.name), getattr(cluster, field.name))
     for name in ("source", "target", "bytes_per_second", "latency_seconds"):
