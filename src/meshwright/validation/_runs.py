@@ -16,7 +16,7 @@ from meshwright.problem import Problem, Reading, Training
 from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
 
-__all__ = ["Predicted", "Run", "clusters", "gpt", "predict"]
+__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,26 @@ class Predicted:
 class Clusters:
     """Clusters by name, built once while a set is read."""
 
-    _built: dict[str, Cluster]
+    _built: dict[tuple[str, float], Cluster]
 
-    def __call__(self, spec: str) -> Cluster:
-        """Return the cluster that `spec` names on the command line."""
-        if spec not in self._built:
-            self._built[spec] = topologies.cluster(spec)
-        return self._built[spec]
+    def __call__(self, spec: str, launch_seconds: float = 0.0) -> Cluster:
+        """Return the cluster that `spec` names on the command line.
+
+        Parameters
+        ----------
+        spec : str
+            ``"dgx-a100:64"``.
+        launch_seconds : float
+            Time that the training program takes to issue one operator, where it is slower than the device's own launch.
+        """
+        key = (spec, launch_seconds)
+        if key not in self._built:
+            cluster = topologies.cluster(spec)
+            if launch_seconds:
+                kinds = tuple(replace(kind, launch_seconds=launch_seconds) for kind in cluster.kinds)
+                cluster = replace(cluster, kinds=kinds, _cache={})
+            self._built[key] = cluster
+        return self._built[key]
 
 
 def clusters() -> Clusters:
@@ -105,6 +118,21 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
         "_attn_implementation": "eager", **fields,
     }  # fmt: skip
     return huggingface.graph_of(config, name, sequence_length=sequence)
+
+
+def built_in(name: str, sequence: int, **changes: Any) -> Graph:
+    """Return a built-in model at another sequence length.
+
+    Parameters
+    ----------
+    name : str
+        ``"llama-3.1-8b"``.
+    sequence : int
+        Tokens per sample.
+    changes
+        Fields of its configuration to replace: a model cut to fewer layers.
+    """
+    return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
 
 
 def predict(run: Run) -> Predicted:
@@ -161,7 +189,7 @@ def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[t
     inner = [i for i, op in enumerate(graph.ops) if op.kind not in ("embedding", "head")]
     sizes = list(layers_per_stage)
     if not sizes:
-        if n_stages > len(inner):
+        if n_stages > len(inner) + 2:
             raise InputError(f"{n_stages} stages for {len(inner)} layers")
         even, rest = divmod(len(inner), n_stages)
         if rest:  # a layer less for the last and first stages, which also hold head and embedding
@@ -175,7 +203,7 @@ def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[t
         raise InputError(f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages")
     ends = [sum(sizes[: i + 1]) for i in range(n_stages)]
     cuts = [inner[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    before = [i for i in range(inner[0])]
+    before = list(range(inner[0]))
     after = list(range(inner[-1] + 1, len(graph.ops)))
     cuts[0] = before + cuts[0]
     cuts[-1] = cuts[-1] + after
