@@ -40,7 +40,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         )
         strategy = Strategy(data=count(fields, "dp"), tensor=count(fields, "tp"))
         run = Run(
-            graph, where(f"dgx-a100:{max(8, gpus)}"), (strategy,), pipeline=count(fields, "pp"), micro_batch=count(fields, "mbs"),
+            graph, where(f"hgx-a100-hdr4:{max(8, gpus)}"), (strategy,), pipeline=count(fields, "pp"), micro_batch=count(fields, "mbs"),
             global_batch=batch, recompute="full", training=Training("fp16", gradient_bytes=2),
         )  # fmt: skip
         predicted = predict(run)
