@@ -99,7 +99,7 @@ def layer_work(
         saved += n_bytes
         if operator.selective:
             selective += there
-            selective_seconds += times[i].forward
+            selective_seconds += times[i].forward + device.launch_seconds
             dropped += n_bytes
         if operator.expert:
             expert += parameters(operator, shape)
@@ -109,11 +109,15 @@ def layer_work(
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
-    launches = [device.launch_seconds * sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
+    n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
+    passes = [
+        max(seconds + n * device.launch_seconds, n * device.issue_seconds)
+        for seconds, n in zip(computed, n_operators, strict=True)
+    ]
     return LayerWork(
-        forward_seconds=max(computed[0], launches[0]),
-        backward_input_seconds=max(computed[1], launches[1]),
-        backward_weight_seconds=max(computed[2], launches[2]),
+        forward_seconds=passes[0],
+        backward_input_seconds=passes[1],
+        backward_weight_seconds=passes[2],
         selective_seconds=selective_seconds,
         forward=tuple(forward),
         backward=tuple(backward),
@@ -182,7 +186,8 @@ def _transfers(
         return [], []
     if operator.tensor_axis == "in":
         n_bytes = tokens * operator.size("out") * width * operator.size("top_k")
-        return _block(n_bytes, shape, _weight_seconds_before(body, i, times))
+        both = _block(n_bytes, shape)
+        return both, both
     if operator.kind == "embedding" and operator.tensor_axis:
         n_bytes = tokens * operator.size("hidden") * width
         if shape.sequence_parallel:
@@ -197,35 +202,23 @@ def _transfers(
         if shape.sequence_parallel:
             return (
                 [Transfer("tensor", "tensor", "all_gather", n_bytes)],
-                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes, times[i].backward_weight)],
+                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)],
             )
-        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes, times[i].backward_weight)]
+        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
     return [], []
 
 
-def _block(n_bytes: float, shape: Shape, hidden_seconds: float) -> tuple[list[Transfer], list[Transfer]]:
+def _block(n_bytes: float, shape: Shape) -> list[Transfer]:
     """Return the collectives of a column-split product, whatever follows, and the row-split product that closes it.
 
     Without sequence parallelism the partial sums are reduced forward and the gradients of the input backward; with it each
-    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. The reduction of
-    the input's gradient runs beside the weight gradient of the column-split product, as Megatron does.
+    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. Nothing hides them:
+    Megatron runs part of the backward ones beside weight gradients, but measured runs show as much time as if it did not. The
+    input gathered once more for the weight gradient does run beside the input's gradient and is not counted.
     """
     if not shape.sequence_parallel:
-        whole = Transfer("tensor", "tensor", "all_reduce", n_bytes)
-        return [whole], [whole._replace(hidden_seconds=hidden_seconds)]
-    gather = Transfer("tensor", "tensor", "all_gather", n_bytes)
-    scatter = Transfer("tensor", "tensor", "reduce_scatter", n_bytes)
-    return [gather, scatter], [gather, scatter._replace(hidden_seconds=hidden_seconds)]
-
-
-def _weight_seconds_before(body: tuple[Operator, ...], i: int, times: list[Seconds]) -> float:
-    """Return the seconds of the weight gradient of the column-split product that operator `i` closes."""
-    for j in range(i - 1, -1, -1):
-        if body[j].tensor_axis == "in":
-            break
-        if body[j].tensor_axis == "out" and body[j].kind in ("matmul", "grouped_matmul"):
-            return times[j].backward_weight
-    return 0.0
+        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
+    return [Transfer("tensor", "tensor", "all_gather", n_bytes), Transfer("tensor", "tensor", "reduce_scatter", n_bytes)]
 
 
 def _is_open(body: tuple[Operator, ...], i: int) -> bool:

@@ -16,7 +16,7 @@ from meshwright.problem import Problem, Reading, Training
 from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
 
-__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict"]
+__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict", "rack", "racks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Run:
         Precision and optimizer.
     overlap : bool
         Whether gradient reduction runs beside the backward pass.
+    used_of_domain : tuple of (int, int)
+        Devices used of each domain and its size, where a run leaves some out (64 of the 72 of an NVL72 rack); (1, 1) for all.
     """
 
     graph: Graph
@@ -59,6 +61,7 @@ class Run:
     schedule: str = ""
     training: Training = Training()
     overlap: bool = False
+    used_of_domain: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +79,21 @@ class Clusters:
 
     _built: dict[tuple[str, float], Cluster]
 
-    def __call__(self, spec: str, launch_seconds: float = 0.0) -> Cluster:
+    def __call__(self, spec: str, issue_seconds: float = 0.0) -> Cluster:
         """Return the cluster that `spec` names on the command line.
 
         Parameters
         ----------
         spec : str
             ``"dgx-a100:64"``.
-        launch_seconds : float
-            Time that the training program takes to issue one operator, where it is slower than the device's own launch.
+        issue_seconds : float
+            Time that the training program takes to issue one operator, where the device may have to wait for it.
         """
-        key = (spec, launch_seconds)
+        key = (spec, issue_seconds)
         if key not in self._built:
             cluster = topologies.cluster(spec)
-            if launch_seconds:
-                kinds = tuple(replace(kind, launch_seconds=launch_seconds) for kind in cluster.kinds)
+            if issue_seconds:
+                kinds = tuple(replace(kind, issue_seconds=issue_seconds) for kind in cluster.kinds)
                 cluster = replace(cluster, kinds=kinds, _cache={})
             self._built[key] = cluster
         return self._built[key]
@@ -135,6 +138,16 @@ def built_in(name: str, sequence: int, **changes: Any) -> Graph:
     return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
 
 
+def racks(gpus: int) -> int:
+    """Return the devices of the NVL72 racks that a run of `gpus` devices uses: 64 of each rack where it needs more than one."""
+    return gpus if gpus <= 72 else -(-gpus // 64) * 72
+
+
+def rack(cluster: Cluster) -> tuple[int, int]:
+    """Return `Run.used_of_domain` of a run on `racks` devices."""
+    return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
+
+
 def predict(run: Run) -> Predicted:
     """Return what we predict of a run.
 
@@ -160,7 +173,7 @@ def _plan(run: Run) -> Plan:
     strategies = run.strategies if len(run.strategies) > 1 else run.strategies * run.pipeline
     if len(strategies) != run.pipeline:
         raise InputError(f"{len(strategies)} strategies are given for {run.pipeline} pipeline ranks")
-    needed = sum(strategy.n_devices for strategy in strategies)
+    needed = _device(run, sum(strategy.n_devices for strategy in strategies) - 1) + 1
     if needed > run.cluster.n_devices:
         raise InputError(f"the plan needs {needed} devices; {run.cluster.name} has {run.cluster.n_devices}")
     replicas = strategies[0].data
@@ -170,7 +183,7 @@ def _plan(run: Run) -> Plan:
         )
     devices, first = [], 0
     for strategy in strategies:
-        devices.append(tuple(range(first, first + strategy.n_devices)))
+        devices.append(tuple(_device(run, i) for i in range(first, first + strategy.n_devices)))
         first += strategy.n_devices
     n_stages = run.pipeline * run.virtual
     placement = schedules.looped(run.pipeline, run.virtual).tolist()
@@ -182,6 +195,12 @@ def _plan(run: Run) -> Plan:
     schedule = run.schedule or ("interleaved_1f1b" if run.virtual > 1 else "1f1b")
     n_microbatches = run.global_batch // (run.micro_batch * replicas)
     return Plan(tuple(stages), n_microbatches, run.micro_batch, schedule, run.global_batch)
+
+
+def _device(run: Run, i: int) -> int:
+    """Return the id of the device that the run's rank `i` sits on."""
+    used, size = run.used_of_domain
+    return i // used * size + i % used
 
 
 def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[tuple[int, ...]]:
@@ -200,7 +219,9 @@ def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[t
         else:
             sizes = [even] * n_stages
     if sum(sizes) != len(inner) or len(sizes) != n_stages:
-        raise InputError(f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages")
+        raise InputError(
+            f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages"
+        )
     ends = [sum(sizes[: i + 1]) for i in range(n_stages)]
     cuts = [inner[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     before = list(range(inner[0]))

@@ -8,6 +8,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ def _layers(text: str, pipeline: int) -> tuple[int, ...]:
         before = BEFORE if bounds[-1] > LAYERS else 0
         inner = [min(max(bound - before, 0), LAYERS) for bound in bounds]
         inner[0], inner[-1] = 0, LAYERS
-        return tuple(b - a for a, b in zip(inner[:-1], inner[1:], strict=True))
+        return tuple(b - a for a, b in itertools.pairwise(inner))
     if len(bounds) == pipeline and sum(bounds) == LAYERS:
         return tuple(bounds)
     raise InputError(f"layer_bounds '{text}' are not the bounds of {pipeline} stages")

@@ -17,7 +17,22 @@ from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "VOCABULARY", "points"]
 
-COLUMNS = ("model", "hidden", "ffn", "heads", "layers", "tp", "pp", "dp", "gbs", "mbs", "interleave", "seq", "mode", "iter_s_measured")
+COLUMNS = (
+    "model",
+    "hidden",
+    "ffn",
+    "heads",
+    "layers",
+    "tp",
+    "pp",
+    "dp",
+    "gbs",
+    "mbs",
+    "interleave",
+    "seq",
+    "mode",
+    "iter_s_measured",
+)
 
 VOCABULARY = 51200
 """GPT-2's words padded by Megatron [1, section 6]."""

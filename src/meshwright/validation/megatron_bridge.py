@@ -10,7 +10,7 @@ from meshwright.graph import Graph
 from meshwright.problem import Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -38,11 +38,15 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         graph = _graph(fields["model"], sequence)
         data = gpus // ranks
         sharded = 3 if count(fields, "fsdp", 0) > 0 else 1
-        strategy = Strategy(data, tensor, context, count(fields, "ep", 1), tensor > 1, shard=sharded if data * context > 1 else 0)
+        strategy = Strategy(
+            data, tensor, context, count(fields, "ep", 1), tensor > 1, shard=sharded if data * context > 1 else 0
+        )
+        cluster = where(_cluster(fields["system"], gpus))
         run = Run(
-            graph, where(_cluster(fields["system"], gpus)), (strategy,), pipeline=pipeline,
+            graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
             training=Training(_precision(fields["precision"])), overlap=True,
+            used_of_domain=rack(cluster),
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
@@ -63,7 +67,7 @@ def _cluster(system: str, gpus: int) -> str:
     kinds = {"DGX-H100": "dgx-h100", "DGX-B200": "dgx-b200", "DGX-GB200": "gb200-nvl72", "DGX-GB300": "gb300-nvl72"}
     if system not in kinds:
         raise InputError(f"no figures of {system} are known")
-    return f"{kinds[system]}:{max(8, gpus)}"
+    return f"{kinds[system]}:{racks(gpus) if 'nvl72' in kinds[system] else max(8, gpus)}"
 
 
 def _graph(model: str, sequence: int) -> Graph:

@@ -17,7 +17,18 @@ from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("params_b", "hidden", "layers", "heads_INFERRED", "tp_INFERRED", "pp_INFERRED", "dp_INFERRED", "gpus", "gbs", "tflops_per_gpu")
+COLUMNS = (
+    "params_b",
+    "hidden",
+    "layers",
+    "heads_INFERRED",
+    "tp_INFERRED",
+    "pp_INFERRED",
+    "dp_INFERRED",
+    "gpus",
+    "gbs",
+    "tflops_per_gpu",
+)
 
 MICRO_BATCH = 4
 """Not told by the table: assumed without a pipeline; with one, where a small micro-batch fills it, it is 1."""

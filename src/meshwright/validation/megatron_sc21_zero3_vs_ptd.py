@@ -35,9 +35,13 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             raise InputError(f"no model of {fields['params_b']} billion weights is in the paper's table")
         hidden, layers, heads = sizes[fields["params_b"]]
         gpus, ranks, batch = count(fields, "gpus"), count(fields, "mp_size"), count(fields, "gbs")
-        flops = 96.0 * batch * SEQUENCE * layers * hidden**2 * (1 + SEQUENCE / (6 * hidden) + VOCABULARY / (16 * layers * hidden))
+        flops = (
+            96.0 * batch * SEQUENCE * layers * hidden**2 * (1 + SEQUENCE / (6 * hidden) + VOCABULARY / (16 * layers * hidden))
+        )
         measured = flops / (ratio(fields, "tflops_per_gpu") * 1e12 * gpus)
-        graph = gpt(f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=heads, sequence=SEQUENCE, vocabulary=VOCABULARY)
+        graph = gpt(
+            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=heads, sequence=SEQUENCE, vocabulary=VOCABULARY
+        )
         if fields["scheme"] == "ZeRO-3":
             strategy, pipeline = Strategy(data=gpus, shard=3), 1
         else:

@@ -8,7 +8,19 @@ from meshwright.validation._points import Point, Skipped
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("cluster", "size", "run", "layers", "hidden", "heads", "stages", "gpus_per_stage", "measured_ms", "aceso_pred_ms", "plan_json")
+COLUMNS = (
+    "cluster",
+    "size",
+    "run",
+    "layers",
+    "hidden",
+    "heads",
+    "stages",
+    "gpus_per_stage",
+    "measured_ms",
+    "aceso_pred_ms",
+    "plan_json",
+)
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:

@@ -10,13 +10,32 @@ from meshwright.graph import Graph
 from meshwright.problem import Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
 DERIVED = "step_s_derived_gpt3(block*gbs/24576)"
 
-COLUMNS = ("round", "org", "system", "bench", "platform", "gbs", "seq", "nodes", "tp", "pp", "vpp", "cp", "mbs", "median_step_s", DERIVED)
+COLUMNS = (
+    "round",
+    "org",
+    "system",
+    "bench",
+    "platform",
+    "gbs",
+    "seq",
+    "nodes",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "mbs",
+    "median_step_s",
+    DERIVED,
+)
+
+VIRTUAL = 6
+"""Virtual stages of GPT-3 runs whose rows tell none: what later rounds of the same submitter tell for the same pipeline degree."""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
@@ -30,7 +49,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         if not fields["tp"].strip():
             raise InputError("the set does not tell the plan of this run")
         measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
-        cluster, gpus = _cluster(fields)
+        name, gpus = _cluster(fields)
+        cluster = where(name)
         tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
         ranks = tensor * pipeline * context
         if gpus % ranks:
@@ -38,15 +58,20 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         graph = _graph(fields["bench"], count(fields, "seq"))
         strategy = Strategy(gpus // ranks, tensor, context, 1, tensor > 1, shard=1 if gpus > tensor * pipeline else 0)
         run = Run(
-            graph, where(cluster), (strategy,), pipeline=pipeline, virtual=max(1, count(fields, "vpp", 1)),
+            graph, cluster, (strategy,), pipeline=pipeline, virtual=_virtual(fields, pipeline),
             micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=Training("fp8"), overlap=True,
+            used_of_domain=rack(cluster),
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row, measured, predicted.seconds, group=f"{fields['bench']} {cluster} {fields['gbs']}", fits=predicted.fits
-    )
+    return Point(row, measured, predicted.seconds, group=f"{fields['bench']} {name} {fields['gbs']}", fits=predicted.fits)
+
+
+def _virtual(fields: Mapping[str, str], pipeline: int) -> int:
+    """Return the virtual stages per pipeline rank."""
+    default = VIRTUAL if fields["bench"] == "gpt3" and pipeline == 8 else 1
+    return max(1, count(fields, "vpp", default)) if pipeline > 1 else 1
 
 
 def _cluster(fields: Mapping[str, str]) -> tuple[str, int]:
@@ -64,7 +89,8 @@ def _cluster(fields: Mapping[str, str]) -> tuple[str, int]:
         if word in text:
             if not n_nodes:
                 raise InputError("the set does not tell the number of nodes")
-            return f"{kind}:{n_nodes * per_node}", n_nodes * per_node
+            gpus = n_nodes * per_node
+            return f"{kind}:{racks(gpus) if 'nvl72' in kind else gpus}", gpus
     raise InputError(f"no cluster is known for '{fields['platform']}'")
 
 

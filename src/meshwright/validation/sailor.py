@@ -13,7 +13,20 @@ from meshwright.validation._runs import Clusters, Run, built_in, clusters, gpt, 
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("file", "gpu_types", "nodes", "pp", "layers_per_stage", "dp", "tp", "mbs", "gbs", "real_iter_s", "grad_reduce_s", "max_mem_bytes")
+COLUMNS = (
+    "file",
+    "gpu_types",
+    "nodes",
+    "pp",
+    "layers_per_stage",
+    "dp",
+    "tp",
+    "mbs",
+    "gbs",
+    "real_iter_s",
+    "grad_reduce_s",
+    "max_mem_bytes",
+)
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
