@@ -39,6 +39,8 @@ class LayerWork:
         Collectives of the forward pass, of the backward pass, and those that selective recomputation repeats.
     n_dense_parameters, n_expert_parameters : int
         Weights on the device before any sharding over the data axis.
+    n_lookup_parameters : int
+        Those of tables, whose gradient is not added to the main one in place.
     saved_bytes : float
         Kept from forward to backward when nothing is recomputed.
     selective_bytes : float
@@ -60,6 +62,7 @@ class LayerWork:
     selective: tuple[Transfer, ...]
     n_dense_parameters: int
     n_expert_parameters: int
+    n_lookup_parameters: int
     saved_bytes: float
     selective_bytes: float
     input_bytes: float
@@ -124,6 +127,7 @@ def layer_work(
         selective=tuple(selective),
         n_dense_parameters=math.ceil(dense),
         n_expert_parameters=math.ceil(expert),
+        n_lookup_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.kind == "embedding")),
         saved_bytes=saved,
         selective_bytes=dropped,
         input_bytes=input_elements * residual,
@@ -158,11 +162,11 @@ def saved_bytes(operator: Operator, shape: Shape, training: Training) -> float:
 
 
 def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:
-    """Return what an operator needs beside what is kept: gradients of its output and input, fp32 logits of cross-entropy."""
+    """Return what an operator needs beside what is kept: the larger of the gradients of its output and input."""
     tokens = shape.tokens(operator) / shape.split(operator)
     width = training.activation_bytes
     if operator.kind == "cross_entropy":
-        return tokens * operator.size("vocabulary") * (4.0 + width)  # fp32 logits, and their gradient for the product before
+        return tokens * operator.size("vocabulary") * training.loss_bytes  # the fp32 logits are kept
     if operator.kind == "matmul":
         return shape.tokens(operator) * width * max(operator.size("in"), operator.size("out")) / shape.split(operator)
     if operator.kind == "grouped_matmul":

@@ -151,9 +151,17 @@ def test_full_recomputation_repeats_the_forward_pass_with_its_collectives() -> N
     )
 
 
-def test_the_head_needs_fp32_logits_while_it_runs() -> None:
+def test_the_head_keeps_fp32_logits_and_needs_room_for_their_gradient() -> None:
     head = _row(Strategy(tensor=2), row=5)
-    assert head.working_bytes >= 4 * SEQUENCE * VOCABULARY / 2
+    logits = SEQUENCE * VOCABULARY / 2
+    assert head.activation_bytes == pytest.approx(4 * logits)
+    assert head.working_bytes == pytest.approx(2 * logits)
+
+
+def test_the_gradient_of_the_word_table_stands_beside_the_main_gradient() -> None:
+    table = _row(Strategy(tensor=2), row=0)
+    assert table.gradient_bytes == pytest.approx((4 + 2) * VOCABULARY * HIDDEN / 2)
+    assert _row(Strategy(data=2, shard=2), row=0).gradient_bytes == pytest.approx(4 * VOCABULARY * HIDDEN / 2)
 
 
 def test_a_stage_is_the_sum_of_its_layers() -> None:
