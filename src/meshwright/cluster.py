@@ -27,7 +27,7 @@ class Device:
     memory_bytes_per_second : float
         Bandwidth of that memory.
     launch_seconds : float
-        Smallest time of one kernel.
+        Time that starting and draining one operator adds to its work.
     reserved_bytes : float
         Memory that the training process cannot use: context, communication buffers, fragmentation.
     source : str
@@ -40,6 +40,11 @@ class Device:
         Share of the peak that fused attention reaches forward at head size 128.
     memory_ratio : float
         Share of the memory bandwidth that a large streaming kernel reaches.
+    fp8_ratio : float
+        The share that fp8 products reach of their own peak; 0 for `matmul_ratio`.
+    issue_seconds : float
+        Time that the training program on the host takes to issue one operator: where a layer's work is shorter than that of all
+        its operators, the device waits.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Device:
     matmul_ratio: float = 0.8
     attention_ratio: float = 0.5
     memory_ratio: float = 0.85
+    fp8_ratio: float = 0.0
+    issue_seconds: float = 0.0
 
     def peak(self, precision: str) -> float:
         """Return the dense matrix peak of `precision` in FLOP/s.

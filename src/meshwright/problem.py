@@ -68,6 +68,9 @@ class Training:
     activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
         Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
         (mixed-precision Adam: fp32 master weight and two moments).
+    loss_bytes : int
+        Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them into
+        gradients in place (Megatron-LM), 6 where it is PyTorch's own.
     """
 
     precision: str = "bf16"
@@ -75,6 +78,7 @@ class Training:
     weight_bytes: int = 2
     gradient_bytes: int = 4
     optimizer_bytes: int = 12
+    loss_bytes: int = 2
 
 
 @dataclass(frozen=True, slots=True)

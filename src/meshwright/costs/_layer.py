@@ -39,6 +39,8 @@ class LayerWork:
         Collectives of the forward pass, of the backward pass, and those that selective recomputation repeats.
     n_dense_parameters, n_expert_parameters : int
         Weights on the device before any sharding over the data axis.
+    n_lookup_parameters : int
+        Those of tables, whose gradient is not added to the main one in place.
     saved_bytes : float
         Kept from forward to backward when nothing is recomputed.
     selective_bytes : float
@@ -60,6 +62,7 @@ class LayerWork:
     selective: tuple[Transfer, ...]
     n_dense_parameters: int
     n_expert_parameters: int
+    n_lookup_parameters: int
     saved_bytes: float
     selective_bytes: float
     input_bytes: float
@@ -99,7 +102,7 @@ def layer_work(
         saved += n_bytes
         if operator.selective:
             selective += there
-            selective_seconds += times[i].forward
+            selective_seconds += times[i].forward + device.launch_seconds
             dropped += n_bytes
         if operator.expert:
             expert += parameters(operator, shape)
@@ -109,17 +112,22 @@ def layer_work(
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
-    launches = [device.launch_seconds * sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
+    n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
+    passes = [
+        max(seconds + n * device.launch_seconds, n * device.issue_seconds)
+        for seconds, n in zip(computed, n_operators, strict=True)
+    ]
     return LayerWork(
-        forward_seconds=max(computed[0], launches[0]),
-        backward_input_seconds=max(computed[1], launches[1]),
-        backward_weight_seconds=max(computed[2], launches[2]),
+        forward_seconds=passes[0],
+        backward_input_seconds=passes[1],
+        backward_weight_seconds=passes[2],
         selective_seconds=selective_seconds,
         forward=tuple(forward),
         backward=tuple(backward),
         selective=tuple(selective),
         n_dense_parameters=math.ceil(dense),
         n_expert_parameters=math.ceil(expert),
+        n_lookup_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.kind == "embedding")),
         saved_bytes=saved,
         selective_bytes=dropped,
         input_bytes=input_elements * residual,
@@ -154,11 +162,11 @@ def saved_bytes(operator: Operator, shape: Shape, training: Training) -> float:
 
 
 def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:
-    """Return what an operator needs beside what is kept: gradients of its output and input, fp32 logits of cross-entropy."""
+    """Return what an operator needs beside what is kept: the larger of the gradients of its output and input."""
     tokens = shape.tokens(operator) / shape.split(operator)
     width = training.activation_bytes
     if operator.kind == "cross_entropy":
-        return tokens * operator.size("vocabulary") * (4.0 + width)  # fp32 logits, and their gradient for the product before
+        return tokens * operator.size("vocabulary") * training.loss_bytes  # the fp32 logits are kept
     if operator.kind == "matmul":
         return shape.tokens(operator) * width * max(operator.size("in"), operator.size("out")) / shape.split(operator)
     if operator.kind == "grouped_matmul":
@@ -182,7 +190,8 @@ def _transfers(
         return [], []
     if operator.tensor_axis == "in":
         n_bytes = tokens * operator.size("out") * width * operator.size("top_k")
-        return _block(n_bytes, shape, _weight_seconds_before(body, i, times))
+        both = _block(n_bytes, shape)
+        return both, both
     if operator.kind == "embedding" and operator.tensor_axis:
         n_bytes = tokens * operator.size("hidden") * width
         if shape.sequence_parallel:
@@ -197,35 +206,23 @@ def _transfers(
         if shape.sequence_parallel:
             return (
                 [Transfer("tensor", "tensor", "all_gather", n_bytes)],
-                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes, times[i].backward_weight)],
+                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)],
             )
-        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes, times[i].backward_weight)]
+        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
     return [], []
 
 
-def _block(n_bytes: float, shape: Shape, hidden_seconds: float) -> tuple[list[Transfer], list[Transfer]]:
+def _block(n_bytes: float, shape: Shape) -> list[Transfer]:
     """Return the collectives of a column-split product, whatever follows, and the row-split product that closes it.
 
     Without sequence parallelism the partial sums are reduced forward and the gradients of the input backward; with it each
-    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. The reduction of
-    the input's gradient runs beside the weight gradient of the column-split product, as Megatron does.
+    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. Nothing hides them:
+    Megatron runs part of the backward ones beside weight gradients, but measured runs show as much time as if it did not. The
+    input gathered once more for the weight gradient does run beside the input's gradient and is not counted.
     """
     if not shape.sequence_parallel:
-        whole = Transfer("tensor", "tensor", "all_reduce", n_bytes)
-        return [whole], [whole._replace(hidden_seconds=hidden_seconds)]
-    gather = Transfer("tensor", "tensor", "all_gather", n_bytes)
-    scatter = Transfer("tensor", "tensor", "reduce_scatter", n_bytes)
-    return [gather, scatter], [gather, scatter._replace(hidden_seconds=hidden_seconds)]
-
-
-def _weight_seconds_before(body: tuple[Operator, ...], i: int, times: list[Seconds]) -> float:
-    """Return the seconds of the weight gradient of the column-split product that operator `i` closes."""
-    for j in range(i - 1, -1, -1):
-        if body[j].tensor_axis == "in":
-            break
-        if body[j].tensor_axis == "out" and body[j].kind in ("matmul", "grouped_matmul"):
-            return times[j].backward_weight
-    return 0.0
+        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
+    return [Transfer("tensor", "tensor", "all_gather", n_bytes), Transfer("tensor", "tensor", "reduce_scatter", n_bytes)]
 
 
 def _is_open(body: tuple[Operator, ...], i: int) -> bool:

@@ -43,7 +43,7 @@ class Product:
         return 2.0 * self.rows * self.columns * self.inner * self.n_products
 
 
-def product_seconds(product: Product, device: Device, peak_flops_per_second: float) -> float:
+def product_seconds(product: Product, device: Device, precision: str) -> float:
     """Return the seconds of one kernel that computes `product`.
 
     Parameters
@@ -51,9 +51,9 @@ def product_seconds(product: Product, device: Device, peak_flops_per_second: flo
     product : Product
         Sizes.
     device : Device
-        Where; its `matmul_ratio` scales the peak, its `n_multiprocessors` deal out the tiles.
-    peak_flops_per_second : float
-        Matrix peak in the precision of the product.
+        Where; its `matmul_ratio` (or `fp8_ratio`) scales the peak, its `n_multiprocessors` deal out the tiles.
+    precision : str
+        Of the operands.
 
     Returns
     -------
@@ -66,16 +66,17 @@ def product_seconds(product: Product, device: Device, peak_flops_per_second: flo
     multiprocessors; the library is assumed to pick the best of `TILES`. The last wave counts half of its idle part, because
     libraries split the inner dimension when a wave is nearly empty.
     """
-    rate = peak_flops_per_second * device.matmul_ratio
+    ratio = device.fp8_ratio if precision == "fp8" and device.fp8_ratio else device.matmul_ratio
+    rate = device.peak(precision) * ratio
     n_units = device.n_multiprocessors
     inner = product.inner + PROLOGUE
     best = math.inf
-    for rows, columns, ratio in TILES:
+    for rows, columns, share in TILES:
         n_tiles = float(-(-product.rows // rows) * -(-product.columns // columns) * product.n_products)
         if n_units:
             waves = n_tiles / n_units
             n_tiles = n_units * 0.5 * (max(1.0, waves) + math.ceil(waves))
-        best = min(best, n_tiles * rows * columns * inner / ratio)
+        best = min(best, n_tiles * rows * columns * inner / share)
     compute = 2.0 * best / rate
     memory = product.moved_bytes / (device.memory_bytes_per_second * device.memory_ratio)
     return max(compute, memory)

@@ -17,8 +17,9 @@ __all__ = ["Seconds", "Shape", "operator_seconds", "unfused_attention_seconds"]
 ATTENTION_BACKWARD_FLOPS = 2.5
 """Fused attention recomputes its scores: five products backward for two forward (FlashAttention-2, arXiv 2307.08691, sec. 3.1)."""
 
-ATTENTION_BACKWARD_RATIO = 0.85
-"""Rate of fused attention backward over forward (FlashAttention-2, Figs. 4 and 5: about 0.85 on A100 at head size 128)."""
+ATTENTION_BACKWARD_RATIO = 0.8
+"""Rate of fused attention backward over forward: FlashAttention-2, Figs. 4 and 5, 0.85 on A100 at head size 128; 0.7 on B200 (SimuMax,
+measured)."""
 
 
 class Seconds(NamedTuple):
@@ -96,7 +97,6 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
         rows /= shape.split(operator)
     else:
         columns /= shape.split(operator)
-    peak = device.peak(training.precision)
     left, right, out = rows * inner, inner * columns, rows * columns
     cast = 1.5 if training.precision == "fp8" else 0.0  # read in 2 bytes, write in 1, half of it fused into the producer
     operand = 1 if training.precision == "fp8" else training.activation_bytes
@@ -104,7 +104,7 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
 
     def seconds(rows: float, columns: float, inner: float, moved_bytes: float) -> float:
         whole = Product(math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(n_products), moved_bytes * n_products)
-        return product_seconds(whole, device, peak)
+        return product_seconds(whole, device, training.precision)
 
     forward = seconds(rows, columns, inner, (operand + cast) * (left + right) + wide * out)
     backward = seconds(rows, inner, columns, (operand + cast) * out + operand * right + wide * left)
@@ -146,12 +146,11 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
     rows, keys = operator.size("sequence") / shape.context, float(operator.size("key_sequence", operator.size("sequence")))
     head, value = float(operator.size("head")), float(operator.size("value", operator.size("head")))
     precision = "bf16" if training.precision == "fp8" else training.precision
-    peak = device.peak(precision)
 
     def seconds(rows: float, columns: float, inner: float) -> float:
         moved = training.activation_bytes * heads * (rows * inner + inner * columns + rows * columns)
         return product_seconds(
-            Product(math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(heads), moved), device, peak
+            Product(math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(heads), moved), device, precision
         )
 
     forward = seconds(rows, keys, head) + seconds(rows, value, keys)

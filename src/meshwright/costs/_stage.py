@@ -144,12 +144,17 @@ def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: T
 
 
 def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float, float]:
-    """Return the bytes of weights, gradients and optimizer state after sharding."""
+    """Return the bytes of weights, gradients and optimizer state after sharding.
+
+    The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
+    accumulation into products only (every run of SimuMax's set holds it at its peak).
+    """
     whole = work.n_dense_parameters + work.n_expert_parameters
     share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
+    lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
     return (
         training.weight_bytes * (share if strategy.shard >= 3 else whole),
-        training.gradient_bytes * (share if strategy.shard >= 2 else whole),
+        training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup,
         training.optimizer_bytes * (share if strategy.shard >= 1 else whole),
     )
 

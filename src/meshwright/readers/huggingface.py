@@ -18,7 +18,7 @@ from meshwright.readers._config import Config
 if TYPE_CHECKING:
     from meshwright.readers import Source
 
-__all__ = ["MODEL_TYPES", "Architecture", "describe", "graph_of", "names", "read", "recognises", "unknown"]
+__all__ = ["MODEL_TYPES", "Architecture", "configuration", "describe", "graph_of", "names", "read", "recognises", "unknown"]
 
 MODEL_TYPES = (
     "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "kimi_k2", "llama", "mistral",
@@ -131,6 +131,17 @@ def read(source: Source) -> Reading:
     sequence = _length(config, source.sequence_length)
     graph = _graph(config, name, sequence, _fused(config, source.attention))
     return Reading(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """Return the configuration of a built-in model, to be changed at will.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such model.
+    """
+    return dict(_built_in(name).fields)
 
 
 def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, attention: str = "") -> Graph:

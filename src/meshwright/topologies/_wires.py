@@ -106,6 +106,7 @@ def device(name: str) -> Device:
         matmul_ratio=achieved["matmul"],
         attention_ratio=achieved["attention"],
         memory_ratio=achieved["memory"],
+        fp8_ratio=achieved.get("fp8", 0.0),
     )
 
 

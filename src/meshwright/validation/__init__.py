@@ -9,7 +9,7 @@ Promises of a set's module, checked by ``tests/unit/test_validation.py``:
 
 from __future__ import annotations
 
-from meshwright.validation._report import Report, as_json, explain, validate
 from meshwright.validation._points import Point, Skipped
+from meshwright.validation._report import Report, as_json, explain, validate
 
 __all__ = ["Point", "Report", "Skipped", "as_json", "explain", "validate"]

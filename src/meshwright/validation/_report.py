@@ -194,14 +194,18 @@ def _regret(points: Sequence[Point]) -> dict[str, float | int] | None:
 
 def explain(reports: Sequence[Report]) -> str:
     """Return the errors as a table for people."""
-    lines = [f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'rank':>7}{'memory':>8}{'regret':>8}"]
+    lines = [
+        f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'rank':>7}{'memory':>8}{'regret':>8}"
+    ]
     for report in reports:
         time, memory, regret = _time(report.points), _memory(report.points), _regret(report.points)
         cells = [time[key] if time else None for key in ("mape_ratio", "median_ratio", "p90_ratio", "bias_ratio")]
         line = f"{Path(report.file).name[:23]:<24}{len(report.points) + len(report.skipped):>6}{len(report.points):>11}"
         line += "".join(f"{_percent(cell):>8}" for cell in cells)
         line += f"{time['spearman']:>7.3f}" if time and time["spearman"] is not None else f"{'-':>7}"
-        line += f"{_percent(memory['mape_ratio'] if memory else None):>8}{_percent(regret['mean_ratio'] if regret else None):>8}"
+        line += (
+            f"{_percent(memory['mape_ratio'] if memory else None):>8}{_percent(regret['mean_ratio'] if regret else None):>8}"
+        )
         lines.append(line)
         if memory and memory["false_fits"]:
             lines.append(f"  {memory['false_fits']} runs failed for memory although the prediction fits")

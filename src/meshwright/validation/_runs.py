@@ -16,7 +16,7 @@ from meshwright.problem import Problem, Reading, Training
 from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
 
-__all__ = ["Predicted", "Run", "clusters", "gpt", "predict"]
+__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict", "rack", "racks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Run:
         Precision and optimizer.
     overlap : bool
         Whether gradient reduction runs beside the backward pass.
+    used_of_domain : tuple of (int, int)
+        Devices used of each domain and its size, where a run leaves some out (64 of the 72 of an NVL72 rack); (1, 1) for all.
     """
 
     graph: Graph
@@ -59,6 +61,7 @@ class Run:
     schedule: str = ""
     training: Training = Training()
     overlap: bool = False
+    used_of_domain: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,26 @@ class Predicted:
 class Clusters:
     """Clusters by name, built once while a set is read."""
 
-    _built: dict[str, Cluster]
+    _built: dict[tuple[str, float], Cluster]
 
-    def __call__(self, spec: str) -> Cluster:
-        """Return the cluster that `spec` names on the command line."""
-        if spec not in self._built:
-            self._built[spec] = topologies.cluster(spec)
-        return self._built[spec]
+    def __call__(self, spec: str, issue_seconds: float = 0.0) -> Cluster:
+        """Return the cluster that `spec` names on the command line.
+
+        Parameters
+        ----------
+        spec : str
+            ``"dgx-a100:64"``.
+        issue_seconds : float
+            Time that the training program takes to issue one operator, where the device may have to wait for it.
+        """
+        key = (spec, issue_seconds)
+        if key not in self._built:
+            cluster = topologies.cluster(spec)
+            if issue_seconds:
+                kinds = tuple(replace(kind, issue_seconds=issue_seconds) for kind in cluster.kinds)
+                cluster = replace(cluster, kinds=kinds, _cache={})
+            self._built[key] = cluster
+        return self._built[key]
 
 
 def clusters() -> Clusters:
@@ -105,6 +121,31 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
         "_attn_implementation": "eager", **fields,
     }  # fmt: skip
     return huggingface.graph_of(config, name, sequence_length=sequence)
+
+
+def built_in(name: str, sequence: int, **changes: Any) -> Graph:
+    """Return a built-in model at another sequence length.
+
+    Parameters
+    ----------
+    name : str
+        ``"llama-3.1-8b"``.
+    sequence : int
+        Tokens per sample.
+    changes
+        Fields of its configuration to replace: a model cut to fewer layers.
+    """
+    return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
+
+
+def racks(gpus: int) -> int:
+    """Return the devices of the NVL72 racks that a run of `gpus` devices uses: 64 of each rack where it needs more than one."""
+    return gpus if gpus <= 72 else -(-gpus // 64) * 72
+
+
+def rack(cluster: Cluster) -> tuple[int, int]:
+    """Return `Run.used_of_domain` of a run on `racks` devices."""
+    return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
 
 
 def predict(run: Run) -> Predicted:
@@ -132,7 +173,7 @@ def _plan(run: Run) -> Plan:
     strategies = run.strategies if len(run.strategies) > 1 else run.strategies * run.pipeline
     if len(strategies) != run.pipeline:
         raise InputError(f"{len(strategies)} strategies are given for {run.pipeline} pipeline ranks")
-    needed = sum(strategy.n_devices for strategy in strategies)
+    needed = _device(run, sum(strategy.n_devices for strategy in strategies) - 1) + 1
     if needed > run.cluster.n_devices:
         raise InputError(f"the plan needs {needed} devices; {run.cluster.name} has {run.cluster.n_devices}")
     replicas = strategies[0].data
@@ -142,7 +183,7 @@ def _plan(run: Run) -> Plan:
         )
     devices, first = [], 0
     for strategy in strategies:
-        devices.append(tuple(range(first, first + strategy.n_devices)))
+        devices.append(tuple(_device(run, i) for i in range(first, first + strategy.n_devices)))
         first += strategy.n_devices
     n_stages = run.pipeline * run.virtual
     placement = schedules.looped(run.pipeline, run.virtual).tolist()
@@ -156,12 +197,18 @@ def _plan(run: Run) -> Plan:
     return Plan(tuple(stages), n_microbatches, run.micro_batch, schedule, run.global_batch)
 
 
+def _device(run: Run, i: int) -> int:
+    """Return the id of the device that the run's rank `i` sits on."""
+    used, size = run.used_of_domain
+    return i // used * size + i % used
+
+
 def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[tuple[int, ...]]:
     """Cut the layers; the embedding goes with the first stage, the head with the last."""
     inner = [i for i, op in enumerate(graph.ops) if op.kind not in ("embedding", "head")]
     sizes = list(layers_per_stage)
     if not sizes:
-        if n_stages > len(inner):
+        if n_stages > len(inner) + 2:
             raise InputError(f"{n_stages} stages for {len(inner)} layers")
         even, rest = divmod(len(inner), n_stages)
         if rest:  # a layer less for the last and first stages, which also hold head and embedding
@@ -172,10 +219,12 @@ def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[t
         else:
             sizes = [even] * n_stages
     if sum(sizes) != len(inner) or len(sizes) != n_stages:
-        raise InputError(f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages")
+        raise InputError(
+            f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages"
+        )
     ends = [sum(sizes[: i + 1]) for i in range(n_stages)]
     cuts = [inner[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    before = [i for i in range(inner[0])]
+    before = list(range(inner[0]))
     after = list(range(inner[-1] + 1, len(graph.ops)))
     cuts[0] = before + cuts[0]
     cuts[-1] = cuts[-1] + after

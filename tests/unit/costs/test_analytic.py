@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from meshwright.cluster import Device
 from meshwright.costs import analytic
 from meshwright.costs._products import PROLOGUE, Product, product_seconds
 from meshwright.errors import InputError
@@ -28,20 +29,39 @@ def _row(strategy: Strategy, row: int = 1, recompute: str = "none", micro_batch:
 
 def test_a_matrix_product_of_whole_tiles_takes_its_operations_over_the_peak() -> None:
     product = Product(1024, 1024, 2048, 1, 0.0)
-    seconds = product_seconds(product, device(), 100e12)
+    seconds = product_seconds(product, device(), "bf16")
     assert seconds == pytest.approx(product.flops / 100e12 * (2048 + PROLOGUE) / 2048)
 
 
 def test_a_product_that_fills_a_third_of_a_wave_leaves_the_rest_of_the_device_idle() -> None:
-    one_wave = product_seconds(Product(256 * 12, 128, 2048, 1, 0.0), device(n_multiprocessors=12), 100e12)
-    third = product_seconds(Product(256 * 4, 128, 2048, 1, 0.0), device(n_multiprocessors=12), 100e12)
+    one_wave = product_seconds(Product(256 * 12, 128, 2048, 1, 0.0), device(n_multiprocessors=12), "bf16")
+    third = product_seconds(Product(256 * 4, 128, 2048, 1, 0.0), device(n_multiprocessors=12), "bf16")
     assert one_wave == pytest.approx(256 * 12 * 128 * (2048 + PROLOGUE) * 2 / 100e12)
     assert one_wave / 3 < third <= one_wave
 
 
-def test_a_product_that_moves_many_bytes_waits_for_the_memory_and_an_empty_one_for_its_launch() -> None:
-    assert product_seconds(Product(1, 1, 1, 1, 2e12), device(), 100e12) == pytest.approx(2.0)
-    assert product_seconds(Product(1, 1, 1, 1, 0.0), device(launch_seconds=3e-6), 100e12) == pytest.approx(3e-6)
+def test_a_product_that_moves_many_bytes_waits_for_the_memory() -> None:
+    assert product_seconds(Product(1, 1, 1, 1, 2e12), device(), "bf16") == pytest.approx(2.0)
+
+
+def test_fp8_products_run_at_their_own_share_of_their_own_peak() -> None:
+    product = Product(1024, 1024, 2048, 1, 0.0)
+    halved = product_seconds(product, device(), "fp8")
+    assert halved == pytest.approx(product_seconds(product, device(), "bf16") / 2)
+    assert product_seconds(product, device(fp8_ratio=0.5), "fp8") == pytest.approx(2 * halved)
+
+
+def _on(kind: Device, row: int = 1) -> StageLoad:
+    posed = dataclasses.replace(problem(1), cluster=cluster(1, kind))
+    return analytic.row_loads(posed, Strategy(), range(1), 1)[row, "none"]
+
+
+def test_every_operator_adds_its_launch_and_a_slow_host_makes_the_device_wait() -> None:
+    plain, launched = _on(device()), _on(device(launch_seconds=1e-3))
+    assert launched.forward_seconds == pytest.approx(plain.forward_seconds + 11e-3)  # eleven operators
+    issued = _on(device(issue_seconds=1.0))
+    assert issued.forward_seconds == pytest.approx(11.0)
+    assert issued.backward_weight_seconds == pytest.approx(4.0)  # four products with weights
 
 
 def test_a_tensor_degree_divides_model_flops_and_large_weights() -> None:
@@ -131,9 +151,17 @@ def test_full_recomputation_repeats_the_forward_pass_with_its_collectives() -> N
     )
 
 
-def test_the_head_needs_fp32_logits_while_it_runs() -> None:
+def test_the_head_keeps_fp32_logits_and_needs_room_for_their_gradient() -> None:
     head = _row(Strategy(tensor=2), row=5)
-    assert head.working_bytes >= 4 * SEQUENCE * VOCABULARY / 2
+    logits = SEQUENCE * VOCABULARY / 2
+    assert head.activation_bytes == pytest.approx(4 * logits)
+    assert head.working_bytes == pytest.approx(2 * logits)
+
+
+def test_the_gradient_of_the_word_table_stands_beside_the_main_gradient() -> None:
+    table = _row(Strategy(tensor=2), row=0)
+    assert table.gradient_bytes == pytest.approx((4 + 2) * VOCABULARY * HIDDEN / 2)
+    assert _row(Strategy(data=2, shard=2), row=0).gradient_bytes == pytest.approx(4 * VOCABULARY * HIDDEN / 2)
 
 
 def test_a_stage_is_the_sum_of_its_layers() -> None:

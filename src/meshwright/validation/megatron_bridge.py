@@ -1,0 +1,87 @@
+"""Megatron-Bridge: tokens per second and device of dense and mixture models on H100 to GB300, by release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from meshwright.errors import InputError
+from meshwright.graph import Graph
+from meshwright.problem import Training
+from meshwright.strategy import Strategy
+from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
+
+__all__ = ["COLUMNS", "points"]
+
+COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs", "mbs", "sequence_length", "tp", "pp", "cp", "vp", "ep",
+           "tokens_per_sec_per_gpu")  # fmt: skip
+
+
+def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
+    """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
+    where = clusters()
+    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+
+
+def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+    fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
+    try:
+        if "lora" in fields["section"].lower():
+            raise InputError("LoRA trains adapters beside frozen weights, which is not modelled")
+        gpus, batch, sequence = count(fields, "n_gpus"), count(fields, "gbs"), count(fields, "sequence_length")
+        measured = batch * sequence / (ratio(fields, "tokens_per_sec_per_gpu") * gpus)
+        tensor, pipeline, context = count(fields, "tp", 1), count(fields, "pp", 1), count(fields, "cp", 1)
+        ranks = tensor * pipeline * context
+        if gpus % ranks:
+            raise InputError(f"{gpus} devices do not divide by tensor times pipeline times context degree, {ranks}")
+        graph = _graph(fields["model"], sequence)
+        data = gpus // ranks
+        sharded = 3 if count(fields, "fsdp", 0) > 0 else 1
+        strategy = Strategy(
+            data, tensor, context, count(fields, "ep", 1), tensor > 1, shard=sharded if data * context > 1 else 0
+        )
+        cluster = where(_cluster(fields["system"], gpus))
+        run = Run(
+            graph, cluster, (strategy,), pipeline=pipeline,
+            virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
+            training=Training(_precision(fields["precision"])), overlap=True,
+            used_of_domain=rack(cluster),
+        )  # fmt: skip
+        predicted = predict(run)
+    except InputError as error:
+        return Skipped(row, str(error))
+    group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
+    return Point(row, measured, predicted.seconds, group=group, fits=predicted.fits)
+
+
+def _precision(text: str) -> str:
+    """Return the precision of products; releases that name none publish fp8."""
+    if "FP4" in text.upper():
+        raise InputError("products in fp4 are not modelled")
+    return "bf16" if text.upper().startswith("BF16") else "fp8"
+
+
+def _cluster(system: str, gpus: int) -> str:
+    """Return the cluster of a system."""
+    kinds = {"DGX-H100": "dgx-h100", "DGX-B200": "dgx-b200", "DGX-GB200": "gb200-nvl72", "DGX-GB300": "gb300-nvl72"}
+    if system not in kinds:
+        raise InputError(f"no figures of {system} are known")
+    return f"{kinds[system]}:{racks(gpus) if 'nvl72' in kinds[system] else max(8, gpus)}"
+
+
+def _graph(model: str, sequence: int) -> Graph:
+    """Return a model by the name of the summary."""
+    word = re.sub(r"[^a-z0-9.]", "", model.lower())
+    for start, name in (
+        ("llama38b", "llama-3-8b"),
+        ("llama370b", "llama-3-70b"),
+        ("llama3.1405b", "llama-3.1-405b"),
+        ("deepseekv3", "deepseek-v3"),
+        ("qwen3235b", "qwen3-235b-a22b"),
+        ("qwen330b", "qwen3-30b-a3b"),
+        ("kimik2", "kimi-k2"),
+    ):
+        if word.startswith(start):
+            return built_in(name, sequence)
+    raise InputError(f"the model '{model}' is not known")

@@ -1,0 +1,105 @@
+"""MLPerf Training: GPT-3 175B and Llama 3.1 pre-training on H100, B200 and their successors, in fp8."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from meshwright.errors import InputError
+from meshwright.graph import Graph
+from meshwright.problem import Training
+from meshwright.strategy import Strategy
+from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
+
+__all__ = ["COLUMNS", "points"]
+
+DERIVED = "step_s_derived_gpt3(block*gbs/24576)"
+
+COLUMNS = (
+    "round",
+    "org",
+    "system",
+    "bench",
+    "platform",
+    "gbs",
+    "seq",
+    "nodes",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "mbs",
+    "median_step_s",
+    DERIVED,
+)
+
+VIRTUAL = 6
+"""Virtual stages of GPT-3 runs whose rows tell none: what later rounds of the same submitter tell for the same pipeline degree."""
+
+
+def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
+    """Return measured and predicted seconds of every row."""
+    where = clusters()
+    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+
+
+def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+    try:
+        if not fields["tp"].strip():
+            raise InputError("the set does not tell the plan of this run")
+        measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
+        name, gpus = _cluster(fields)
+        cluster = where(name)
+        tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
+        ranks = tensor * pipeline * context
+        if gpus % ranks:
+            raise InputError(f"{gpus} devices do not divide by tensor times pipeline times context degree, {ranks}")
+        graph = _graph(fields["bench"], count(fields, "seq"))
+        strategy = Strategy(gpus // ranks, tensor, context, 1, tensor > 1, shard=1 if gpus > tensor * pipeline else 0)
+        run = Run(
+            graph, cluster, (strategy,), pipeline=pipeline, virtual=_virtual(fields, pipeline),
+            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=Training("fp8"), overlap=True,
+            used_of_domain=rack(cluster),
+        )  # fmt: skip
+        predicted = predict(run)
+    except InputError as error:
+        return Skipped(row, str(error))
+    return Point(row, measured, predicted.seconds, group=f"{fields['bench']} {name} {fields['gbs']}", fits=predicted.fits)
+
+
+def _virtual(fields: Mapping[str, str], pipeline: int) -> int:
+    """Return the virtual stages per pipeline rank."""
+    default = VIRTUAL if fields["bench"] == "gpt3" and pipeline == 8 else 1
+    return max(1, count(fields, "vpp", default)) if pipeline > 1 else 1
+
+
+def _cluster(fields: Mapping[str, str]) -> tuple[str, int]:
+    """Return the cluster and its number of devices."""
+    text = f"{fields['platform']} {fields['system']} {fields.get('config', '')}".upper()
+    leading = re.match(r"(\d+)\s*X", text)
+    n_nodes = count(fields, "nodes", int(leading[1]) if leading else 0)
+    for word, kind, per_node in (
+        ("GB300", "gb300-nvl72", 4),
+        ("GB200", "gb200-nvl72", 4),
+        ("B200", "dgx-b200", 8),
+        ("H200", "dgx-h200", 8),
+        ("H100", "dgx-h100", 8),
+    ):
+        if word in text:
+            if not n_nodes:
+                raise InputError("the set does not tell the number of nodes")
+            gpus = n_nodes * per_node
+            return f"{kind}:{racks(gpus) if 'nvl72' in kind else gpus}", gpus
+    raise InputError(f"no cluster is known for '{fields['platform']}'")
+
+
+def _graph(bench: str, sequence: int) -> Graph:
+    """Return the model of a benchmark."""
+    if bench == "gpt3":
+        return built_in("gpt3-175b", sequence, resid_pdrop=0.0, attn_pdrop=0.0, _attn_implementation="flash_attention_2")
+    if "405b" in bench:
+        return built_in("llama-3.1-405b", sequence)
+    if "8b" in bench:
+        return built_in("llama-3.1-8b", sequence)
+    raise InputError(f"the benchmark '{bench}' is not modelled")

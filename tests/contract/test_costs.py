@@ -1,0 +1,57 @@
+"""What every cost model promises: a signature, and loads that are finite, not negative and one per stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+
+import pytest
+
+from meshwright import _plugins, topologies
+from meshwright.costs import analytic
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem, Reading, Training
+from meshwright.readers import huggingface
+from meshwright.strategy import Strategy
+
+MODELS = (
+    {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 512},
+    {
+        "model_type": "mixtral", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512, "max_position_embeddings": 128,
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _plugins.names("costs"))
+def test_a_cost_model_has_the_rooms_one_function(name: str) -> None:
+    module = _plugins.load("costs", name, "cost model")
+    assert list(inspect.signature(module.loads).parameters)[:2] == ["problem", "plan"]
+    assert module.__doc__
+
+
+@pytest.mark.parametrize("fields", MODELS, ids=lambda fields: fields["model_type"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
+@pytest.mark.parametrize("shard", [0, 1, 2, 3])
+def test_loads_of_real_layers_on_a_real_network_are_finite_and_one_per_stage(fields: dict, precision: str, shard: int) -> None:
+    graph = huggingface.graph_of(fields, "small", sequence_length=128)
+    problem = Problem(
+        Reading("small", "huggingface", "small", graph), topologies.cluster("dgx-h100:16"), training=Training(precision)
+    )
+    n = len(graph.ops)
+    expert = 2 if fields["model_type"] == "mixtral" else 1
+    strategy = Strategy(data=2, tensor=2, context=2, expert=expert, sequence_parallel=True, shard=shard)
+    stages = (
+        Stage(tuple(range(n // 2)), tuple(range(8)), strategy, ("full",) * (n // 2)),
+        Stage(tuple(range(n // 2, n)), tuple(range(8, 16)), strategy, ("selective",) * (n - n // 2)),
+    )
+    loads = analytic.loads(problem, Plan(stages, n_microbatches=2, micro_batch=2))
+    assert len(loads) == 2
+    for load in loads:
+        for field in dataclasses.fields(load):
+            value = getattr(load, field.name)
+            values = [seconds for _, seconds in value] if isinstance(value, tuple) else [value]
+            assert all(math.isfinite(value) and value >= 0.0 for value in values), field.name
+        assert load.forward_seconds > 0 and load.weight_bytes > 0
+    assert loads[0].output_bytes == 2 * 128 * 256 * 2 / 2 / 2  # half by context, half by sequence parallelism

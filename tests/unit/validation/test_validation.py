@@ -1,0 +1,170 @@
+"""Measured sets: recognised by their columns, every row predicted or explained, and the errors counted as they should be."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+
+import pytest
+
+from meshwright import _plugins, validation
+from meshwright.errors import InputError
+from meshwright.validation import Point, Report, Skipped
+from meshwright.validation._points import count, ratio
+from meshwright.validation._runs import Run, clusters, gpt, predict
+
+MEASURED = pathlib.Path(__file__).resolve().parents[4] / "shared" / "measured"
+
+SMALL = {
+    "vtrain": "set,params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms\nmulti,3.6,8,16,2,1024,16,12,1024,1,8,1,500\n",
+    "amp": "experiment,model,gbs,tp,dp,pp,mbs,layer_bounds,amp_pred_s,real_s,source,seen\n"
+    'homogeneous,gpt2,32,1,4,4,1,"[0, 9, 15, 21, 31]",1.0,2.5,x,y\n'
+    "homogeneous,gpt2,32,1,1,16,32,,1.0,inf,x,y\n"
+    "het_cluster,gpt2,32,2,4,2,4,,1.0,2.5,x,y\n"
+    "het_model,transgan,32,2,4,2,4,,1.0,2.5,x,y\n",
+    "collectives": "gpu,collective,group,nodes,bytes,time_us,busbw_GBs,source\na100,all_reduce,8,1,1048576,60,,x\n",
+}  # fmt: skip
+
+
+def _written(folder: pathlib.Path, text: str) -> str:
+    path = folder / "runs.csv"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", sorted(SMALL))
+def test_a_set_is_recognised_by_its_columns_and_every_row_is_accounted_for(kind: str, tmp_path: pathlib.Path) -> None:
+    report = validation.validate(_written(tmp_path, SMALL[kind]))
+    assert report.kind == kind
+    rows = sorted([point.row for point in report.points] + [skipped.row for skipped in report.skipped])
+    assert rows == list(range(1, SMALL[kind].count("\n")))
+    assert all(point.predicted_seconds > 0 for point in report.points)
+
+
+def test_a_run_that_failed_for_memory_is_kept_apart_from_the_times(tmp_path: pathlib.Path) -> None:
+    report = validation.validate(_written(tmp_path, SMALL["amp"]))
+    assert [point.ran for point in report.points] == [True, False, True]
+    assert report.skipped == (Skipped(4, "the model 'transgan' is not modelled; only GPT-2 is"),)
+    (found,) = validation.as_json([report])["sets"]  # type: ignore[misc]
+    assert found["memory"]["false_fits"] == sum(point.fits for point in report.points if not point.ran)
+    json.dumps(found, allow_nan=False)
+
+
+def test_no_two_sets_claim_the_same_columns() -> None:
+    names = _plugins.names("validation")
+    columns = {name: set(_plugins.load("validation", name, "set").COLUMNS) for name in names}
+    for a in names:
+        for b in names:
+            assert a == b or columns[a] != columns[b], (a, b)
+
+
+def test_errors_are_those_of_a_case_computed_by_hand() -> None:
+    points = (
+        Point(1, 1.0, 1.1, 100.0, 90.0, "a"),
+        Point(2, 2.0, 1.0, 100.0, 120.0, "a"),
+        Point(3, 4.0, 4.0, group="b"),
+        Point(4, math.inf, 3.0, group="b", ran=False),
+    )
+    (found,) = validation.as_json([Report("x.csv", "vtrain", points, (Skipped(5, "why"),))])["sets"]  # type: ignore[misc]
+    assert found["n_rows"] == 5 and found["n_predicted"] == 4
+    assert found["time"]["mape_ratio"] == pytest.approx((0.1 + 0.5 + 0.0) / 3)
+    assert found["time"]["median_ratio"] == pytest.approx(0.1)
+    assert found["time"]["bias_ratio"] == pytest.approx((0.1 - 0.5) / 3)
+    assert found["time"]["spearman"] == pytest.approx(0.5)
+    assert found["memory"] == {
+        "mape_ratio": pytest.approx(0.15), "max_ratio": pytest.approx(0.2), "false_fits": 1, "false_refusals": 0,
+    }  # fmt: skip
+    # group a: the second is ranked first and takes twice the best; group b: the failed one is ranked first
+    assert found["regret"] == {
+        "mean_ratio": pytest.approx(1.0),
+        "max_ratio": pytest.approx(1.0),
+        "n_groups": 2,
+        "n_failed_choices": 1,
+    }
+
+
+def test_what_a_set_does_not_measure_is_null() -> None:
+    (found,) = validation.as_json([Report("x.csv", "vtrain", (Point(1, 1.0, 1.0),), ())])["sets"]  # type: ignore[misc]
+    assert found["memory"] is None and found["regret"] is None and found["time"]["spearman"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no rows"),
+        ("a,b\n1,2\n", "no measured set"),
+        ("a,b\n1\n", "row 1 has 1 cells"),
+    ],
+)
+def test_a_wrong_file_is_answered_in_one_sentence(text: str, message: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=message):
+        validation.validate(_written(tmp_path, text))
+
+
+def test_a_missing_or_binary_file_is_answered_in_one_sentence(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        validation.validate(tmp_path / "none.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(InputError, match="binary"):
+        validation.validate(tmp_path / "binary.csv")
+
+
+def test_a_wrong_cell_makes_its_row_a_skipped_one(tmp_path: pathlib.Path) -> None:
+    text = SMALL["vtrain"] + SMALL["vtrain"].splitlines()[1].replace(",500", ",fast") + "\n"
+    report = validation.validate(_written(tmp_path, text))
+    assert report.skipped == (Skipped(2, "iter_ms is 'fast', which is no number"),)
+
+
+def test_cells_are_read_strictly() -> None:
+    assert count({"a": "8.0"}, "a") == 8 and count({"a": "n/a"}, "a", 1) == 1
+    for text in ("1.5", "-1", "x", "nan", "inf"):
+        with pytest.raises(InputError):
+            count({"a": text}, "a")
+    with pytest.raises(InputError):
+        ratio({"a": "0"}, "a")
+
+
+def _gpt_run(**changes: object) -> Run:
+    from meshwright.strategy import Strategy
+
+    graph = gpt("small", hidden=512, layers=10, heads=8, sequence=256, vocabulary=1024)
+    parts: dict[str, object] = {
+        "graph": graph,
+        "cluster": clusters()("dgx-a100:8"),
+        "strategies": (Strategy(),),
+        "global_batch": 8,
+    }
+    return Run(**{**parts, **changes})  # type: ignore[arg-type]
+
+
+def test_a_deeper_pipeline_of_the_same_work_is_faster_and_holds_less() -> None:
+    one, four = predict(_gpt_run()), predict(_gpt_run(pipeline=4))
+    assert four.seconds < one.seconds and four.peak_bytes < one.peak_bytes
+
+
+def test_uneven_stages_must_make_the_whole_model() -> None:
+    assert predict(_gpt_run(pipeline=2, layers_per_stage=(3, 7))).seconds > 0
+    with pytest.raises(InputError, match="do not make"):
+        predict(_gpt_run(pipeline=2, layers_per_stage=(3, 8)))
+    with pytest.raises(InputError, match="needs 16 devices"):
+        predict(_gpt_run(pipeline=16))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured sets are not beside the project")
+@pytest.mark.parametrize(
+    ("file", "time", "memory"),
+    [
+        ("vtrain_a100.csv", 0.12, None),
+        ("simumax_b200.csv", 0.08, 0.02),
+        ("korthikanti_iteration.csv", 0.10, None),
+        ("korthikanti_activation_memory.csv", None, 0.01),
+        ("megatron_sc21_weak_scaling.csv", 0.10, None),
+        ("mlperf_llm_pretrain.csv", 0.12, None),
+    ],
+)
+def test_predictions_stay_as_close_to_measured_runs_as_they_are(file: str, time: float | None, memory: float | None) -> None:
+    (found,) = validation.as_json([validation.validate(MEASURED / file)])["sets"]  # type: ignore[misc]
+    assert time is None or found["time"]["mape_ratio"] < time
+    assert memory is None or found["memory"]["mape_ratio"] < memory
