@@ -48,7 +48,12 @@ def shortest(hand_made: Slots, times: Times | None, limit: NDArray[np.int64]) ->
     best, best_seconds = hand_made, _played(hand_made, times)
     for patience in (0.0, 0.5, 1.0):
         codes = weight_gradients.fill(
-            _locked(skeleton), hand_made.rank_of_stage, _locked(seconds), _locked(times.transfer_seconds), _locked(limit), patience
+            _locked(skeleton),
+            hand_made.rank_of_stage,
+            _locked(seconds),
+            _locked(times.transfer_seconds),
+            _locked(limit),
+            patience,
         )
         trial = _slots(codes, hand_made)
         trial_seconds = _played(trial, times)
