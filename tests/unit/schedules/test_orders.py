@@ -82,7 +82,7 @@ def test_the_words_are_the_fields_own() -> None:
     assert schedules.load("1F1B") is schedules.load("one-f-one-b")
     assert schedules.load("interleaved") is schedules.load("interleaved-1f1b")
     assert schedules.word("one_f_one_b") == "1f1b"
-    with pytest.raises(UnknownNameError, match="no schedule called 'pipedream'.*1f1b, early_backward_a"):
+    with pytest.raises(UnknownNameError, match=r"no schedule called 'pipedream'.*1f1b, early_backward_a"):
         schedules.load("pipedream")
 
 
