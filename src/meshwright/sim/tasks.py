@@ -32,10 +32,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         if not isinstance(count, int) or not 1 <= count <= 10**9:
             raise InputError(f"the plan's {name} is {count!r}; it must be a whole number between 1 and {10**9}")
     n_tasks = 2 * len(plan.stages) * plan.n_microbatches
-    if n_tasks > 10**8:
+    if n_tasks > 10**7:
         raise InputError(
             f"the plan has {len(plan.stages)} stages and {plan.n_microbatches} micro-batches, {n_tasks} tasks a step; "
-            f"at most {10**8} can be simulated: give larger micro-batches"
+            f"at most {10**7} can be simulated: give larger micro-batches"
         )
     if not isinstance(plan.schedule, str):
         raise InputError(f"the plan's schedule is {plan.schedule!r}; name one of {', '.join(schedules.words())}")
