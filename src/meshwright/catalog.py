@@ -23,7 +23,7 @@ def rooms() -> dict[str, Callable[[], Entries]]:
         "topologies": _topologies,
         "searches": lambda: _files("search"),
         "costs": lambda: _files("costs"),
-        "schedules": lambda: _files("schedules"),
+        "schedules": _schedules,
         "formats": lambda: _files("readers"),
         "exports": lambda: _files("writers"),
     }
@@ -40,6 +40,12 @@ def _files(room: str) -> Entries:
         sentence = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
         entries.append((name, sentence.splitlines()[0]))
     return entries
+
+
+def _schedules() -> Entries:
+    from meshwright import schedules
+
+    return sorted((schedules.word(name), line) for name, line in _files("schedules"))
 
 
 def _models() -> Entries:

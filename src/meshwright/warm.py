@@ -15,7 +15,11 @@ def tasks() -> list[tuple[str, Callable[[], object]]]:
     list of (str, callable)
         In the order in which they should run.
     """
-    return [("routes and fair shares", _network), ("joint search and simulator", _joint)]
+    return [
+        ("routes and fair shares", _network),
+        ("joint search and simulator", _joint),
+        ("simulator: shared links, zero-bubble schedules", _played),
+    ]
 
 
 def _network() -> object:
@@ -40,3 +44,17 @@ def _joint() -> object:
     from meshwright.problem import Batch
 
     return api.plan("gpt2", "dgx-h100:8", batch=Batch(global_batch=16), settings={"evaluations": "4"})
+
+
+def _played() -> object:
+    from meshwright import sim, topologies
+    from meshwright.graph import Graph, Op
+    from meshwright.plan import Plan, Stage
+    from meshwright.problem import Problem, Reading
+    from meshwright.table import StageLoad
+
+    graph = Graph("warm", tuple(Op(f"layers.{i}", "mlp") for i in range(3)))
+    problem = Problem(Reading("warm", "warm", "warm", graph), topologies.cluster("two-level:4,per_node=2"))
+    # From node to node and back: both directions leave each node through one link.
+    stages = tuple(Stage((i,), (device,)) for i, device in enumerate((0, 2, 1)))
+    return sim.simulate(problem, Plan(stages, 3, 1, "zb_h1", 3), (StageLoad(0.1, 0.1, 0.1, output_bytes=25e9),) * 3)

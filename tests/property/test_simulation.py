@@ -15,7 +15,11 @@ from meshwright.table import StageLoad
 from meshwright.timeline import PHASES, Timeline
 
 WORDS = [
-    (word, chunks) for word in schedules.words() for chunks in {"zb_v": (2,), "interleaved_1f1b": (1, 2, 3)}.get(word, (1,))
+    (word, chunks)
+    for word in schedules.words()
+    for chunks in {"zb_v": (2,), "v_half": (2,), "v_min": (2,), "interleaved_1f1b": (1, 2, 3), "looped_bfs": (1, 2)}.get(
+        word, (1,)
+    )
 ]
 SECONDS = st.floats(0.0, 4.0, allow_subnormal=False).map(lambda value: round(value, 3))
 BYTES = st.floats(0.0, 100.0, allow_subnormal=False)
@@ -71,7 +75,7 @@ def sends(draw: st.DrawFn, place: np.ndarray) -> Transfers:
 
 
 @given(steps())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_rank_does_two_things_at_once_and_everything_happens_within_the_step(
     step: tuple[Plan, tuple[StageLoad, ...], Timeline],
 ) -> None:
@@ -87,7 +91,7 @@ def test_no_rank_does_two_things_at_once_and_everything_happens_within_the_step(
 
 
 @given(steps())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_task_waits_for_what_it_needs(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
     plan, _, timeline = step
     when = {}
@@ -108,7 +112,7 @@ def test_every_task_waits_for_what_it_needs(step: tuple[Plan, tuple[StageLoad, .
 
 
 @given(steps())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_step_is_no_shorter_than_the_work_of_a_rank_or_the_way_of_a_microbatch(
     step: tuple[Plan, tuple[StageLoad, ...], Timeline],
 ) -> None:
@@ -126,7 +130,7 @@ def test_a_step_is_no_shorter_than_the_work_of_a_rank_or_the_way_of_a_microbatch
 
 
 @given(steps())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_causes_add_up_to_the_step_and_none_is_negative(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
     _, _, timeline = step
     seconds = [value for _, value in timeline.causes]
@@ -135,7 +139,7 @@ def test_the_causes_add_up_to_the_step_and_none_is_negative(step: tuple[Plan, tu
 
 
 @given(steps())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_memory_never_falls_below_what_is_always_held_and_returns_to_it(
     step: tuple[Plan, tuple[StageLoad, ...], Timeline],
 ) -> None:

@@ -79,71 +79,69 @@ class Channels(NamedTuple):
 
 
 @njit(cache=True)
-def _share(flows, channels, group, fair):
-    """Write the max-min fair rate over the rate alone of every flowing channel of a group into `fair`; 0 elsewhere.
+def _share(flows, channels, flowing, fair):
+    """Write the max-min fair rate over the rate alone of every flowing channel into `fair`, in the order of `flowing`.
 
     All rates rise together; where a link is full, or a flow is as fast as alone, it keeps its rate and the others go on.
     """
-    n_left = 0
-    for channel in range(len(channels.flow)):
-        fair[channel] = 0.0
+    n_left = len(flowing)
+    for n in range(len(flowing)):
+        fair[n] = 0.0
+        flow = channels.flow[flowing[n]]
+        for k in range(flows.first[flow], flows.first[flow + 1]):
+            channels.free[flows.link[k]] = flows.capacity[flows.link[k]]
+            channels.load[flows.link[k]] = 0.0
+    for channel in flowing:
         flow = channels.flow[channel]
-        if flow >= 0 and flows.group[channel] == group:
-            n_left += 1
-            for k in range(flows.first[flow], flows.first[flow + 1]):
-                channels.free[flows.link[k]] = flows.capacity[flows.link[k]]
-                channels.load[flows.link[k]] = 0.0
-    for channel in range(len(channels.flow)):
-        flow = channels.flow[channel]
-        if flow >= 0 and flows.group[channel] == group:
-            for k in range(flows.first[flow], flows.first[flow + 1]):
-                channels.load[flows.link[k]] += flows.weight[k]
+        for k in range(flows.first[flow], flows.first[flow + 1]):
+            channels.load[flows.link[k]] += flows.weight[k]
     while n_left > 0:
         lowest = np.inf
-        for channel in range(len(channels.flow)):
-            flow = channels.flow[channel]
-            if flow < 0 or flows.group[channel] != group or fair[channel] > 0.0:
+        for n in range(len(flowing)):
+            if fair[n] > 0.0:
                 continue
+            flow = channels.flow[flowing[n]]
             lowest = min(lowest, flows.ceiling[flow])
             for k in range(flows.first[flow], flows.first[flow + 1]):
                 lowest = min(lowest, max(channels.free[flows.link[k]], 0.0) / channels.load[flows.link[k]])
-        for channel in range(len(channels.flow)):
-            flow = channels.flow[channel]
-            if flow < 0 or flows.group[channel] != group or fair[channel] > 0.0:
+        for n in range(len(flowing)):
+            if fair[n] > 0.0:
                 continue
+            flow = channels.flow[flowing[n]]
+            rate = 0.0
             if flows.ceiling[flow] <= lowest * (1.0 + 1e-9):
-                fair[channel] = 1.0
+                rate = 1.0
             else:
                 for k in range(flows.first[flow], flows.first[flow + 1]):
                     if max(channels.free[flows.link[k]], 0.0) / channels.load[flows.link[k]] <= lowest * (1.0 + 1e-12):
-                        fair[channel] = max(lowest / flows.ceiling[flow], 1e-12)
-            if fair[channel] > 0.0:
+                        rate = max(lowest / flows.ceiling[flow], 1e-12)
+            # Below zero: stops now; its links are taken off when all that stop at this level are known.
+            fair[n] = -rate
+        for n in range(len(flowing)):
+            if fair[n] < 0.0:
                 n_left -= 1
-                # Marked as just stopped: its links are taken off below, when all that stop at this level are known.
-                fair[channel] = -fair[channel]
-        for channel in range(len(channels.flow)):
-            if fair[channel] < 0.0:
-                fair[channel] = -fair[channel]
-                flow = channels.flow[channel]
+                fair[n] = -fair[n]
+                flow = channels.flow[flowing[n]]
                 for k in range(flows.first[flow], flows.first[flow + 1]):
-                    channels.free[flows.link[k]] -= fair[channel] * flows.ceiling[flow] * flows.weight[k]
+                    channels.free[flows.link[k]] -= fair[n] * flows.ceiling[flow] * flows.weight[k]
                     channels.load[flows.link[k]] -= flows.weight[k]
 
 
 @njit(cache=True)
 def _retime(flows, channels, group, fair, now, started, heap):
     """Give every flowing channel of a group its fair rate from now on; `started` is a channel to time in any case, or -1."""
-    _share(flows, channels, group, fair)
-    for channel in range(len(channels.flow)):
-        if channels.flow[channel] < 0 or flows.group[channel] != group:
+    flowing = np.flatnonzero((channels.flow >= 0) & (flows.group == group))
+    _share(flows, channels, flowing, fair)
+    for n in range(len(flowing)):
+        channel = flowing[n]
+        if fair[n] != channels.ratio[channel]:
+            left = max(channels.finish[channel] - now, 0.0) * channels.ratio[channel]
+            channels.finish[channel] = now + left / fair[n]
+            channels.ratio[channel] = fair[n]
+        elif channel != started:
             continue
-        if channel == started or fair[channel] != channels.ratio[channel]:
-            if fair[channel] != channels.ratio[channel]:
-                left = max(channels.finish[channel] - now, 0.0) * channels.ratio[channel]
-                channels.finish[channel] = now + left / fair[channel]
-                channels.ratio[channel] = fair[channel]
-            channels.version[channel] += 1
-            heapq.heappush(heap, (channels.finish[channel], 0, channel, channels.version[channel]))
+        channels.version[channel] += 1
+        heapq.heappush(heap, (channels.finish[channel], 0, channel, channels.version[channel]))
 
 
 @njit(cache=True)

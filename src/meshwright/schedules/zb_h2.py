@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules._fitted import shortest
 from meshwright.schedules._split_backward import delayed
 
 __all__ = ["in_flight", "order", "placement"]
@@ -41,7 +42,8 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
     n_microbatches : int
         Micro-batches of one step.
     times : Times or None
-        Not used: the order is the paper's hand-made one, which suits tasks of similar length.
+        Durations that the places of the weight gradients are fitted to, under the same memory; None for the paper's hand-made
+        order, which suits tasks of equal length.
 
     Returns
     -------
@@ -60,4 +62,5 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
     """
     one_chunk("zb_h2", n_chunks)
     rank = np.arange(n_ranks, dtype=np.int64)
-    return delayed(2 * (n_ranks - 1 - rank), 2 * rank, n_microbatches)
+    hand_made = delayed(2 * (n_ranks - 1 - rank), 2 * rank, n_microbatches)
+    return shortest(hand_made, times, in_flight(n_ranks, n_chunks, n_microbatches))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.errors import InputError
 from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, folded, slots
+from meshwright.schedules._building_block import two_chunks
+from meshwright.schedules._fitted import shortest
 
 __all__ = ["in_flight", "order", "placement"]
 
@@ -43,7 +44,8 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
     n_microbatches : int
         Micro-batches of one step; from ``2 n_ranks - 1`` on no rank waits if all tasks are equally long.
     times : Times or None
-        Not used: the order is the hand-made one, which suits tasks of similar length.
+        Durations that the places of the weight gradients are fitted to, under the same memory; None for the hand-made order,
+        which suits tasks of equal length.
 
     Returns
     -------
@@ -55,9 +57,9 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
     InputError
         When there are not two stages per rank.
     """
-    if n_chunks != 2:
-        raise InputError(f"schedule zb_v: {n_chunks} stages per rank, but it runs two; cut the model into {2 * n_ranks} stages")
-    return slots([_row(rank, n_ranks, n_microbatches) for rank in range(n_ranks)], placement(n_ranks, 2))
+    two_chunks("zb_v", n_ranks, n_chunks)
+    hand_made = slots([_row(rank, n_ranks, n_microbatches) for rank in range(n_ranks)], placement(n_ranks, 2))
+    return shortest(hand_made, times, in_flight(n_ranks, n_chunks, n_microbatches))
 
 
 def _row(rank: int, n_ranks: int, n_microbatches: int) -> list[tuple[int, int, int]]:

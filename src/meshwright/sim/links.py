@@ -39,24 +39,17 @@ def busiest(
     -----
     Collectives are not counted: the simulator knows how long they take, not where they run.
     """
-    flows_of_link: dict[int, list[int]] = {}
-    for flow, links in enumerate(sends.links):
-        for link in links.tolist():
-            flows_of_link.setdefault(link, []).append(flow)
-    if not flows_of_link or step_seconds <= 0.0:
+    link, kind, n_bytes = sends.alike()
+    if not len(link) or step_seconds <= 0.0:
         return ()
     way = np.where(slots.phase == FORWARD, 0, 1)
     flow_of_task = np.where(slots.phase == BACKWARD_WEIGHT, -1, way * slots.n_stages + slots.stage)
-    # Many links carry the same flows: one union of intervals serves them all.
-    ratios: dict[tuple[int, ...], float] = {}
-    for flows in map(tuple, flows_of_link.values()):
-        if flows not in ratios:
-            of_flows = np.isin(flow_of_task, flows)
-            ratios[flows] = _covered(moments.send_start[of_flows], moments.send_end[of_flows]) / step_seconds
-    found = sorted(
-        ((link, ratios[tuple(flows)]) for link, flows in flows_of_link.items()), key=lambda item: (-item[1], item[0])
-    )
-    return tuple(found[:n_links])
+    ratio = np.zeros(len(n_bytes))
+    for i, carried in enumerate(n_bytes):
+        on_link = np.isin(flow_of_task, np.flatnonzero(carried))
+        ratio[i] = _covered(moments.send_start[on_link], moments.send_end[on_link]) / step_seconds
+    first = np.lexsort((link, -ratio[kind]))[:n_links]
+    return tuple((int(link[i]), float(ratio[kind[i]])) for i in first)
 
 
 def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:

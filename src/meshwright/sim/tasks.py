@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.errors import InputError
-from meshwright.plan import Plan
+from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.schedules import Slots, Times
 from meshwright.strategy import RECOMPUTE
@@ -32,24 +32,16 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         if not isinstance(count, int) or not 1 <= count <= 10**9:
             raise InputError(f"the plan's {name} is {count!r}; it must be a whole number between 1 and {10**9}")
     n_tasks = 2 * len(plan.stages) * plan.n_microbatches
-    if n_tasks > 10**8:
+    if n_tasks > 10**7:
         raise InputError(
             f"the plan has {len(plan.stages)} stages and {plan.n_microbatches} micro-batches, {n_tasks} tasks a step; "
-            f"at most {10**8} can be simulated: give larger micro-batches"
+            f"at most {10**7} can be simulated: give larger micro-batches"
         )
     if not isinstance(plan.schedule, str):
         raise InputError(f"the plan's schedule is {plan.schedule!r}; name one of {', '.join(schedules.words())}")
     owner: dict[int, tuple[int, ...]] = {}
     for i, stage in enumerate(plan.stages):
-        if not stage.devices:
-            raise InputError(f"stage {i} names no devices; name at least one")
-        for name in ("data", "tensor", "context", "expert"):
-            degree = getattr(stage.strategy, name)
-            if not isinstance(degree, int) or degree < 1:
-                raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
-        for kind in stage.recompute:
-            if kind not in RECOMPUTE:
-                raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}")
+        _check_mesh(i, stage)
         _check_devices(problem, i, stage.devices)
         for device in stage.devices:
             if owner.setdefault(device, stage.devices) != stage.devices:
@@ -57,6 +49,17 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                     f"stage {i}: device {device} also works for a stage on other devices; "
                     "two stages have the same devices (virtual stages) or none in common"
                 )
+
+
+def _check_mesh(i: int, stage: Stage) -> None:
+    """Refuse degrees and recomputation that do not exist."""
+    for name in ("data", "tensor", "context", "expert"):
+        degree = getattr(stage.strategy, name)
+        if not isinstance(degree, int) or degree < 1:
+            raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
+    for kind in stage.recompute:
+        if kind not in RECOMPUTE:
+            raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}")
 
 
 def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:
@@ -81,7 +84,9 @@ def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:
 
 
 def _check_devices(problem: Problem, i: int, devices: tuple[int, ...]) -> None:
-    """Refuse devices that the cluster does not have, and a device named twice."""
+    """Refuse devices that the cluster does not have, none at all, and a device named twice."""
+    if not devices:
+        raise InputError(f"stage {i} names no devices; name at least one")
     for device in devices:
         if not isinstance(device, int):
             raise InputError(f"stage {i}: {device!r} is not a device; ids are whole numbers from 0 on")

@@ -17,7 +17,8 @@ from meshwright.timeline import PHASES, Timeline
 
 __all__ = ["as_json", "write"]
 
-_THREADS = ("compute", "send", "reduce")
+_COMPUTE, _REDUCE, _SEND = 0, 1, 2
+"""Threads of a rank; sends to rank k run on thread _SEND + k, one at a time."""
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -46,9 +47,12 @@ def as_json(result: Result) -> dict[str, Any]:
     for rank, devices in enumerate(ranks):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": _title(rank, devices)}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        for thread, name in enumerate(_THREADS):
-            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}})
-    events.extend(_spans(timeline, result.plan.rank_of_stage()))
+    rank_of_stage = result.plan.rank_of_stage()
+    spans = _spans(timeline, rank_of_stage)
+    for rank, thread in sorted({(span["pid"], span["tid"]) for span in spans}):
+        name = {_COMPUTE: "compute", _REDUCE: "reduce"}.get(thread, f"send to rank {thread - _SEND}")
+        events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}})
+    events.extend(spans)
     events.extend(_memory(timeline))
     return {
         "traceEvents": events,
@@ -92,20 +96,27 @@ def _title(rank: int, devices: tuple[int, ...]) -> str:
 def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...]) -> list[dict[str, Any]]:
     """Return one duration event per span."""
     columns = (timeline.stage, timeline.microbatch, timeline.phase, timeline.start_seconds, timeline.end_seconds)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    back = {(s, j): end for s, j, code, _, end in rows if PHASES[code] in ("backward", "backward_input")}
     events = []
-    for stage, microbatch, code, start, end in zip(*(column.tolist() for column in columns), strict=True):
-        phase = PHASES[code]
-        args = {"stage": stage} if microbatch < 0 else {"stage": stage, "microbatch": microbatch}
+    for stage, microbatch, code, start, end in rows:
+        phase, thread = PHASES[code], _COMPUTE
+        if phase == "reduce":
+            thread = _REDUCE
+        elif phase == "send":
+            # What leaves after the stage's backward task is a gradient; an activation has left before.
+            to_stage = stage - 1 if start >= back[stage, microbatch] else stage + 1
+            thread = _SEND + rank_of_stage[to_stage]
         events.append(
             {
                 "ph": "X",
                 "name": phase if microbatch < 0 else f"{phase} {microbatch}",
                 "cat": phase,
                 "pid": rank_of_stage[stage],
-                "tid": _THREADS.index(phase) if phase in _THREADS else 0,
+                "tid": thread,
                 "ts": start * 1e6,
                 "dur": (end - start) * 1e6,
-                "args": args,
+                "args": {"stage": stage} if microbatch < 0 else {"stage": stage, "microbatch": microbatch},
             }
         )
     return events

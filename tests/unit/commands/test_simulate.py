@@ -140,3 +140,20 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
         simulate.read_plan(str(tmp_path / "nothing.json"))
     with pytest.raises(InputError, match="cannot be read"):
         simulate.read_plan(str(tmp_path))
+
+
+def test_the_command_answers_a_wrong_file_in_one_line_and_writes_nothing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "plan.json").write_bytes(b"\x93NUMPY\x01")
+    words = [
+        sys.executable,
+        "-m",
+        "meshwright",
+        "simulate",
+        str(tmp_path / "plan.json"),
+        "--trace",
+        str(tmp_path / "trace.json"),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("meshwright: ") and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "trace.json").exists()

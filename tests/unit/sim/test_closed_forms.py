@@ -40,6 +40,11 @@ def test_interleaving_divides_the_bubble_by_the_stages_per_rank(
     assert played("interleaved_1f1b", p, v, m, times) == pytest.approx((m + (p - 1) / v) * sum(times), rel=1e-12)
 
 
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 2), (4, 2, 4), (4, 3, 8), (8, 2, 11)])
+def test_breadth_first_waits_as_little_as_interleaving(p: int, v: int, m: int) -> None:
+    assert played("looped_bfs", p, v, m, (1.0, 1.5, 0.5)) == pytest.approx((m + (p - 1) / v) * 3.0, rel=1e-12)
+
+
 @pytest.mark.parametrize("m", [5, 6, 7, 9])
 def test_interleaving_with_a_remainder_is_no_slower_than_the_next_multiple(m: int) -> None:
     p, v = 4, 3
@@ -73,3 +78,13 @@ def test_zero_bubble_schedules_hold_as_much_as_1f1b_or_twice_as_much(schedule: s
     held = schedules.load(schedule).order(p, v, m, None).in_flight().max() / v
     assert held <= share * schedules.load("1f1b").order(p, 1, m, None).in_flight().max()
     assert held > (share - 1.0) * p
+
+
+@pytest.mark.parametrize(("schedule", "of_bubble", "of_memory"), [("v_half", 1 / 2, 1 / 2), ("v_min", 2 / 3, 1 / 3)])
+@pytest.mark.parametrize("p", range(1, 13))
+def test_v_half_and_v_min_hold_and_wait_the_published_shares(schedule: str, of_bubble: float, of_memory: float, p: int) -> None:
+    """Of the 3 (p - 1) seconds and the p whole activations of 1F1B; the published shares of memory leave out a constant."""
+    m = 4 * p
+    assert played(schedule, p, 2, m, (1.0, 1.0, 1.0)) - 3.0 * m <= of_bubble * 3.0 * (p - 1) + 1e-9
+    held = schedules.load(schedule).order(p, 2, m, None).in_flight().max() / 2
+    assert of_memory * p <= held <= of_memory * p + 4 / 3

@@ -125,7 +125,7 @@ def wrong_plans() -> list[tuple[Plan, str]]:
         (Plan(()), "no stages"),
         (replace(good, n_microbatches=0), "n_microbatches is 0"),
         (replace(good, micro_batch="two"), "micro_batch is 'two'"),  # type: ignore[arg-type]
-        (replace(good, n_microbatches=10**8), "at most 100000000 can be simulated"),
+        (replace(good, n_microbatches=10**8), "at most 10000000 can be simulated"),
         (replace(good, stages=(Stage((0,), ()), Stage((1,), (1,)))), "stage 0 names no devices"),
         (replace(good, stages=(Stage((0,), (0, 0)), Stage((1,), (1,)))), "stage 0 names a device twice"),
         (replace(good, stages=(Stage((0,), (-1,)), Stage((1,), (1,)))), "device -1 is not a device"),

@@ -68,12 +68,16 @@ def test_every_span_and_every_change_of_memory_is_in_the_trace() -> None:
     assert sum(event["ph"] == "C" for event in events) == sum(len(seconds) for seconds in timeline.memory_seconds)
     titles = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert titles == ["rank 0: devices 0, 1", "rank 1: devices 2, 3"]
+    threads = [(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"]
+    assert threads == [
+        (0, "compute"), (0, "reduce"), (0, "send to rank 1"), (1, "compute"), (1, "reduce"), (1, "send to rank 0"),
+    ]  # fmt: skip
 
 
 def test_no_two_spans_of_one_thread_overlap_so_that_viewers_draw_them_side_by_side() -> None:
     rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in chrome_trace.as_json(answered())["traceEvents"]:
-        if event["ph"] == "X" and event["tid"] == 0:
+        if event["ph"] == "X":
             rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     for row in rows.values():
         row.sort()
