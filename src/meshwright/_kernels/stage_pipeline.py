@@ -401,6 +401,12 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                 fast_b = sums[upper, t, FAST_B] - sums[lower, t, FAST_B]
                 low_a = sums[upper, t, LOW_A] - sums[lower, t, LOW_A]
                 low_b = sums[upper, t, LOW_B] - sums[lower, t, LOW_B]
+                # The smallest choices hold low_a * y + low_b: more micro-batches in flight than this never fit.
+                in_flight = np.int64(n_replicas) + 1
+                if low_a * in_flight + low_b > memory * (1.0 + 1e-9):
+                    if low_a + low_b > memory * (1.0 + 1e-9):
+                        continue
+                    in_flight = np.int64((memory * (1.0 + 1e-9) - low_b) / low_a)
                 for label in range(labels.first[lower], labels.first[lower + 1]):
                     s0 = np.int64(labels.replicas[label])
                     k0 = np.int64(labels.devices[label])
@@ -408,7 +414,15 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                     layer = m if by_stages else 0
                     if layer >= n_layers or (by_stages and upper != last and layer + 1 >= n_layers):
                         continue
-                    for r in range(start, n_options):
+                    begin = start
+                    if s0 > in_flight - 1:
+                        if in_flight < 2:
+                            continue
+                        fewest = (s0 + in_flight - 2) // (in_flight - 1)
+                        if fewest > largest:
+                            continue
+                        begin = max(begin, rules.next_replica[fewest])
+                    for r in range(begin, n_options):
                         d = rules.replicas[r]
                         s = s0 + d
                         k = k0 + d * degree
@@ -423,8 +437,6 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                             continue
                         y = 1 + (s0 + d - 1) // d
                         limit = memory + (rules.sharded * (1.0 - 1.0 / d)) * weight
-                        if low_a * y + low_b > memory * (1.0 + 1e-9):
-                            continue
                         if not menu.alike or fast_a * y + fast_b > limit * (1.0 - 1e-9):
                             budget = threshold
                             if menu.alike:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError
 
-__all__ = ["TRANSFORMER", "PiperChoice", "PiperEdge", "PiperInstance", "PiperNode", "grow", "names"]
+__all__ = ["TRANSFORMER", "Counting", "PiperChoice", "PiperEdge", "PiperInstance", "PiperNode", "grow", "names"]
 
 TRANSFORMER = "ParallelTransformerLayer"
 """The one node name with a meaning: the layers that equal splits count and that `grow` repeats."""
@@ -68,6 +68,37 @@ class PiperEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class Counting:
+    """What the cost model counts otherwise than published; all off is the published model.
+
+    Parameters
+    ----------
+    any_replicas : bool
+        The number of replicas need not divide the batch: the busiest runs one micro-batch more.
+    tensor_once : bool
+        A tensor crosses the border of a stage once, however many consumers it has beyond.
+    shard_optimizer : bool
+        Replicas share out one copy of the weights' bytes.
+    layer_buffers : bool
+        The room for recomputed activations is that of the largest recomputed layer of a stage, not the sum.
+    fill_drain : bool
+        The pipeline is filled and drained every batch: the first micro-batch's way through the other stages counts too.
+    node_size : int
+        Devices of one node; 0 for no nodes.
+    node_bytes_per_second : float
+        Bytes per time unit for the gradient reduction of stages whose devices lie in one node.
+    """
+
+    any_replicas: bool = False
+    tensor_once: bool = False
+    shard_optimizer: bool = False
+    layer_buffers: bool = False
+    fill_drain: bool = False
+    node_size: int = 0
+    node_bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PiperInstance:
     """The content of a Piper file.
 
@@ -85,6 +116,8 @@ class PiperInstance:
         Bytes per time unit between any two devices.
     memory_bytes : float
         Memory of a device.
+    counting : Counting
+        What the cost model counts otherwise than published.
     """
 
     nodes: tuple[PiperNode, ...]
@@ -93,6 +126,7 @@ class PiperInstance:
     n_microbatches: int
     bandwidth: float
     memory_bytes: float
+    counting: Counting = Counting()
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -105,7 +139,9 @@ def names(instance: PiperInstance) -> tuple[str, ...]:
     counts: dict[str, int] = {}
     for node in instance.nodes:
         counts[node.name] = counts.get(node.name, 0) + 1
-    unique = [node.name if node.name and counts[node.name] == 1 else f"{node.name or 'node'}.{node.id}" for node in instance.nodes]
+    unique = [
+        node.name if node.name and counts[node.name] == 1 else f"{node.name or 'node'}.{node.id}" for node in instance.nodes
+    ]
     if len(set(unique)) < len(unique):
         unique = [f"{node.id}:{node.name}" for node in instance.nodes]
     return tuple(unique)
@@ -142,7 +178,9 @@ def grow(instance: PiperInstance, n_transformers: int) -> PiperInstance:
     """
     have = sum(node.name == TRANSFORMER for node in instance.nodes)
     if n_transformers < have:
-        raise InputError(f"layers={n_transformers}: the model has {have} layers called {TRANSFORMER}; growing cannot remove any")
+        raise InputError(
+            f"layers={n_transformers}: the model has {have} layers called {TRANSFORMER}; growing cannot remove any"
+        )
     while have < n_transformers:
         instance = _grow_by_one(instance)
         have += 1

@@ -113,7 +113,9 @@ def _instance(content: dict[str, Any], where: str) -> PiperInstance:
     _check_fields(content, _TOP, ("maxMemoryPerDevice", "maxDevices", "bandwidth", "nodes", "edges"), where)
     batches = {field: _whole(content[field], f"{where}: {field}", 1, None) for field in _TOP[2:4] if field in content}
     if not batches:
-        raise InputError(f"{where}: the field mbsInBatch (or maxBatchSize) is missing; it is the number of micro-batches, at least 1")
+        raise InputError(
+            f"{where}: the field mbsInBatch (or maxBatchSize) is missing; it is the number of micro-batches, at least 1"
+        )
     if len(set(batches.values())) > 1:
         raise InputError(
             f"{where}: mbsInBatch is {batches['mbsInBatch']} but maxBatchSize is {batches['maxBatchSize']}; "
@@ -150,7 +152,9 @@ def _positions(entries: list[Any], where: str) -> dict[int, int]:
             raise InputError(f"{where}: node number {i} has no id; give every node a whole number of its own")
         node_id = _whole(entry["id"], f"{where}: node number {i}: id", None, None)
         if node_id in position:
-            raise InputError(f"{where}: the id {node_id} is given to nodes number {position[node_id]} and {i}; ids must be unique")
+            raise InputError(
+                f"{where}: the id {node_id} is given to nodes number {position[node_id]} and {i}; ids must be unique"
+            )
         position[node_id] = i
     return position
 

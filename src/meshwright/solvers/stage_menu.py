@@ -56,6 +56,8 @@ class StageMenu:
         Whether replicas share out one copy of the weights' bytes (optimizer sharding).
     tensor_once : bool
         Whether a tensor with several consumers beyond a border crosses it once.
+    names : tuple of str
+        What each choice is called.
     """
 
     n_nodes: int
@@ -82,6 +84,7 @@ class StageMenu:
     all_or_none: bool = False
     sharded: bool = False
     tensor_once: bool = False
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -197,8 +200,12 @@ def crossing(menu: StageMenu) -> Crossing:
     rank_out = _rank_within(menu.edge_source)
     for e in range(n_edges):
         for t in range(n_degrees):
-            entering = [menu.sync_in_seconds[menu.sync_in_first[c] + rank_in[e]] for c in menu.choices(int(menu.edge_target[e]), t)]
-            leaving = [menu.sync_out_seconds[menu.sync_out_first[c] + rank_out[e]] for c in menu.choices(int(menu.edge_source[e]), t)]
+            entering = [
+                menu.sync_in_seconds[menu.sync_in_first[c] + rank_in[e]] for c in menu.choices(int(menu.edge_target[e]), t)
+            ]
+            leaving = [
+                menu.sync_out_seconds[menu.sync_out_first[c] + rank_out[e]] for c in menu.choices(int(menu.edge_source[e]), t)
+            ]
             into[e, t] += min(entering, default=0.0)
             out_of[e, t] += min(leaving, default=0.0)
     _, order = downsets.groups(menu.edge_source, menu.n_nodes)

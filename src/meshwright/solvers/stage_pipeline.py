@@ -107,9 +107,7 @@ def prepare(
         return None
     for array in (first, lower, border):
         array.setflags(write=False)
-    return Prepared(
-        menu, space, kernel.Pairs(first, lower, border), stage_menu.kernel_menu(menu), rules, _memo(menu, count)
-    )
+    return Prepared(menu, space, kernel.Pairs(first, lower, border), stage_menu.kernel_menu(menu), rules, _memo(menu, count))
 
 
 def _memo(menu: StageMenu, n_pairs: int) -> kernel.Memo:
@@ -200,7 +198,11 @@ def check(
     rules = prepared.rules._replace(optimistic=int(optimistic))
     memo = prepared.memo
     if memory < menu.memory_bytes:
-        memo = memo._replace(pair=np.full(4096, -1, np.int64))
+        # Bounds of inner choices hold for one memory only; the sorted swaps do not depend on it.
+        size = 1 << 12
+        memo = memo._replace(
+            pair=np.full(size, -1, np.int64), rest=np.full(size, -1, np.int64), lower=np.zeros(size), upper=np.zeros(size)
+        )
     size = max(1 << 14, 8 * len(prepared.space.words))
     n_layers = n_stages + 1 if n_stages else 1
     limits = np.array([min(seconds, 1e300), memory, n_devices, n_replicas])
@@ -264,12 +266,20 @@ def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int,
         knapsack_kernel.exact(first, cost, held, memory, np.inf, chosen)
     else:
         knapsack_kernel.greedy(first, cost, held, memory, menu.all_or_none, chosen)
+    seconds = float(cost[chosen].sum())
+    if menu.tensor_once:
+        # The items charge every edge; the list of stages has what crosses the border when tensors cross it once.
+        pairs = slice(int(prepared.pairs.first[upper]), int(prepared.pairs.first[upper + 1]))
+        at = pairs.start + int(np.flatnonzero(prepared.pairs.lower[pairs] == lower)[0])
+        picked = position[chosen]
+        inside = menu.seconds[picked].sum() + prepared.pairs.seconds[at, degree]
+        seconds = float(inside * menu.share[option] + (menu.weight_bytes[picked] * menu.reduce_seconds[degree, option]).sum())
     return StageChoice(
         downsets.bits(prepared.space.words, upper, lower, menu.n_nodes),
         degree,
         option,
         tuple(int(c) for c in position[chosen]),
-        float(cost[chosen].sum()),
+        seconds,
         float(held[chosen].sum()),
         in_flight,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from meshwright.solvers import downsets, stage_orders
 from meshwright.solvers.stage_menu import StageMenu
 from meshwright.solvers.stage_pipeline import CLOSE_RATIO, Found, Prepared, best_label, check, found, minimise, prepare
 
-__all__ = ["Solved", "fewest", "relaxation", "savings", "solve"]
+__all__ = ["Solved", "by_stages", "fewest", "fits", "least_memory", "relaxation", "savings", "solve"]
 
 MOST_DOWNSETS = 150_000
 """Downsets up to which all are enumerated."""
@@ -41,6 +41,7 @@ class Solved:
     method: str
     prepared: Prepared
     n_downsets: int
+    along_orders: bool = False
 
 
 def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
@@ -75,7 +76,7 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
     n_sets = len(family[0]) if family is not None else -1
-    return Solved(known, lower, "relaxation", restricted, n_sets)
+    return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
 
 
 def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared]:
@@ -86,9 +87,7 @@ def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared
         times = [menu.seconds[c] for t in range(menu.n_degrees) for c in menu.choices(v, t)]
         weights[v] = min(times, default=0.0)
     borders = [_border(menu, order) for order in every]
-    where = [
-        stage_orders.cuts(weights[list(order)], border, MOST_CUTS) for order, border in zip(every, borders, strict=True)
-    ]
+    where = [stage_orders.cuts(weights[list(order)], border, MOST_CUTS) for order, border in zip(every, borders, strict=True)]
     best: Found | None = None
     while True:
         prepared = prepare(menu, downsets.suffixes(menu.n_nodes, every, where))
@@ -163,7 +162,7 @@ def _balanced(work: np.ndarray, held: np.ndarray, starts: np.ndarray, weight: fl
 
     if high <= 0.0 or too_little(high):
         return high
-    for _ in range(60):
+    for _ in range(24):
         middle = (low + high) / 2.0
         low, high = (middle, high) if too_little(middle) else (low, middle)
     return low
@@ -196,12 +195,10 @@ def fewest(prepared: Prepared, best: Found, *, slack_ratio: float = CLOSE_RATIO)
     if not prepared.menu.exact:
         return chosen
     low, probe = 0.0, True
-    while chosen.memory_bytes > low * (1.0 + MEMORY_RATIO):
+    while chosen.memory_bytes > low * (1.0 + 2.0 * MEMORY_RATIO):
         memory = chosen.memory_bytes * (1.0 - MEMORY_RATIO) if probe else (low + chosen.memory_bytes) / 2.0
         probe = not probe
-        reached = check(
-            prepared, threshold, memory_bytes=memory, n_devices=chosen.n_devices, n_stages=len(chosen.stages)
-        )
+        reached = check(prepared, threshold, memory_bytes=memory, n_devices=chosen.n_devices, n_stages=len(chosen.stages))
         label = best_label(reached)
         if label < 0:
             low = memory
@@ -238,3 +235,76 @@ def savings(prepared: Prepared, best: Found, slack_ratio: float) -> tuple[Found,
         if label >= 0 and (labels.stages[label] < len(best.stages) or labels.devices[label] < best.n_devices):
             picked[label] = None
     return tuple(found(prepared, reached, label) for label in picked)
+
+
+def by_stages(prepared: Prepared, best: Found, slack_ratio: float) -> tuple[Found, ...]:
+    """Return, for every number of stages, a pipeline of fewest devices within a share of the best.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        The instance, prepared with at least this slack.
+    best : Found
+        The best pipeline.
+    slack_ratio : float
+        How much slower they may be.
+
+    Returns
+    -------
+    tuple of Found
+        By number of stages, where more stages save replicas or devices.
+    """
+    reached = check(prepared, best.seconds * (1.0 + max(slack_ratio, CLOSE_RATIO)), n_stages=len(best.stages))
+    labels = reached.labels
+    picked: dict[int, int] = {}
+    for label in reached.answers:
+        n = int(labels.stages[label])
+        if n not in picked or labels.devices[label] < labels.devices[picked[n]]:
+            picked[n] = label
+    return tuple(found(prepared, reached, label) for _, label in sorted(picked.items()))
+
+
+def _quick(menu: StageMenu) -> Prepared:
+    """Return the instance over all downsets where there are few, along topological orders where not."""
+    family = downsets.all_downsets(menu.n_nodes, menu.edge_source, menu.edge_target, FEW_DOWNSETS)
+    if family is None:
+        every = stage_orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)
+        weights = np.ones(menu.n_nodes)
+        where = [stage_orders.cuts(weights, _border(menu, order), MOST_CUTS) for order in every]
+        family = downsets.suffixes(menu.n_nodes, every, where)
+    prepared = prepare(menu, family)
+    assert prepared is not None
+    return prepared
+
+
+def fits(menu: StageMenu) -> bool:
+    """Return whether some pipeline fits, however slow (tried along a few topological orders where downsets are many)."""
+    prepared = _quick(menu)
+    return len(check(prepared, math.inf).answers) > 0
+
+
+def least_memory(menu: StageMenu) -> float:
+    """Return the memory of a device at which some pipeline fits, to one part in a million.
+
+    Parameters
+    ----------
+    menu : StageMenu
+        The instance; its own memory does not matter.
+
+    Returns
+    -------
+    float
+        Bytes.
+    """
+    prepared = _quick(replace(menu, memory_bytes=1e300))
+    reached = check(prepared, math.inf, memory_bytes=1e299)
+    low, high = 0.0, found(prepared, reached, best_label(reached), memory_bytes=1e299).memory_bytes
+    while high > low * (1.0 + MEMORY_RATIO) and high > 0.0:
+        middle = (low + high) / 2.0
+        reached = check(prepared, math.inf, memory_bytes=middle)
+        label = best_label(reached)
+        if label < 0:
+            low = middle
+        else:
+            high = min(middle, found(prepared, reached, label, memory_bytes=middle).memory_bytes)
+    return high
