@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["cheapest", "exact", "greedy"]
+__all__ = ["cheapest", "exact", "greedy", "hull"]
 
 ENOUGH = 1e-9
 """Bytes below which the published greedy takes a saving for none and a need for met."""
@@ -142,7 +142,7 @@ def _swap_best(first, cost, memory, need, chosen):
 
 
 @njit(cache=True)
-def _hull(first, cost, memory, chosen):
+def hull(first, cost, memory, chosen):
     """Return the steps of every item's lower convex hull from its cheapest choice on, sorted by cost per byte saved."""
     n = len(first) - 1
     size = len(cost)
@@ -216,7 +216,7 @@ def exact(first, cost, memory, limit, budget, chosen):
     if _smallest(first, memory, low) > limit:
         return np.inf, np.inf
     need = held - limit
-    item, target, saving, price, ratio = _hull(first, cost, memory, chosen)
+    item, target, saving, price, ratio = hull(first, cost, memory, chosen)
     base = chosen.copy()
     lower = total
     upper = total

@@ -126,12 +126,13 @@ def _instance(content: dict[str, Any], where: str) -> PiperInstance:
             raise InputError(f"{where}: {field} must be a list with at least one entry, not {_show(content[field])}")
     position = _positions(content["nodes"], where)
     edges = _edges(content["edges"], position, where)
-    tails: list[set[int]] = [set() for _ in position]
-    heads: list[set[int]] = [set() for _ in position]
+    ids = [str(node_id) for node_id in position]
+    tails: list[dict[str, int]] = [{} for _ in ids]
+    heads: list[dict[str, int]] = [{} for _ in ids]
     for edge in edges:
-        heads[edge.source].add(edge.target)
-        tails[edge.target].add(edge.source)
-    nodes = tuple(_node(entry, tails[i], heads[i], position, where) for i, entry in enumerate(content["nodes"]))
+        heads[edge.source][ids[edge.target]] = edge.target
+        tails[edge.target][ids[edge.source]] = edge.source
+    nodes = tuple(_node(entry, tails[i], heads[i], where) for i, entry in enumerate(content["nodes"]))
     return PiperInstance(
         nodes,
         edges,
@@ -182,7 +183,7 @@ def _edges(entries: list[Any], position: dict[int, int], where: str) -> tuple[Pi
     return tuple(edges)
 
 
-def _node(entry: dict[str, Any], tails: set[int], heads: set[int], position: dict[int, int], where: str) -> PiperNode:
+def _node(entry: dict[str, Any], tails: dict[str, int], heads: dict[str, int], where: str) -> PiperNode:
     """Return one node with its choices."""
     place = f"{where}: node {entry['id']}"
     _check_fields(entry, _NODE, ("id", "TMPCs"), place)
@@ -199,7 +200,7 @@ def _node(entry: dict[str, Any], tails: set[int], heads: set[int], position: dic
         if not isinstance(entries, list):
             raise InputError(f"{place}: TMPCs at degree {key} must be a list of choices, not {_show(entries)}")
         spot = f"{place}: TMPCs at degree {key}"
-        choices = tuple(_choice(choice, tails, heads, position, f"{spot}: choice {j}") for j, choice in enumerate(entries))
+        choices = tuple(_choice(choice, tails, heads, f"{spot}: choice {j}") for j, choice in enumerate(entries))
         ids = [choice.id for choice in choices]
         for choice_id in ids:
             if ids.count(choice_id) > 1:
@@ -208,26 +209,28 @@ def _node(entry: dict[str, Any], tails: set[int], heads: set[int], position: dic
     return PiperNode(int(entry["id"]), name, tuple(sorted(menu)))
 
 
-def _choice(entry: Any, tails: set[int], heads: set[int], position: dict[int, int], place: str) -> PiperChoice:
+def _choice(entry: Any, tails: dict[str, int], heads: dict[str, int], place: str) -> PiperChoice:
     """Return one choice of one node at one degree."""
     _check_fields(entry, (*_CHOICE, "name"), _CHOICE, place)
     if not isinstance(entry["id"], str) or not entry["id"]:
         raise InputError(f"{place}: id must be text that is not empty, not {_show(entry['id'])}")
     place += f" ('{entry['id']}')"
+    seconds, weight, activation, static = (_number(entry[field], f"{place}: {field}", 0.0) for field in _CHOICE[1:5])
     return PiperChoice(
         entry["id"],
-        *(_number(entry[field], f"{place}: {field}", 0.0) for field in _CHOICE[1:5]),
-        _sync(entry["syncTimeFw"], tails, position, f"{place}: syncTimeFw", "tails of its incoming"),
-        _sync(entry["syncTimeBw"], heads, position, f"{place}: syncTimeBw", "heads of its outgoing"),
+        seconds,
+        weight,
+        activation,
+        static,
+        _sync(entry["syncTimeFw"], tails, f"{place}: syncTimeFw", "tails of its incoming"),
+        _sync(entry["syncTimeBw"], heads, f"{place}: syncTimeBw", "heads of its outgoing"),
     )
 
 
-def _sync(table: Any, wanted: set[int], position: dict[int, int], place: str, which: str) -> tuple[tuple[int, float], ...]:
+def _sync(table: Any, keys: dict[str, int], place: str, which: str) -> tuple[tuple[int, float], ...]:
     """Return sync bytes by position of the neighbour; the keys must be exactly the neighbours."""
     if not isinstance(table, dict):
         raise InputError(f"{place} must be an object from node id to bytes, not {_show(table)}")
-    id_of = {at: node_id for node_id, at in position.items() if at in wanted}
-    keys = {str(node_id): at for at, node_id in id_of.items()}
     for key in table:
         if key not in keys:
             allowed = ", ".join(sorted(keys)) or "none"

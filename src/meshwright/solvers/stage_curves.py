@@ -45,16 +45,17 @@ def steps(menu: StageMenu, over: str) -> list[tuple[int, float]]:
     prepared = None if family is None else prepare(menu, family, n_pairs=n_pairs, n_steps=MOST_STEPS)
     if prepared is None:
         raise InputError("the graph has too many downsets for a whole curve; ask for single numbers of devices instead")
-    limit = menu.n_devices if over == "devices" else menu.n_replicas
+    by_devices = over == "devices"
+    limit = menu.n_devices if by_devices else menu.n_replicas
     lower = relaxation(menu)
     points: list[tuple[int, float]] = []
     while limit >= 1 and math.isfinite(lower):
-        limits = {"n_devices" if over == "devices" else "n_replicas": limit}
-        best, lower = minimise(prepared, lower, **limits)
+        n_devices, n_replicas = (limit, 0) if by_devices else (0, limit)
+        best, lower = minimise(prepared, lower, n_devices=n_devices, n_replicas=n_replicas)
         if best is None:
             break
-        reached = check(prepared, best.seconds * (1.0 + CLOSE_RATIO), **limits)
-        counts = reached.labels.devices if over == "devices" else reached.labels.replicas
+        reached = check(prepared, best.seconds * (1.0 + CLOSE_RATIO), n_devices=n_devices, n_replicas=n_replicas)
+        counts = reached.labels.devices if by_devices else reached.labels.replicas
         limit = int(np.min(counts[reached.answers.start : reached.answers.stop]))
         points.append((limit, best.seconds))
         limit -= 1

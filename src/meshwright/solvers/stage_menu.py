@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright._kernels.stage_choice import Menu, Rules
 from meshwright._kernels.stage_pairs import Crossing, Space
-from meshwright._kernels.stage_pipeline import Menu, Rules
 from meshwright.solvers import downsets
 
 __all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright._kernels import knapsack as knapsack_kernel
-from meshwright._kernels import stage_pairs
+from meshwright._kernels import stage_choice, stage_pairs
 from meshwright._kernels import stage_pipeline as kernel
 from meshwright.solvers import downsets, stage_menu
 from meshwright.solvers.stage_menu import StageMenu
@@ -69,9 +69,9 @@ class Prepared:
     menu: StageMenu
     space: stage_pairs.Space
     pairs: kernel.Pairs
-    kernel_menu: kernel.Menu
-    rules: kernel.Rules
-    memo: kernel.Memo
+    kernel_menu: stage_choice.Menu
+    rules: stage_choice.Rules
+    memo: stage_choice.Memo
 
 
 def prepare(
@@ -110,13 +110,13 @@ def prepare(
     return Prepared(menu, space, kernel.Pairs(first, lower, border), stage_menu.kernel_menu(menu), rules, _memo(menu, count))
 
 
-def _memo(menu: StageMenu, n_pairs: int) -> kernel.Memo:
+def _memo(menu: StageMenu, n_pairs: int) -> stage_choice.Memo:
     """Return an empty cache whose size suits the number of stages."""
     size = 1 << max(12, min(20, int(n_pairs).bit_length() + 3))
     n_swaps = _most_choices(menu)
     n_flights = min(menu.n_replicas + 2, max(2, 3_000_000 // (menu.n_degrees * n_swaps + 1)))
     shape = (menu.n_degrees, n_flights, n_swaps)
-    return kernel.Memo(
+    return stage_choice.Memo(
         np.full(size, -1, np.int64),
         np.full(size, -1, np.int64),
         np.zeros(size),
@@ -137,12 +137,11 @@ def _most_choices(menu: StageMenu) -> int:
 def _labels(prepared: Prepared, size: int, n_layers: int, n_replicas: int) -> kernel.Labels:
     """Return empty labels."""
     cells = (n_layers, n_replicas + 1)
-    return kernel.Labels(
-        np.zeros(len(prepared.space.words) + 1, np.int64),
-        *(np.empty(size, np.int32) for _ in range(6)),
-        np.full(cells, np.iinfo(np.int32).max, np.int32),
-        *(np.empty(cells, np.int32) for _ in range(3)),
-    )
+    first = np.zeros(len(prepared.space.words) + 1, np.int64)
+    free = np.full(cells, np.iinfo(np.int32).max, np.int32)
+    replicas, devices, stages, below, lower, option = np.empty((6, size), np.int32)
+    cell_below, cell_lower, cell_option = np.empty((3, *cells), np.int32)
+    return kernel.Labels(first, replicas, devices, stages, below, lower, option, free, cell_below, cell_lower, cell_option)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,7 +257,7 @@ def found(prepared: Prepared, reached: Reached, label: int, *, memory_bytes: flo
 def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int, in_flight: int, memory: float) -> StageChoice:
     """Make the inner choice of one stage."""
     menu = prepared.menu
-    first, cost, held, position = kernel.stage_items(
+    first, cost, held, position = stage_choice.stage_items(
         prepared.space, prepared.kernel_menu, prepared.rules, upper, lower, degree, option, in_flight
     )
     chosen = np.empty(len(first) - 1, np.int64)
