@@ -93,7 +93,7 @@ def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
                     larger_ready = np.zeros((capacity + 1, n_words), np.uint64)
                     larger_ready[:n_sets] = ready[:n_sets]
                     ready = larger_ready
-                    table = np.full(max(4096, 4 * len(table)), -1, np.int64)
+                    table = np.full(2 * len(table), -1, np.int64)
                     for row in range(n_sets):
                         table[_slot(table, words, row, n_words)] = row
                 words[n_sets] = words[at]

@@ -16,10 +16,13 @@ __all__ = ["Solved", "by_stages", "fewest", "fits", "least_memory", "relaxation"
 MOST_DOWNSETS = 150_000
 """Downsets up to which all are enumerated."""
 
+DOWNSET_BYTES = 50_000_000
+"""Memory for their members, where nodes are many."""
+
 FEW_DOWNSETS = 3_000
 """Downsets up to which no plan along chosen orders is made first."""
 
-PAIR_BYTES = 240_000_000
+PAIR_BYTES = 190_000_000
 """Memory for the list of possible stages."""
 
 MOST_STEPS = 150_000_000
@@ -60,7 +63,8 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
         With method ``exact`` where all downsets were searched (the bound then meets the value), ``relaxation`` where not.
     """
     lower = relaxation(menu)
-    family = downsets.all_downsets(menu.n_nodes, menu.edge_source, menu.edge_target, MOST_DOWNSETS)
+    most = max(2 * menu.n_nodes, min(MOST_DOWNSETS, DOWNSET_BYTES // (8 * (menu.n_nodes // 64 + 1))))
+    family = downsets.all_downsets(menu.n_nodes, menu.edge_source, menu.edge_target, most)
     known, restricted = None, None
     if family is None or len(family[0]) > FEW_DOWNSETS:
         known, restricted = _along_orders(menu, lower)
@@ -75,7 +79,7 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
         if restricted is None:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
-    n_sets = len(family[0]) if family is not None else -1
+    n_sets = len(family[0]) if family is not None else -most
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
 
 
