@@ -71,6 +71,8 @@ class Answer:
         Further fields of the JSON answer, for example ``baselines``; JSON-ready values.
     certificate : mapping or None
         A proof in a form that an independent checker reads; JSON-ready values.
+    problem : Problem or None
+        The question as the search's own options changed it (other devices, memory, bandwidth); None where they did not.
     """
 
     plan: Plan | None
@@ -83,6 +85,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     extra: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     certificate: Mapping[str, object] | None = None
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,139 @@
+"""Kernels: enumerate the successor-closed sets of a directed acyclic graph, and which contains which."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+__all__ = ["contained", "enumerate_downsets"]
+
+ONE = np.uint64(1)
+
+
+@njit(cache=True)
+def _slot(table, words, row, n_words):
+    """Return the position in the hash table where the set `words[row]` is, or would be put."""
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for w in range(n_words):
+        mixed ^= words[row, w]
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+    mask = np.uint64(len(table) - 1)
+    at = mixed & mask
+    while True:
+        other = table[at]
+        if other < 0:
+            return at
+        same = True
+        for w in range(n_words):
+            if words[other, w] != words[row, w]:
+                same = False
+                break
+        if same:
+            return at
+        at = (at + ONE) & mask
+
+
+@njit(cache=True)
+def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
+    """Enumerate the sets closed under successors, by size, then by the order they are found in.
+
+    Parameters
+    ----------
+    n_nodes : int
+        Number of nodes.
+    out_first, out_node : ndarray, shapes (n_nodes + 1,) and (n_edges,), int64
+        Heads of the edges out of each node.
+    in_first, in_node : ndarray, shapes (n_nodes + 1,) and (n_edges,), int64
+        Tails of the edges into each node.
+    limit : int
+        Most sets to enumerate.
+
+    Returns
+    -------
+    n_sets : int
+        Number of sets, or -1 when there are more than `limit`.
+    words : ndarray, shape (n_sets, n_words), uint64
+        Members of each set as bits.
+    link_from, link_to : ndarray, shape (n_links,), int32
+        Every pair of sets that differ by one node: the smaller, the larger.
+    """
+    n_words = (n_nodes + 63) // 64
+    capacity = 1024
+    words = np.zeros((capacity + 1, n_words), np.uint64)
+    ready = np.zeros((capacity + 1, n_words), np.uint64)
+    table = np.full(4096, -1, np.int64)
+    link_from = np.empty(4096, np.int32)
+    link_to = np.empty(4096, np.int32)
+    n_links = 0
+    for v in range(n_nodes):
+        if out_first[v] == out_first[v + 1]:
+            ready[0, v >> 6] |= ONE << np.uint64(v & 63)
+    n_sets = 1
+    table[_slot(table, words, 0, n_words)] = 0
+    at = 0
+    while at < n_sets:
+        for w in range(n_words):
+            left = ready[at, w]
+            while left != 0:
+                bit = left & (~left + ONE)
+                left ^= bit
+                low = bit - ONE
+                v = w * 64
+                while low != 0:
+                    low &= low - ONE
+                    v += 1
+                if n_sets == capacity:
+                    if capacity >= limit + 1:
+                        return -1, words[:1], link_from[:0], link_to[:0]
+                    capacity = min(2 * capacity, limit + 1)
+                    larger = np.zeros((capacity + 1, n_words), np.uint64)
+                    larger[:n_sets] = words[:n_sets]
+                    words = larger
+                    larger_ready = np.zeros((capacity + 1, n_words), np.uint64)
+                    larger_ready[:n_sets] = ready[:n_sets]
+                    ready = larger_ready
+                    table = np.full(2 * len(table), -1, np.int64)
+                    for row in range(n_sets):
+                        table[_slot(table, words, row, n_words)] = row
+                words[n_sets] = words[at]
+                words[n_sets, w] |= bit
+                place = _slot(table, words, n_sets, n_words)
+                found = table[place]
+                if found < 0:
+                    found = n_sets
+                    table[place] = found
+                    ready[found] = ready[at]
+                    ready[found, w] ^= bit
+                    for e in range(in_first[v], in_first[v + 1]):
+                        u = in_node[e]
+                        closed = True
+                        for f in range(out_first[u], out_first[u + 1]):
+                            x = out_node[f]
+                            if not (words[found, x >> 6] >> np.uint64(x & 63)) & ONE:
+                                closed = False
+                                break
+                        if closed:
+                            ready[found, u >> 6] |= ONE << np.uint64(u & 63)
+                    n_sets += 1
+                if n_links == len(link_from):
+                    longer = np.empty(2 * n_links, np.int32)
+                    longer[:n_links] = link_from
+                    link_from = longer
+                    longer = np.empty(2 * n_links, np.int32)
+                    longer[:n_links] = link_to
+                    link_to = longer
+                link_from[n_links] = at
+                link_to[n_links] = found
+                n_links += 1
+        at += 1
+    return n_sets, words[:n_sets].copy(), link_from[:n_links].copy(), link_to[:n_links].copy()
+
+
+@njit(cache=True)
+def contained(words, smaller, larger):
+    """Return whether the set in row `smaller` is a subset of the one in row `larger`."""
+    for w in range(words.shape[1]):
+        if words[smaller, w] & ~words[larger, w]:
+            return False
+    return True

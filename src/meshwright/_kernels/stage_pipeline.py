@@ -1,0 +1,196 @@
+"""Kernel: which numbers of replicas and devices a pipeline can do with when no stage may take longer than a threshold."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from meshwright._kernels.stage_choice import decide
+from meshwright._kernels.stage_pairs import FAST_A, FAST_B, LOW_A, LOW_B, UNSUPPORTED, WEIGHT
+
+__all__ = ["Labels", "Pairs", "reach"]
+
+FAR = np.int32(2**31 - 1)
+
+
+class Pairs(NamedTuple):
+    """Stages that may be used: see `meshwright._kernels.stage_pairs.list_pairs`."""
+
+    first: NDArray[np.int64]
+    lower: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+
+
+class Labels(NamedTuple):
+    """Ways to run a downset: sum of replicas, devices and stages; and the stage on top with the label below it.
+
+    ``cell_*`` is scratch space, shape (n_layers, n_replicas + 1), `cell_devices` full of the largest int32.
+    """
+
+    first: NDArray[np.int64]
+    replicas: NDArray[np.int32]
+    devices: NDArray[np.int32]
+    stages: NDArray[np.int32]
+    below: NDArray[np.int32]
+    lower: NDArray[np.int32]
+    option: NDArray[np.int32]
+    cell_devices: NDArray[np.int32]
+    cell_below: NDArray[np.int32]
+    cell_lower: NDArray[np.int32]
+    cell_option: NDArray[np.int32]
+
+
+@njit(cache=True)
+def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
+    """Fill in all undominated labels of all downsets whose stages stay within a threshold.
+
+    Parameters
+    ----------
+    space, pairs, menu, rules, memo, labels : Space, Pairs, Menu, Rules, Memo, Labels
+        The instance; `memo` and `labels` are written.
+    limits : ndarray, shape (4,), float64
+        Threshold in seconds per micro-batch, memory in bytes, number of devices, largest sum of replicas.
+    by_stages : int
+        Whether fewer stages count as better too (then there is one layer of cells per number of stages).
+
+    Returns
+    -------
+    n_labels : int
+        Number of labels, or -1 when they do not fit; those of the last downset are the answers.
+    n_undecided : int
+        Inner choices that could not be decided.
+
+    Notes
+    -----
+    A label dominates another with no fewer replicas, devices and stages, since later memory only grows with the sum of replicas.
+    For one stage on one label only the smallest number of replicas that keeps the threshold matters.
+    """
+    threshold, memory, n_devices, n_replicas = limits[0], limits[1], limits[2], limits[3]
+    words, sums, work = space.words, space.sums, space.work
+    n_sets = len(words)
+    last = n_sets - 1
+    n_degrees = len(rules.degrees)
+    n_options = len(rules.replicas)
+    largest = len(rules.next_replica) - 1
+    n_layers = len(labels.cell_devices)
+    most = np.int64(n_replicas)
+    lowest = np.full(most + 1, FAR, np.int32)
+    labels.first[0] = 0
+    labels.first[1] = 1
+    labels.replicas[0] = 0
+    labels.devices[0] = 0
+    labels.stages[0] = 0
+    labels.below[0] = -1
+    n_labels = 1
+    n_undecided = 0
+    for upper in range(1, n_sets):
+        smallest_s = most + 1
+        largest_s = -1
+        rest_work = (work[last, 0] - work[upper, 0]) / threshold
+        rest_replicas = (work[last, 1] - work[upper, 1]) / threshold
+        rest_a = (work[last, 2] - work[upper, 2]) / memory * (1.0 - 1e-9)
+        rest_b = (work[last, 3] - work[upper, 3]) / memory * (1.0 - 1e-9)
+        if upper != last:
+            rest_work = max(rest_work, 1.0)
+            rest_replicas = max(rest_replicas, 1.0)
+        room_k = n_devices - rest_work + 1e-6
+        room_s = n_replicas - rest_replicas + 1e-6
+        for p in range(pairs.first[upper], pairs.first[upper + 1]):
+            lower = pairs.lower[p]
+            if labels.first[lower] == labels.first[lower + 1]:
+                continue
+            for t in range(n_degrees):
+                if sums[upper, t, UNSUPPORTED] > sums[lower, t, UNSUPPORTED]:
+                    continue
+                seconds = pairs.seconds[p, t] + sums[upper, t, 0] - sums[lower, t, 0]
+                load = seconds / threshold
+                if load > largest:
+                    continue
+                start = rules.next_replica[max(1, np.int64(np.ceil(load * (1.0 - 1e-13))))]
+                if start < 0:
+                    continue
+                degree = rules.degrees[t]
+                weight = sums[upper, t, WEIGHT] - sums[lower, t, WEIGHT]
+                fast_a = sums[upper, t, FAST_A] - sums[lower, t, FAST_A]
+                fast_b = sums[upper, t, FAST_B] - sums[lower, t, FAST_B]
+                low_a = sums[upper, t, LOW_A] - sums[lower, t, LOW_A]
+                low_b = sums[upper, t, LOW_B] - sums[lower, t, LOW_B]
+                # The smallest choices hold low_a * y + low_b: more micro-batches in flight than this never fit.
+                in_flight = np.int64(n_replicas) + 1
+                if low_a * in_flight + low_b > memory * (1.0 + 1e-9):
+                    if low_a + low_b > memory * (1.0 + 1e-9):
+                        continue
+                    in_flight = np.int64((memory * (1.0 + 1e-9) - low_b) / low_a)
+                for label in range(labels.first[lower], labels.first[lower + 1]):
+                    s0 = np.int64(labels.replicas[label])
+                    k0 = np.int64(labels.devices[label])
+                    m = np.int64(labels.stages[label]) + 1
+                    layer = m if by_stages else 0
+                    if layer >= n_layers or (by_stages and upper != last and layer + 1 >= n_layers):
+                        continue
+                    begin = start
+                    if s0 > in_flight - 1:
+                        if in_flight < 2:
+                            continue
+                        fewest = (s0 + in_flight - 2) // (in_flight - 1)
+                        if fewest > largest:
+                            continue
+                        begin = max(begin, rules.next_replica[fewest])
+                    for r in range(begin, n_options):
+                        d = rules.replicas[r]
+                        s = s0 + d
+                        k = k0 + d * degree
+                        if k > room_k or s > room_s or rest_a * (s + 1) + rest_b > n_devices - k + 1e-6:
+                            break
+                        if labels.cell_devices[layer, s] <= k:
+                            break
+                        synchronise = weight * rules.sync[t, r]
+                        if synchronise > threshold:
+                            break
+                        if seconds * rules.share[r] + synchronise > threshold:
+                            continue
+                        y = 1 + (s0 + d - 1) // d
+                        limit = memory + (rules.sharded * (1.0 - 1.0 / d)) * weight
+                        if not menu.alike or fast_a * y + fast_b > limit * (1.0 - 1e-9):
+                            budget = threshold
+                            if menu.alike:
+                                budget = (threshold - synchronise) / rules.share[r] - seconds
+                            answer = decide(space, menu, memo, rules, upper, lower, t, r, y, memory, budget)
+                            if answer == 2:
+                                n_undecided += 1
+                                answer = rules.optimistic
+                            if answer == 0:
+                                continue
+                        labels.cell_devices[layer, s] = k
+                        labels.cell_below[layer, s] = label
+                        labels.cell_lower[layer, s] = lower
+                        labels.cell_option[layer, s] = t * n_options + r
+                        smallest_s = min(smallest_s, s)
+                        largest_s = max(largest_s, s)
+                        break
+        labels.first[upper] = n_labels
+        for layer in range(n_layers):
+            current = FAR
+            for s in range(smallest_s, largest_s + 1):
+                k = labels.cell_devices[layer, s]
+                if k < current and k < lowest[s]:
+                    if n_labels == len(labels.replicas):
+                        labels.cell_devices[:, smallest_s : largest_s + 1] = FAR
+                        return -1, n_undecided
+                    labels.replicas[n_labels] = s
+                    labels.devices[n_labels] = k
+                    labels.stages[n_labels] = labels.stages[labels.cell_below[layer, s]] + 1
+                    labels.below[n_labels] = labels.cell_below[layer, s]
+                    labels.lower[n_labels] = labels.cell_lower[layer, s]
+                    labels.option[n_labels] = labels.cell_option[layer, s]
+                    n_labels += 1
+                    current = k
+                lowest[s] = min(lowest[s], current)
+                labels.cell_devices[layer, s] = FAR
+        for s in range(smallest_s, largest_s + 1):
+            lowest[s] = FAR
+        labels.first[upper + 1] = n_labels
+    return n_labels, n_undecided

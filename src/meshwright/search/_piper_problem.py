@@ -1,0 +1,135 @@
+"""The question a Piper recipe answers: the file's instance with the user's options, and plans turned back into ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.costs.piper import PiperStage, recompute_word
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.readers._piper_instance import PiperInstance
+from meshwright.readers.piper_json import flat_cluster, with_limits
+from meshwright.strategy import Strategy
+
+__all__ = ["choices_json", "instance_of", "plan_of", "problem_of"]
+
+
+def instance_of(
+    problem: Problem,
+    recipe: str,
+    max_devices: int | None,
+    n_microbatches: int | None,
+    bandwidth: float | None,
+    memory: float | None,
+) -> PiperInstance:
+    """Return the instance of a problem, with what the user set in place of the file's numbers.
+
+    Parameters
+    ----------
+    problem : Problem
+        A problem read from a Piper file.
+    recipe : str
+        The search, for messages.
+    max_devices, n_microbatches : int or None
+        None for the cluster's, where the user named one, else the file's.
+    bandwidth, memory : float or None
+        In bytes per second and bytes; None likewise.
+
+    Returns
+    -------
+    PiperInstance
+        The instance.
+
+    Raises
+    ------
+    InputError
+        When the problem is no Piper file, or a number is out of the format's range.
+    """
+    instance = problem.reading.instance
+    if not isinstance(instance, PiperInstance):
+        raise InputError(
+            f"search {recipe}: needs the choices of a piper_json file; {problem.reading.spec} is of the format {problem.reading.format}"
+        )
+    batch = problem.batch
+    if batch.global_batch or batch.micro_batch or batch.sequence_length:
+        raise InputError(
+            f"search {recipe}: a piper_json file counts micro-batches only; instead of --global-batch, --micro-batch and "
+            "--sequence-length give --set n_microbatches=N"
+        )
+    cluster = problem.cluster
+    if cluster is not None and cluster is not problem.reading.cluster:
+        kinds = [cluster.device(i) for i in range(cluster.n_devices)]
+        max_devices = max_devices or cluster.n_devices
+        memory = memory or min(kind.memory_bytes - kind.reserved_bytes for kind in kinds)
+        if bandwidth is None and len(cluster.links):
+            bandwidth = float(cluster.links.bytes_per_second.min())
+    for name, value in (("bandwidth", bandwidth), ("memory", memory)):
+        if value is not None and value < 1e-9:
+            raise InputError(f"--set {name} (of search {recipe}): {value:g} is out of range; it must be at least 1e-9")
+    return with_limits(
+        instance,
+        n_devices=max_devices or 0,
+        n_microbatches=n_microbatches or 0,
+        bandwidth=bandwidth or 0.0,
+        memory_bytes=memory or 0.0,
+    )
+
+
+def problem_of(problem: Problem, instance: PiperInstance) -> Problem:
+    """Return the problem with the instance as the options changed it, and the flat cluster it then describes."""
+    cluster = problem.cluster
+    limits = ("n_devices", "bandwidth", "memory_bytes")
+    same = all(getattr(instance, name) == getattr(problem.reading.instance, name) for name in limits)
+    if cluster is None or (cluster is problem.reading.cluster and not same):
+        cluster = flat_cluster(instance)
+    reading = replace(problem.reading, instance=instance, cluster=cluster)
+    return replace(problem, reading=reading, cluster=cluster)
+
+
+def plan_of(instance: PiperInstance, stages: Sequence[PiperStage]) -> Plan:
+    """Return a plan on consecutive devices; nodes of a stage in topological order."""
+    order = _topological(instance)
+    result = []
+    device = 0
+    for stage in stages:
+        choice = dict(zip(stage.nodes, stage.choices, strict=True))
+        ops = tuple(sorted(stage.nodes, key=lambda v: order[v]))
+        n = stage.data * stage.tensor
+        words = tuple(recompute_word(choice[v]) for v in ops)
+        result.append(Stage(ops, tuple(range(device, device + n)), Strategy(data=stage.data, tensor=stage.tensor), words))
+        device += n
+    n = instance.n_microbatches
+    return Plan(tuple(result), n_microbatches=n, micro_batch=1, schedule="1f1b", global_batch=n)
+
+
+def _topological(instance: PiperInstance) -> list[int]:
+    """Return the place of each node in a topological order."""
+    heads: list[list[int]] = [[] for _ in instance.nodes]
+    waiting = [0] * len(instance.nodes)
+    for edge in instance.edges:
+        heads[edge.source].append(edge.target)
+        waiting[edge.target] += 1
+    ready = [v for v, n in enumerate(waiting) if n == 0]
+    place = [0] * len(waiting)
+    for at, v in enumerate(ready):
+        place[v] = at
+        for x in heads[v]:
+            waiting[x] -= 1
+            if waiting[x] == 0:
+                ready.append(x)
+    return place
+
+
+def choices_json(instance: PiperInstance, stages: Sequence[PiperStage]) -> list[dict[str, object]]:
+    """Return the stages in the original's terms: node ids, degrees, and the id of each node's choice."""
+    return [
+        {
+            "nodes": [instance.nodes[v].id for v in stage.nodes],
+            "dataParallelDegree": stage.data,
+            "tensorParallelDegree": stage.tensor,
+            "TMPCids": {str(instance.nodes[v].id): name for v, name in zip(stage.nodes, stage.choices, strict=True)},
+        }
+        for stage in stages
+    ]

@@ -1,0 +1,98 @@
+"""The pipeline solver against every plan of small random instances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import piper as oracle
+import pytest
+
+from meshwright.costs._piper_menu import Options
+from meshwright.costs.piper import evaluate
+from meshwright.search import _piper_solve
+
+
+def _solve(instance: oracle.PiperInstance, **options: object) -> _piper_solve.Solution:
+    return _piper_solve.solve(instance, Options(**options), nearly_ratio=0.01)  # type: ignore[arg-type]
+
+
+CASES = [
+    (seed, n_choices, alike, whole)
+    for seed in range(12)
+    for n_choices, alike, whole in ((2, True, False), (3, False, False), (2, False, True))
+]
+
+
+@pytest.mark.parametrize(("seed", "n_choices", "alike", "whole"), CASES)
+def test_the_exact_search_finds_the_best_of_all_plans_and_breaks_ties_as_promised(
+    seed: int, n_choices: int, alike: bool, whole: bool
+) -> None:
+    instance = oracle.random_instance(seed, n_nodes=4 if n_choices == 3 else 5, n_choices=n_choices, alike=alike, whole=whole)
+    best = oracle.best(instance)
+    solution = _solve(instance)
+    if best is None:
+        assert solution.stages == ()
+        return
+    evaluation = evaluate(instance, solution.stages)
+    assert evaluation.missing_bytes == 0.0
+    assert evaluation.seconds == pytest.approx(best.seconds, rel=1e-11)
+    assert solution.lower_seconds <= evaluation.seconds * (1 + 1e-15)
+    assert solution.lower_seconds >= evaluation.seconds * (1 - 1e-11)
+    devices = sum(stage.data * stage.tensor for stage in solution.stages)
+    assert (len(solution.stages), devices) == (best.n_stages, best.n_devices)
+    peak = max(cost.memory_bytes for cost in evaluation.stages)
+    assert peak == pytest.approx(best.peak_bytes, rel=3e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_greedy_search_equals_the_published_dynamic_program(seed: int) -> None:
+    instance = oracle.random_instance(seed, n_nodes=5, alike=seed % 2 == 0)
+    value = oracle.published(instance)
+    solution = _solve(instance, exact=False)
+    if value >= oracle.INFEASIBLE:
+        assert solution.stages == ()
+    else:
+        assert evaluate(instance, solution.stages).seconds == pytest.approx(value, rel=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_small_independent_checker_confirms_the_bound(seed: int) -> None:
+    instance = oracle.random_instance(seed, n_nodes=5, n_choices=3, alike=seed % 2 == 0)
+    solution = _solve(instance)
+    if not solution.stages:
+        assert oracle.nothing_below(instance, 1e30)
+        return
+    assert oracle.nothing_below(instance, solution.lower_seconds * (1 - 1e-11))
+    assert not oracle.nothing_below(instance, evaluate(instance, solution.stages).seconds * (1 + 1e-11))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_plans_within_a_percent_are_within_a_percent_and_save_something(seed: int) -> None:
+    instance = oracle.random_instance(seed, n_nodes=5, alike=True)
+    solution = _piper_solve.solve(instance, Options(), nearly_ratio=0.2)
+    if not solution.stages:
+        return
+    value = evaluate(instance, solution.stages).seconds
+    fewest = min((plan[1:3] for plan in oracle.rated(instance) if plan.seconds <= value * 1.2))
+    for stages in solution.nearly:
+        other = evaluate(instance, stages)
+        assert other.missing_bytes == 0.0 and other.seconds <= value * 1.2 * (1 + 1e-9)
+    found = [(len(stages), sum(stage.data * stage.tensor for stage in stages)) for stages in (*solution.nearly, solution.stages)]
+    assert min(found) == fewest
+
+
+@pytest.mark.parametrize("flag", ["any_replicas", "shard_optimizer", "layer_buffers", "fill_drain", "tensor_once", "nodes"])
+def test_options_beyond_the_paper_give_bounded_plans_that_the_evaluator_confirms(flag: str) -> None:
+    for seed in range(6):
+        instance = oracle.random_instance(seed, n_nodes=5, alike=True)
+        change = {"node_size": 2, "node_bytes_per_second": 20.0} if flag == "nodes" else {flag: True}
+        changed = replace(instance, counting=replace(instance.counting, **change))
+        solution, plain = _solve(changed), _solve(instance)
+        if not plain.stages:
+            continue
+        assert solution.stages, "what fits in the published model fits with less counted"
+        evaluation = evaluate(changed, solution.stages)
+        assert evaluation.missing_bytes == 0.0
+        assert solution.lower_seconds <= evaluation.seconds
+        if flag != "fill_drain":
+            assert evaluation.seconds <= evaluate(changed, plain.stages).seconds * (1 + 1e-11)
