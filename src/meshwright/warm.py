@@ -15,7 +15,7 @@ def tasks() -> list[tuple[str, Callable[[], object]]]:
     list of (str, callable)
         In the order in which they should run.
     """
-    return [("joint search and simulator", _joint)]
+    return [("joint search and simulator", _joint), ("shardings of operators", _shardings)]
 
 
 def _joint() -> object:
@@ -23,3 +23,9 @@ def _joint() -> object:
     from meshwright.problem import Batch
 
     return api.plan("gpt2", "dgx-h100:8", batch=Batch(global_batch=16), settings={"evaluations": "4"})
+
+
+def _shardings() -> object:
+    from meshwright import api
+
+    return api.plan("pase:alexnet")

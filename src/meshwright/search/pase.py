@@ -84,7 +84,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     settings = PaseSettings(params.n_processors, params.batch, params.model, params.flops, params.bandwidth)
     question = question_of(problem, settings, "pase")
     built = time.perf_counter()
-    costs = tables(question.network, question.n_processors, question.flop_per_word)
+    costs = tables(question.network, question.n_processors, question.word_flop)
     costed = time.perf_counter()
     found = solve_within_memory(costs, params.memory, stop.seconds or 600.0)
     phases = {"graph": built - started, "tables": costed - built, "solve": time.perf_counter() - costed}

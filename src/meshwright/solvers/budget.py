@@ -112,7 +112,9 @@ def solve_within(
         return None
     labels, value = root.best, total_cost(problem, root.best)
     if root.outside is None:
-        return Budgeted(labels, value, _used(problem, weights, labels), root.bound_value, root.relaxed.method, 0.0, root.relaxed)
+        return Budgeted(
+            labels, value, _used(problem, weights, labels), root.bound_value, root.relaxed.method, 0.0, root.relaxed
+        )
     queue = [(root.bound_value, 0, root)]
     n_looked, bound, slop = 1, root.bound_value, 1e-11
     while queue:
@@ -171,7 +173,7 @@ def _children(branch: _Branch, budget_bytes: float, value: float) -> list[_Branc
         kept = ~excluded
         kept[here] &= (branch.weights[here] <= middle) == lighter
         if np.logical_or.reduceat(kept, problem.first[:-1]).all():
-            smaller, old = restrict(problem, kept)
+            smaller, _ = restrict(problem, kept)
             index = np.flatnonzero(kept)
             child = _explore(smaller, branch.weights[index], branch.old[index], budget_bytes)
             found += [child] if child is not None else []

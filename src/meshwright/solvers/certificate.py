@@ -94,7 +94,9 @@ def check(
         return Verdict(False, value, bound, "the messages exclude every label of a node, even the one chosen")
     exact = _search(problem, kept, n_entries)
     if exact is None:
-        return Verdict(False, value, bound, f"the messages prove {bound!r} only, and what they leave open is too large to search")
+        return Verdict(
+            False, value, bound, f"the messages prove {bound!r} only, and what they leave open is too large to search"
+        )
     if claimed_bound_value <= min(exact, value) + slop:
         return Verdict(True, value, exact)
     return Verdict(False, value, exact, f"labels of cost {exact!r} exist, below the bound claimed, {claimed_bound_value!r}")
@@ -111,7 +113,9 @@ def _shape_error(problem: Pairwise, labels: Sequence[int], to_row: Sequence[Floa
         return f"there are messages for {len(to_row)} and {len(to_column)} edges; there are {problem.n_edges} edges"
     for e in range(problem.n_edges):
         if (len(to_row[e]), len(to_column[e])) != problem.table(e).shape:
-            return f"edge {e}: messages of {len(to_row[e])} and {len(to_column[e])} entries for a table {problem.table(e).shape}"
+            return (
+                f"edge {e}: messages of {len(to_row[e])} and {len(to_column[e])} entries for a table {problem.table(e).shape}"
+            )
         if not (np.isfinite(to_row[e]).all() and np.isfinite(to_column[e]).all()):
             return f"edge {e}: a message is not finite"
     return ""
