@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import _drawing
 from meshwright.costs._pase_layers import configurations, data_parallel_splits, edge_cost, layer_cost, tensor_splits
 from meshwright.costs._pase_tables import PaseTables, splits_cost
-from meshwright.readers.pase_graph import graph_of
 from meshwright.search._pase_question import PaseQuestion
 from meshwright.solvers.budget import Budgeted
 
-__all__ = ["baselines", "certificate", "data_parallel", "drawing", "one_weird_trick", "shardings"]
+__all__ = ["baselines", "certificate", "data_parallel", "one_weird_trick", "shardings"]
 
 Ints = NDArray[np.int64]
 
@@ -129,9 +127,3 @@ def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, mem
         "to_source": [message.tolist() for message in relaxation.to_row],
         "to_target": [message.tolist() for message in relaxation.to_column],
     }
-
-
-def drawing(question: PaseQuestion, rows: list[dict[str, Any]], path: str) -> str:
-    """Return the graph with the split of each operator: SVG where the path ends so, else DOT."""
-    graph, captions = graph_of(question.network), [row["split"] for row in rows]
-    return _drawing.svg(graph, captions) if path.endswith(".svg") else _drawing.dot(graph, captions)
