@@ -39,6 +39,8 @@ class MeshCosts:
     recompute : str
         What the backward pass computes again instead of having kept it: ``none``, ``selective`` (operators marked so), ``full``
         (all but the residual stream).
+    reduced_later : tuple of int
+        Mesh axes over which gradients are summed once a step by the stage, with its data axis: not charged here.
     """
 
     axes: tuple[Axis, ...]
@@ -46,6 +48,7 @@ class MeshCosts:
     training: Training
     batch: int
     recompute: str = "none"
+    reduced_later: tuple[int, ...] = ()
 
     def repeats(self, operator: Operator) -> bool:
         """Return whether an operator's forward pass is repeated and what it saves is dropped."""
@@ -224,8 +227,8 @@ def _weights(local: Operator, way: Sequence[Choice], seconds: Seconds, costs: Me
             gather += bucket_seconds(axis, "all_gather", share * training.weight_bytes)
             reduce += bucket_seconds(axis, "reduce_scatter", share * training.gradient_bytes)
             share /= axis.size
-    for choice, axis in zip(way, costs.axes, strict=True):
-        if choice.weights == "partial" and axis.size > 1:
+    for d, (choice, axis) in enumerate(zip(way, costs.axes, strict=True)):
+        if choice.weights == "partial" and axis.size > 1 and d not in costs.reduced_later:
             reduce += bucket_seconds(axis, "all_reduce", share * training.gradient_bytes)
     backward = seconds.backward_input + seconds.backward_weight
     return max(0.0, gather - seconds.forward), max(0.0, gather + reduce - backward)
