@@ -33,11 +33,11 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"{certificate}: its kind is {entry.get('kind')!r}; must be 'pase'")
         verdict = check_certificate(entry, certificate)
         if json_:
-            numbers = {"value": verdict.value, "bound": verdict.bound_value}
-            numbers = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+            found = {"value": verdict.value, "bound": verdict.bound_value}
+            numbers = {name: None if math.isnan(number) else number for name, number in found.items()}
             print(json.dumps({"format": "meshwright/check/1", "valid": verdict.valid, **numbers, "reason": verdict.reason}))
         elif verdict.valid:
             print(f"valid: the plan costs {verdict.value:.17g}, and no plan costs less than {verdict.bound_value:.17g}")
         else:
             print(f"refused: {verdict.reason}")
-        return 0 if verdict.valid else 1
+        return 0 if verdict.valid else 2

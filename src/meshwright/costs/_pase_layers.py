@@ -92,7 +92,7 @@ def tensor_splits(splits: Ints, axes: tuple[tuple[int, ...], ...]) -> Ints:
     return np.column_stack([np.prod(splits[:, list(group)], axis=1, dtype=np.int64) for group in axes])
 
 
-def edge_cost(shape: tuple[int, ...], produced: Ints, consumed: Ints, flop_per_word: float) -> Floats:
+def edge_cost(shape: tuple[int, ...], produced: Ints, consumed: Ints, word_flop: float) -> Floats:
     """Return what re-sharding a tensor costs, forward and backward.
 
     Parameters
@@ -103,7 +103,7 @@ def edge_cost(shape: tuple[int, ...], produced: Ints, consumed: Ints, flop_per_w
         Splits it may be written in.
     consumed : ndarray, shape (n_consumed, n_dimensions), int64
         Splits it may be read in.
-    flop_per_word : float
+    word_flop : float
         FLOP a device does while it moves one word.
 
     Returns
@@ -124,10 +124,10 @@ def edge_cost(shape: tuple[int, ...], produced: Ints, consumed: Ints, flop_per_w
     for dimension, size in enumerate(shape):
         held *= np.minimum((size / produced[:, dimension])[:, None], (size / consumed[:, dimension])[None, :])
     held[np.prod(consumed, axis=1)[None, :] > np.prod(produced, axis=1)[:, None]] = 0.0
-    return np.asarray(flop_per_word * 2 * np.maximum(0.0, needed[None, :] - held))
+    return np.asarray(word_flop * 2 * np.maximum(0.0, needed[None, :] - held))
 
 
-def layer_cost(operator: PaseOperator, splits: Ints, flop_per_word: float) -> Floats:
+def layer_cost(operator: PaseOperator, splits: Ints, word_flop: float) -> Floats:
     """Return what each configuration of an operator costs, forward and backward.
 
     Parameters
@@ -136,7 +136,7 @@ def layer_cost(operator: PaseOperator, splits: Ints, flop_per_word: float) -> Fl
         The operator.
     splits : ndarray, shape (n_configurations, n_axes), int64
         Its configurations.
-    flop_per_word : float
+    word_flop : float
         FLOP a device does while it moves one word.
 
     Returns
@@ -153,33 +153,33 @@ def layer_cost(operator: PaseOperator, splits: Ints, flop_per_word: float) -> Fl
     elements = np.prod(parts, axis=1)
     kind = operator.kind
     if operator.gemm is not None:
-        cost = _gemm(operator.gemm, splits, flop_per_word)
-        return cost + _lstm_cells(operator, c, flop_per_word) if kind == "LSTM" else cost
+        cost = _gemm(operator.gemm, splits, word_flop)
+        return cost + _lstm_cells(operator, c, word_flop) if kind == "LSTM" else cost
     if kind == "Elementwise":
         return (1 + operator.pointwise) * elements
     if kind == "Pooling":
-        return elements + _halo(operator, c, flop_per_word)
+        return elements + _halo(operator, c, word_flop)
     if kind == "Norm":
         along = parts[:, operator.axis]
         others = np.prod(np.delete(c, operator.axis, axis=1), axis=1)
-        reduced = 4 * _all_reduce(elements / along, c[:, operator.axis], flop_per_word)
-        return 16 * elements + reduced + 4 * _all_reduce(along, others, flop_per_word)
+        reduced = 4 * _all_reduce(elements / along, c[:, operator.axis], word_flop)
+        return 16 * elements + reduced + 4 * _all_reduce(along, others, word_flop)
     if kind == "ReduceMean":
-        return _all_reduce(elements, np.prod(c[:, list(operator.reduced)], axis=1), flop_per_word)
+        return _all_reduce(elements, np.prod(c[:, list(operator.reduced)], axis=1), word_flop)
     if kind == "Softmax":
-        return _softmax(operator, c, parts, flop_per_word)
+        return _softmax(operator, c, parts, word_flop)
     if kind == "SoftmaxCrossEntropy":
         rows = np.prod(parts[:, :-1], axis=1)
-        return 4 * elements + 2 * rows + np.where(c[:, -1] > 1, flop_per_word * 2 * rows, 0.0)
+        return 4 * elements + 2 * rows + np.where(c[:, -1] > 1, word_flop * 2 * rows, 0.0)
     return np.zeros(len(splits))
 
 
-def _all_reduce(words: Floats, n: Floats, flop_per_word: float) -> Floats:
+def _all_reduce(words: Floats, n: Floats, word_flop: float) -> Floats:
     """Ring all-reduce of `words` per device over n devices."""
-    return np.asarray(flop_per_word * (words / n) * 2 * (n - 1))
+    return np.asarray(word_flop * (words / n) * 2 * (n - 1))
 
 
-def _gemm(gemm: Gemm, splits: Ints, flop_per_word: float) -> Floats:
+def _gemm(gemm: Gemm, splits: Ints, word_flop: float) -> Floats:
     """One forward and two backward products, with the reductions that their split axes need."""
     cuts = [np.prod(splits[:, list(axes)], axis=1).astype(np.float64) for axes in gemm.axes]
     sizes = [size / cut for size, cut in zip(gemm.sizes, cuts, strict=True)]
@@ -187,32 +187,32 @@ def _gemm(gemm: Gemm, splits: Ints, flop_per_word: float) -> Floats:
     cut_m, cut_n, cut_k = cuts[-3:]
     batch = np.prod(np.array(sizes[:-3]), axis=0) if len(sizes) > 3 else 1.0
     work = 3 * m * n * k + 3 * gemm.pointwise * m * n
-    work = work + _all_reduce(m * n, cut_k, flop_per_word) + _all_reduce(m * k, cut_n, flop_per_word)
-    return np.asarray(batch * (work + _all_reduce(n * k, cut_m, flop_per_word)))
+    work = work + _all_reduce(m * n, cut_k, word_flop) + _all_reduce(m * k, cut_n, word_flop)
+    return np.asarray(batch * (work + _all_reduce(n * k, cut_m, word_flop)))
 
 
-def _halo(operator: PaseOperator, c: Floats, flop_per_word: float) -> Floats:
+def _halo(operator: PaseOperator, c: Floats, word_flop: float) -> Floats:
     """Borders that a pooling with split height or width exchanges; parts are real quotients, not rounded."""
     height, width, r, s = operator.window
     b, channels = operator.sizes[0] / c[:, 0], operator.sizes[1] / c[:, 1]
     h, w = height / c[:, 2], width / c[:, 3]
     outer = (h + np.where(c[:, 2] > 1, r, 0)) * (w + np.where(c[:, 3] > 1, s, 0))
-    return np.asarray(flop_per_word * (outer - h * w) * b * channels)
+    return np.asarray(word_flop * (outer - h * w) * b * channels)
 
 
-def _softmax(operator: PaseOperator, c: Floats, parts: Floats, flop_per_word: float) -> Floats:
+def _softmax(operator: PaseOperator, c: Floats, parts: Floats, word_flop: float) -> Floats:
     """Softmax with its quadratic backward pass, and the three reductions of a split axis."""
     size, cut = operator.sizes[operator.axis], c[:, operator.axis]
     elements = np.prod(parts, axis=1)
     rows = np.prod(np.delete(parts, operator.axis, axis=1), axis=1)
-    reductions = _all_reduce(rows, cut, flop_per_word) + _all_reduce(rows * size, cut, flop_per_word)
-    return 4 * elements + elements * size + reductions + _all_reduce(rows, cut, flop_per_word)
+    reductions = _all_reduce(rows, cut, word_flop) + _all_reduce(rows * size, cut, word_flop)
+    return 4 * elements + elements * size + reductions + _all_reduce(rows, cut, word_flop)
 
 
-def _lstm_cells(operator: PaseOperator, c: Floats, flop_per_word: float) -> Floats:
+def _lstm_cells(operator: PaseOperator, c: Floats, word_flop: float) -> Floats:
     """Re-sharding of the cell state between time steps and layers; layers and steps count in full."""
     n_layers, length, batch, n_units, _ = operator.sizes
     needed = (batch / c[:, 2]) * (n_units / c[:, 4])
     held = np.minimum(batch / c[:, 2], batch / c[:, 2]) * np.minimum(n_units / c[:, 3], n_units / c[:, 4])
     held = np.where(c[:, 2] * c[:, 4] > c[:, 2] * c[:, 3], 0.0, held)
-    return np.asarray(n_layers * length * flop_per_word * np.maximum(0.0, needed - held))
+    return np.asarray(n_layers * length * word_flop * np.maximum(0.0, needed - held))

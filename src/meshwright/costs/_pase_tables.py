@@ -40,7 +40,7 @@ def flop_per_word(flops_per_second: float, bytes_per_second: float) -> float:
     return flops_per_second / 1e9 / (bytes_per_second / 1e9 / 8)
 
 
-def tables(network: Network, n_processors: int, words_flop: float) -> PaseTables:
+def tables(network: Network, n_processors: int, word_flop: float) -> PaseTables:
     """Return a PaSE graph as a pairwise problem.
 
     Parameters
@@ -49,7 +49,7 @@ def tables(network: Network, n_processors: int, words_flop: float) -> PaseTables
         The operators.
     n_processors : int
         Devices.
-    words_flop : float
+    word_flop : float
         FLOP a device does while it moves one word.
 
     Returns
@@ -69,7 +69,7 @@ def tables(network: Network, n_processors: int, words_flop: float) -> PaseTables
         like = replace(operator, name="", uses=())
         if like not in shared:
             rows = configurations(like, n_processors)
-            shared[like] = rows, layer_cost(like, rows, words_flop)
+            shared[like] = rows, layer_cost(like, rows, word_flop)
         splits.append(shared[like][0])
         costs.append(shared[like][1])
 
@@ -79,7 +79,8 @@ def tables(network: Network, n_processors: int, words_flop: float) -> PaseTables
             layouts[key] = _distinct(tensor_splits(splits[node], axes))
         return layouts[key]
 
-    source, target, rows_of, columns_of, table_of, pool = [], [], [], [], [], []
+    source, target, rows_of, columns_of, table_of = [], [], [], [], []
+    pool: list[NDArray[np.float64]] = []
     known: dict[tuple[tuple[int, ...], int, int], int] = {}
     for u, v, use in network.edges():
         produced, row = layout(u, network.operators[u].output_axes)
@@ -87,7 +88,7 @@ def tables(network: Network, n_processors: int, words_flop: float) -> PaseTables
         key = (use.shape, id(produced), id(consumed))
         if key not in known:
             known[key] = len(pool)
-            pool.append(edge_cost(use.shape, produced, consumed, words_flop))
+            pool.append(edge_cost(use.shape, produced, consumed, word_flop))
         source.append(u)
         target.append(v)
         rows_of.append(row)
@@ -111,7 +112,7 @@ def _distinct(splits: Ints) -> tuple[Ints, Ints]:
     return splits[example], code.astype(np.int64)
 
 
-def splits_cost(network: Network, chosen: tuple[Ints, ...], words_flop: float) -> float:
+def splits_cost(network: Network, chosen: tuple[Ints, ...], word_flop: float) -> float:
     """Return the cost of one configuration per operator, whether or not it is among those enumerated.
 
     Parameters
@@ -120,7 +121,7 @@ def splits_cost(network: Network, chosen: tuple[Ints, ...], words_flop: float) -
         The operators.
     chosen : tuple of ndarray, length n_operators, each shape (n_axes,), int64
         Splits of each operator.
-    words_flop : float
+    word_flop : float
         FLOP a device does while it moves one word.
 
     Returns
@@ -131,8 +132,8 @@ def splits_cost(network: Network, chosen: tuple[Ints, ...], words_flop: float) -
     rows = [np.asarray(row, dtype=np.int64)[None, :] for row in chosen]
     total = 0.0
     for operator, row in zip(network.operators, rows, strict=True):
-        total += float(layer_cost(operator, row, words_flop)[0])
+        total += float(layer_cost(operator, row, word_flop)[0])
     for u, v, use in network.edges():
         produced, consumed = tensor_splits(rows[u], network.operators[u].output_axes), tensor_splits(rows[v], use.axes)
-        total += float(edge_cost(use.shape, produced, consumed, words_flop)[0, 0])
+        total += float(edge_cost(use.shape, produced, consumed, word_flop)[0, 0])
     return total

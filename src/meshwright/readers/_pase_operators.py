@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["Gemm", "Network", "NetworkBuilder", "PaseOperator", "Tensor", "Use"]
 
@@ -137,15 +138,19 @@ class NetworkBuilder:
     cutoff: int = 4
     operators: list[PaseOperator] = field(default_factory=list)
 
-    def _add(self, kind: str, names: str, sizes: Shape, inputs: tuple[tuple[Tensor, Axes], ...], **more: object) -> int:
+    def _add(self, kind: str, names: str, sizes: Shape, inputs: tuple[tuple[Tensor, Axes], ...], **more: Any) -> int:
         """Add an operator and return its id; `more` are fields of `PaseOperator`."""
         identity = len(self.operators)
         uses = tuple(Use(tensor.producer, tensor.shape, axes) for tensor, axes in inputs if tensor.producer >= 0)
-        fields = {"splittable": sizes, "output_axes": _each(len(sizes)), "output_elements": math.prod(sizes)} | more
+        fields: dict[str, Any] = {
+            "splittable": sizes,
+            "output_axes": _each(len(sizes)),
+            "output_elements": math.prod(sizes),
+        } | more
         self.operators.append(
             PaseOperator(
                 f"{kind.lower()}{identity}", kind, tuple(names.split()), sizes, cutoff=self.cutoff, uses=uses, **fields
-            )  # type: ignore[arg-type]
+            )
         )
         return identity
 

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import _drawing
 from meshwright.costs._pase_layers import configurations, data_parallel_splits, edge_cost, layer_cost, tensor_splits
 from meshwright.costs._pase_tables import PaseTables, splits_cost
-from meshwright.readers.pase_graph import graph_of
 from meshwright.search._pase_question import PaseQuestion
 from meshwright.solvers.budget import Budgeted
 
-__all__ = ["baselines", "certificate", "data_parallel", "drawing", "one_weird_trick", "shardings"]
+__all__ = ["baselines", "certificate", "data_parallel", "one_weird_trick", "shardings"]
 
 Ints = NDArray[np.int64]
 
@@ -41,11 +39,11 @@ def shardings(question: PaseQuestion, chosen: Sequence[Ints]) -> dict[str, Any]:
     for u, v, use in question.network.edges():
         produced = tensor_splits(chosen[u][None, :], operators[u].output_axes)
         consumed = tensor_splits(chosen[v][None, :], use.axes)
-        moved[v] += float(edge_cost(use.shape, produced, consumed, question.flop_per_word)[0, 0])
+        moved[v] += float(edge_cost(use.shape, produced, consumed, question.word_flop)[0, 0])
     rows = []
     for operator, split, resharding in zip(operators, chosen, moved, strict=True):
         words = [f"{name}/{part}" for name, part in zip(operator.axis_names, split.tolist(), strict=True) if part > 1]
-        cost = float(layer_cost(operator, split[None, :], question.flop_per_word)[0])
+        cost = float(layer_cost(operator, split[None, :], question.word_flop)[0])
         rows.append({"operator": operator.name, "split": " ".join(words) or "none", "layer": cost, "resharding": resharding})
     return {
         "shardings": {operator.name: split.tolist() for operator, split in zip(operators, chosen, strict=True)},
@@ -78,10 +76,10 @@ def one_weird_trick(question: PaseQuestion) -> tuple[Ints, ...]:
 
 def baselines(question: PaseQuestion) -> dict[str, float]:
     """Return the cost of data parallelism and of the one weird trick (where there are fully connected layers)."""
-    costs = {"data_parallel": splits_cost(question.network, data_parallel(question), question.flop_per_word)}
+    costs = {"data_parallel": splits_cost(question.network, data_parallel(question), question.word_flop)}
     if any(operator.kind == "FC" for operator in question.network.operators):
         trick = one_weird_trick(question)
-        costs["one_weird_trick"] = splits_cost(question.network, trick, question.flop_per_word)
+        costs["one_weird_trick"] = splits_cost(question.network, trick, question.word_flop)
     return costs
 
 
@@ -119,7 +117,7 @@ def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, mem
             "n_processors": question.n_processors,
             "batch": question.batch,
             "model": question.model,
-            "flop_per_word": question.flop_per_word,
+            "flop_per_word": question.word_flop,
             "memory_bytes": memory_bytes,
         },
         "shardings": [tables.splits[v][label].tolist() for v, label in enumerate(found.labels.tolist())],
@@ -129,9 +127,3 @@ def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, mem
         "to_source": [message.tolist() for message in relaxation.to_row],
         "to_target": [message.tolist() for message in relaxation.to_column],
     }
-
-
-def drawing(question: PaseQuestion, rows: list[dict[str, Any]], path: str) -> str:
-    """Return the graph with the split of each operator: SVG where the path ends so, else DOT."""
-    graph, captions = graph_of(question.network), [row["split"] for row in rows]
-    return _drawing.svg(graph, captions) if path.endswith(".svg") else _drawing.dot(graph, captions)

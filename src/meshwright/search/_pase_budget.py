@@ -54,7 +54,7 @@ def shortage(question: PaseQuestion, costs: PaseTables, memory_bytes: float) -> 
     p = question.n_processors
     while p < 65536:
         p *= 2
-        need = _least(tables(question.network, p, question.flop_per_word))
+        need = _least(tables(question.network, p, question.word_flop))
         if need <= memory_bytes:
             return Shortage(missing, f"{p} processors: the leanest splits hold {units.format_bytes(need)} per device")
     return Shortage(missing, "")

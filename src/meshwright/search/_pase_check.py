@@ -58,7 +58,7 @@ def check_certificate(entry: Any, where: str) -> Verdict:
         return Verdict(False, math.nan, math.nan, f"there are {len(claimed)} splits for {len(costs.splits)} operators")
     labels = []
     for operator, split, rows in zip(network.operators, claimed, costs.splits, strict=True):
-        found = np.flatnonzero((rows == np.array(split)).all(axis=1)) if len(split) == rows.shape[1] else []
+        found = np.flatnonzero((rows == np.array(split)).all(axis=1)) if len(split) == rows.shape[1] else np.zeros(0)
         if len(found) != 1:
             return Verdict(False, math.nan, math.nan, f"operator {operator.name} has no configuration {list(split)}")
         labels.append(int(found[0]))

@@ -8,8 +8,8 @@ from meshwright.costs._pase_tables import flop_per_word
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
-from meshwright.readers.pase_graph import PaseInstance, build
 from meshwright.readers._pase_operators import Network
+from meshwright.readers.pase_graph import PaseInstance, build
 from meshwright.strategy import Strategy
 
 __all__ = ["PaseQuestion", "PaseSettings", "one_stage", "question_of"]
@@ -50,7 +50,7 @@ class PaseQuestion:
         Operators.
     n_processors, batch, model : int
         As in `PaseSettings`, defaults filled in.
-    flop_per_word : float
+    word_flop : float
         FLOP a device does while it moves a word of 8 bytes.
     notes : tuple of str
         What the user should know about how the options were read.
@@ -60,7 +60,7 @@ class PaseQuestion:
     n_processors: int
     batch: int
     model: int
-    flop_per_word: float
+    word_flop: float
     notes: tuple[str, ...]
 
 

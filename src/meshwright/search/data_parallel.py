@@ -45,6 +45,6 @@ def _on_pase_graph(problem: Problem, params: Params) -> Answer:
     """Every operator of a PaSE graph split along the batch, whether or not the published space contains that."""
     question = question_of(problem, params, "data_parallel")
     chosen = _pase_answer.data_parallel(question)
-    value = splits_cost(question.network, chosen, question.flop_per_word)
+    value = splits_cost(question.network, chosen, question.word_flop)
     extra = _pase_answer.shardings(question, chosen)
     return Answer(one_stage(question), Objective("flops_equivalent", value), notes=question.notes, extra=extra)

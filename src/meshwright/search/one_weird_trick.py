@@ -44,7 +44,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     question = question_of(problem, params, "one_weird_trick")
     chosen = _pase_answer.one_weird_trick(question)
-    value = splits_cost(question.network, chosen, question.flop_per_word)
+    value = splits_cost(question.network, chosen, question.word_flop)
     notes = question.notes
     if not any(operator.kind == "FC" for operator in question.network.operators):
         notes += (f"{question.network.name} has no fully connected layer: this is data parallelism",)

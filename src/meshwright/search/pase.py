@@ -1,4 +1,4 @@
-"""PaSE: the best split of every operator over a number of processors, with a proof that none is better."""
+"""PaSE: the best split of every operator over processors or a device mesh, with a proof that none is better."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import time
 from dataclasses import dataclass, field
 
-from meshwright import _files
+from meshwright import _drawing, _files
 from meshwright.costs._pase_tables import tables
+from meshwright.errors import InputError
+from meshwright.graph import Graph
 from meshwright.problem import Problem, Stop
+from meshwright.readers.pase_graph import PaseInstance, graph_of
 from meshwright.result import Answer, Bound, Objective
-from meshwright.search import _pase_answer
-from meshwright.search._pase_answer import drawing
+from meshwright.search import _pase_answer, _sharding_search
 from meshwright.search._pase_budget import shortage, solve_within_memory
 from meshwright.search._pase_question import PaseSettings, one_stage, question_of
 
@@ -25,9 +27,13 @@ class Params:
     Parameters
     ----------
     n_processors, batch, model, flops, bandwidth
-        As in `meshwright.search._pase_question.PaseSettings`.
+        As in `meshwright.search._pase_question.PaseSettings`; for PaSE's own graphs only.
+    mesh : tuple of int
+        Shape of the device mesh, outermost first, for models on a cluster; empty for nodes by devices of a node.
+    recompute : str
+        For models on a cluster: what the backward pass computes again; ``auto`` takes the quickest that fits.
     memory : float or None
-        Most bytes a device may hold; none for no limit.
+        Most bytes a device may hold; none for no limit on PaSE's own graphs, and for the device's own memory on a cluster.
     certificate : str
         File to write the proof to; empty for none. ``meshwright check FILE`` verifies it.
     dump : str
@@ -39,6 +45,8 @@ class Params:
     model: int = field(default=128, metadata={"minimum": 1})
     flops: float = field(default=10e12, metadata={"unit": "flops_per_second"})
     bandwidth: float = field(default=16e9, metadata={"unit": "bytes_per_second"})
+    mesh: tuple[int, ...] = ()
+    recompute: str = field(default="auto", metadata={"choices": ("auto", "none", "selective", "full")})
     memory: float | None = field(default=None, metadata={"unit": "bytes"})
     certificate: str = ""
     dump: str = ""
@@ -50,7 +58,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Parameters
     ----------
     problem : Problem
-        A PaSE graph.
+        A PaSE graph, or a model whose layers hold operators, on a cluster.
     params : Params
         Options.
     seed : int
@@ -66,7 +74,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Raises
     ------
     InputError
-        When the model is not a PaSE graph, or an option is wrong.
+        When the model holds no operators, or an option is wrong.
 
     References
     ----------
@@ -74,23 +82,50 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
     Notes
     -----
-    Same objective as [1]; the published program joins tables of whole configurations and runs out of memory where this takes
-    milliseconds. See `meshwright.solvers.labelling` for the method.
+    On PaSE's graphs the objective is that of [1]; the published program joins tables of whole configurations and runs out of
+    memory where this takes milliseconds. On other models it is seconds per step, see `meshwright.costs._sharding_costs`. The
+    method is the same: `meshwright.solvers.labelling`.
     """
     for path, option in ((params.certificate, "--set certificate"), (params.dump, "--set dump")):
         if path:
             _files.check_target(path, option)
+    if isinstance(problem.reading.instance, PaseInstance):
+        answer, graph = _on_pase_graph(problem, params, stop)
+    else:
+        answer, graph = _sharding_search.on_mesh(problem, _mesh_settings(problem, params), stop)
+    if params.certificate and answer.certificate is not None:
+        _files.write(params.certificate, json.dumps(dict(answer.certificate)) + "\n")
+    if params.dump and answer.plan is not None:
+        _files.write(params.dump, drawing(graph, answer, params.dump))
+    return answer
+
+
+def _mesh_settings(problem: Problem, params: Params) -> _sharding_search.MeshSettings:
+    """Return the mesh, the memory limit and recomputation; refuse options that a model on a cluster does not have."""
+    for name in ("n_processors", "batch", "model", "flops", "bandwidth"):
+        if getattr(params, name) != getattr(Params(), name):
+            raise InputError(
+                f"--set {name}: is for pase:GRAPH; of {problem.reading.name} the cluster and --global-batch say as much"
+            )
+    return _sharding_search.MeshSettings(params.mesh, params.memory, params.recompute)
+
+
+def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer, Graph]:
+    """Solve one of the published graphs in the published cost model."""
+    if params.mesh or params.recompute != "auto":
+        raise InputError("--set mesh, recompute: PaSE's own graphs know a number of processors only; use --set n_processors")
     started = time.perf_counter()
     settings = PaseSettings(params.n_processors, params.batch, params.model, params.flops, params.bandwidth)
     question = question_of(problem, settings, "pase")
+    graph = graph_of(question.network)
     built = time.perf_counter()
-    costs = tables(question.network, question.n_processors, question.flop_per_word)
+    costs = tables(question.network, question.n_processors, question.word_flop)
     costed = time.perf_counter()
     found = solve_within_memory(costs, params.memory, stop.seconds or 600.0)
     phases = {"graph": built - started, "tables": costed - built, "solve": time.perf_counter() - costed}
     if found is None:
         lack = shortage(question, costs, params.memory or 0.0)
-        return Answer(None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, notes=question.notes)
+        return Answer(None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, notes=question.notes), graph
     extra = _pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())])
     extra |= {
         "baselines": _pase_answer.baselines(question),
@@ -103,8 +138,12 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         one_stage(question), Objective("flops_equivalent", found.value), Bound(found.bound_value, found.method),
         notes=question.notes, extra=extra, certificate=_pase_answer.certificate(question, costs, found, params.memory),
     )  # fmt: skip
-    if params.certificate:
-        _files.write(params.certificate, json.dumps(answer.certificate) + "\n")
-    if params.dump:
-        _files.write(params.dump, drawing(question, extra["operators"], params.dump))
-    return answer
+    return answer, graph
+
+
+def drawing(graph: Graph, answer: Answer, path: str) -> str:
+    """Return the graph with the split of each operator: SVG where the path ends so, else DOT."""
+    rows = answer.extra["operators"]
+    assert isinstance(rows, list)
+    captions = [str(row["split"]) for row in rows]
+    return _drawing.svg(graph, captions) if path.endswith(".svg") else _drawing.dot(graph, captions)

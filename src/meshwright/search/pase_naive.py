@@ -49,7 +49,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             f"search pase_naive: {problem.reading.spec} is not a path, and the naive algorithm counts operators where branches "
             f"meet twice; it serves pase:alexnet and pase:rnnlm, use --search pase for the others"
         )
-    costs = tables(question.network, question.n_processors, question.flop_per_word)
+    costs = tables(question.network, question.n_processors, question.word_flop)
     labels, n_costed, largest = _along_the_path(costs.problem)
     value = total_cost(costs.problem, labels)
     extra = _pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(labels.tolist())])

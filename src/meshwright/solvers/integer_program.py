@@ -97,7 +97,9 @@ def _local_polytope(
     problem: Pairwise,
 ) -> tuple[_Matrix, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return the constraint matrix by rows, the rows' limits, and the costs of all variables."""
-    starts, indices, values = [0], [], []
+    starts = [0]
+    indices: list[NDArray[np.int64]] = []
+    values: list[NDArray[np.float64]] = []
     limits: list[float] = []
     costs = [problem.node_cost]
     n_variables = len(problem.node_cost)
@@ -113,7 +115,7 @@ def _local_polytope(
         add(members, np.ones(len(members)), 1.0)
     for e in range(problem.n_edges):
         table = problem.table(e)
-        grid = n_variables + np.arange(table.size).reshape(table.shape)
+        grid: NDArray[np.int64] = n_variables + np.arange(table.size).reshape(table.shape)
         for end, layouts, lines in (
             (problem.source[e], problem.rows[e], grid),
             (problem.target[e], problem.columns[e], grid.T),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,12 +99,12 @@ def tighten(problem: Pairwise, *, n_sweeps: int = 300, gap_ratio: float = 1e-12,
     kernel.push(arrays, messages, width)
     bound = kernel.slacks(arrays, messages, width, slack)
     np.maximum(forced, bound + slack, out=forced)
-    to_row = tuple(np.split(messages.to_row, messages.row_first[1:]))
-    to_column = tuple(np.split(messages.to_column, messages.column_first[1:]))
+    parts = ((messages.to_row, messages.row_first), (messages.to_column, messages.column_first))
+    to_row, to_column = (tuple(np.split(sent, starts[1:])) if len(starts) else () for sent, starts in parts)
     return Relaxation(to_row, to_column, float(bound), forced, best_labels, float(best), done)
 
 
-def flatten(problem: Pairwise) -> tuple[object, int]:
+def flatten(problem: Pairwise) -> tuple[Any, int]:
     """Return the problem as the flat arrays of the kernels, and the largest number of labels or layouts of any node or edge."""
     from meshwright._kernels.message_passing import Arrays
 
@@ -139,7 +140,7 @@ def flatten(problem: Pairwise) -> tuple[object, int]:
     return arrays, width
 
 
-def _no_messages(problem: Pairwise) -> object:
+def _no_messages(problem: Pairwise) -> Any:
     """Return messages of zero."""
     from meshwright._kernels.message_passing import Messages
 

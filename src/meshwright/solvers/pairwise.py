@@ -127,7 +127,10 @@ def restrict(problem: Pairwise, kept: NDArray[np.bool_]) -> tuple[Pairwise, Ints
     counts = np.bincount(node, minlength=problem.n_nodes)
     first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     old = index - problem.first[node]
-    rows, columns, tables, table_of_edge = [], [], [], []
+    rows: list[Ints] = []
+    columns: list[Ints] = []
+    tables: list[Floats] = []
+    table_of_edge: list[int] = []
     shared: dict[tuple[int, bytes, bytes], int] = {}
     for e, (u, v) in enumerate(zip(problem.source.tolist(), problem.target.tolist(), strict=True)):
         used_rows, row = np.unique(problem.rows[e][old[first[u] : first[u + 1]]], return_inverse=True)

@@ -1,0 +1,19 @@
+"""Kernels of the simulator where transfers share links, and of zero-bubble schedules."""
+
+from __future__ import annotations
+
+__all__ = ["run"]
+
+
+def run() -> object:
+    """Play a small pipeline whose two directions leave each node through one link."""
+    from meshwright import sim, topologies
+    from meshwright.graph import Graph, Op
+    from meshwright.plan import Plan, Stage
+    from meshwright.problem import Problem, Reading
+    from meshwright.table import StageLoad
+
+    graph = Graph("warm", tuple(Op(f"layers.{i}", "mlp") for i in range(3)))
+    problem = Problem(Reading("warm", "warm", "warm", graph), topologies.cluster("two-level:4,per_node=2"))
+    stages = tuple(Stage((i,), (device,)) for i, device in enumerate((0, 2, 1)))
+    return sim.simulate(problem, Plan(stages, 3, 1, "zb_h1", 3), (StageLoad(0.1, 0.1, 0.1, output_bytes=25e9),) * 3)
