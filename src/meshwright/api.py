@@ -120,6 +120,7 @@ def plan(
     answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
     seconds = time.perf_counter() - started
     answer = replace(answer, notes=problem.reading.notes + answer.notes)
+    problem = answer.problem or problem
     result = Result(problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds)
     if answer.plan is None:
         return result

@@ -71,6 +71,9 @@ class Answer:
         Further fields of the JSON answer, for example ``baselines``; JSON-ready values.
     certificate : mapping or None
         A proof in a form that an independent checker reads; JSON-ready values.
+    problem : Problem or None
+        The question as the recipe's own options complete it (the machines of a published instance, say), for the judge; None
+        where it is the question asked.
     """
 
     plan: Plan | None
@@ -83,6 +86,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     extra: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     certificate: Mapping[str, object] | None = None
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
