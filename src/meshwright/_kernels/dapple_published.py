@@ -109,9 +109,7 @@ def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
             n_first = first_sizes[placement]
             cards[0] = first_cards[placement]
             cards[1] = sizes - cards[0]
-            block = max(
-                tables.seconds[0, state] / n_first, tables.seconds[state + 1, n_states - 1] / (n_devices - n_first)
-            )
+            block = max(tables.seconds[0, state] / n_first, tables.seconds[state + 1, n_states - 1] / (n_devices - n_first))
             block = max(block, split_concat_seconds(cards[0], cards[1], tables.cut_bytes[state]))
             speedup = analytical_speedup(tables, n_micro_batches, 1, block, begins, stops, cards)
             if speedup >= best:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright.errors import InputError
 from meshwright.problem import Reading
-from meshwright.readers._profile import LinearisedProfile, Profile, cleaned
+from meshwright.readers._profile import LinearisedProfile, Profile, ProfiledTraining, cleaned
 from meshwright.solvers import antichains
 
 __all__ = ["States", "interval_tables", "profile_of", "states_of"]
@@ -34,8 +35,8 @@ class States:
         The same, counting only outputs that something beyond the cut reads.
     before_first, before : ndarray of int64
         States that a stage ending with state j may begin after: ``before[before_first[j] : before_first[j + 1]]``.
-    state_of_op : ndarray, shape (n_ops,), int64
-        First state, in their order, that contains each layer of the graph; layers in no state go with the last one.
+    inside : ndarray, shape (n_states, n_ops), bool
+        Which layers of the graph each state contains; the last one counts as containing all.
     compute_seconds : ndarray, shape (n_states,), float64
         Forward and backward together, as published (one sum per layer).
     n_folded : int
@@ -53,7 +54,7 @@ class States:
     needed_bytes: NDArray[np.float64]
     before_first: NDArray[np.int64]
     before: NDArray[np.int64]
-    state_of_op: NDArray[np.int64]
+    inside: NDArray[np.bool_]
     compute_seconds: NDArray[np.float64]
     n_folded: int = 0
     is_prefix: bool = False
@@ -62,6 +63,20 @@ class States:
     def n_states(self) -> int:
         """Number of states."""
         return len(self.names)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every state leads to all later ones."""
+        return len(self.before) == self.n_states * (self.n_states - 1) // 2
+
+    def ops_of_stages(self, last_states: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Return the layers of stages that end with the given states: of each, what no earlier one contains."""
+        found, earlier = [], np.zeros(self.inside.shape[1], dtype=bool)
+        for state in last_states:
+            now = self.inside[state] & ~earlier
+            found.append(tuple(int(op) for op in np.flatnonzero(now)))
+            earlier |= now
+        return tuple(found)
 
 
 def profile_of(reading: Reading, what: str) -> Profile | LinearisedProfile:
@@ -72,6 +87,8 @@ def profile_of(reading: Reading, what: str) -> Profile | LinearisedProfile:
     InputError
         When it holds none.
     """
+    if isinstance(reading.instance, ProfiledTraining):
+        return reading.instance.profile
     if not isinstance(reading.instance, (Profile, LinearisedProfile)):
         raise InputError(
             f"model {reading.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
@@ -107,7 +124,7 @@ def states_of(reading: Reading, *, fold: bool = True) -> States:
     clean = cleaned(profile)
     op_of_node = [reading.graph.id_of(node.name) for node in clean.nodes]
     n = len(clean.nodes)
-    for hosts in ((list(range(n)), _hosts(clean)) if not fold else (_hosts(clean),)):
+    for hosts in (list(range(n)), _hosts(clean)) if not fold else (_hosts(clean),):
         kept = sorted(set(hosts))
         position = {node: i for i, node in enumerate(kept)}
         edges = [(position[hosts[a]], position[hosts[b]]) for a, b in clean.edges if hosts[a] != hosts[b]]
@@ -161,14 +178,13 @@ def _from_antichains(
     before = antichains.bit_matrix(found.predecessors, n_states)
     first = np.zeros(n_states + 1, dtype=np.int64)
     np.cumsum(before.sum(axis=1), out=first[1:])
-    state_of_node = np.where(inside.any(axis=0), inside.argmax(axis=0), n_states - 1)
     return _states(
         profile,
         tuple(labels[i] for i in found.first_node),
         inside,
         (cuts, needed),
         (first, np.nonzero(before)[1].astype(np.int64)),
-        _by_op(state_of_node, op_of_node),
+        op_of_node,
         n_folded=n_folded,
     )
 
@@ -188,7 +204,7 @@ def _from_prefixes(profile: Profile, reading: Reading, op_of_node: list[int]) ->
     first[0] = 0
     before = np.concatenate([np.arange(j, dtype=np.int64) for j in range(n)])
     names = tuple(reading.graph.ops[i].kind for i in range(n))
-    return _states(profile, names, inside, (needed, needed), (first, before), np.arange(n, dtype=np.int64), is_prefix=True)
+    return _states(profile, names, inside, (needed, needed), (first, before), op_of_node, is_prefix=True)
 
 
 def _states(
@@ -197,12 +213,15 @@ def _states(
     inside: NDArray[np.bool_],
     cuts: tuple[NDArray[np.float64], NDArray[np.float64]],
     before: tuple[NDArray[np.int64], NDArray[np.int64]],
-    state_of_op: NDArray[np.int64],
+    op_of_node: list[int],
     *,
     n_folded: int = 0,
     is_prefix: bool = False,
 ) -> States:
     """Sum the layers of each state."""
+    members = np.zeros_like(inside)
+    members[:, op_of_node] = inside
+    members[-1] = True
 
     def total(values: list[float]) -> NDArray[np.float64]:
         return _sums(inside, np.array(values))
@@ -215,7 +234,7 @@ def _states(
         total([node.parameter_bytes for node in profile.nodes]),
         *cuts,
         *before,
-        state_of_op,
+        members,
         total([node.compute_seconds for node in profile.nodes]),
         n_folded,
         is_prefix,
@@ -230,12 +249,6 @@ def _sums(inside: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.
     return total
 
 
-def _by_op(state_of_node: NDArray[np.int64], op_of_node: list[int]) -> NDArray[np.int64]:
-    state_of_op = np.zeros(len(op_of_node), dtype=np.int64)
-    state_of_op[op_of_node] = state_of_node
-    return state_of_op
-
-
 def _needed(profile: Profile, down_sets: list[int]) -> NDArray[np.float64]:
     """Return the bytes of outputs inside each down-set that something outside it reads."""
     outside = [0] * len(profile.nodes)
@@ -243,9 +256,7 @@ def _needed(profile: Profile, down_sets: list[int]) -> NDArray[np.float64]:
         outside[source] |= 1 << target
     needed = np.zeros(len(down_sets))
     for i, bits in enumerate(down_sets):
-        needed[i] = sum(
-            node.output_bytes for j, node in enumerate(profile.nodes) if bits >> j & 1 and outside[j] & ~bits
-        )
+        needed[i] = sum(node.output_bytes for j, node in enumerate(profile.nodes) if bits >> j & 1 and outside[j] & ~bits)
     return needed
 
 
@@ -256,6 +267,10 @@ def _from_linearised(profile: LinearisedProfile) -> States:
     np.cumsum([len(states) for states in profile.predecessors], out=first[1:])
     before = np.concatenate(profile.predecessors) if n > 1 else np.zeros(0, dtype=np.int64)
     seconds = profile.cumulative_seconds
+    members = np.eye(n, dtype=bool)
+    for state, states in enumerate(profile.predecessors):
+        members[state, states] = True
+    members[-1] = True
     return States(
         profile.descriptions,
         seconds / 3.0,
@@ -266,14 +281,12 @@ def _from_linearised(profile: LinearisedProfile) -> States:
         profile.cut_bytes,
         first,
         before,
-        np.arange(n, dtype=np.int64),
+        members,
         seconds,
     )
 
 
-def interval_tables(
-    reading: Reading, states: States
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def interval_tables(reading: Reading, states: States) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return seconds, activation bytes and parameter bytes of the stage from state i to state j, for the whole profile batch.
 
     Parameters

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LinearisedProfile", "Profile", "ProfileNode", "cleaned"]
+__all__ = ["LinearisedProfile", "Profile", "ProfileNode", "ProfiledTraining", "cleaned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,31 @@ class LinearisedProfile:
                     array.setflags(write=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ProfiledTraining:
+    """A profile with what the file does not say: how it was measured and what training adds to it.
+
+    Parameters
+    ----------
+    profile : Profile or LinearisedProfile
+        The file's content.
+    profile_batch : int
+        Samples the profile was measured with.
+    optimizer_scaling_ratio : float
+        Bytes held per byte of weights: weights themselves, gradients, optimizer state.
+    activation_ratio : float
+        Activation bytes at their peak per byte that the profile counts.
+    published_links : bool
+        Whether all-reduces take the published constants' time instead of that of the cluster's links.
+    """
+
+    profile: Profile | LinearisedProfile
+    profile_batch: int
+    optimizer_scaling_ratio: float
+    activation_ratio: float = 1.0
+    published_links: bool = False
+
+
 def cleaned(profile: Profile) -> Profile:
     """Return the profile without what is no layer: input placeholders, then indexing at the end.
 
@@ -133,9 +158,7 @@ def cleaned(profile: Profile) -> Profile:
     """
     for word, end in (("Input", 1), ("__getitem__", 0)):
         inner = {edge[end] for edge in profile.edges}
-        gone = {
-            i for i, node in enumerate(profile.nodes) if i not in inner and node.description.startswith(word)
-        }
+        gone = {i for i, node in enumerate(profile.nodes) if i not in inner and node.description.startswith(word)}
         kept = [i for i in range(len(profile.nodes)) if i not in gone]
         new = {old: i for i, old in enumerate(kept)}
         edges = tuple((new[a], new[b]) for a, b in profile.edges if a in new and b in new)

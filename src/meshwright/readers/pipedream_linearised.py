@@ -69,13 +69,17 @@ def _parse(lines: list[str], where: str, profile_batch: int) -> LinearisedProfil
         raise InputError(f"{where}: line 1: {n} states; expected at least 1")
     # trailing empty lines carry nothing, and the first predecessor line is empty by itself
     if len(lines) < n_lines - (1 if n == 1 else 0) or any(line.strip() for line in lines[n_lines:]):
-        raise InputError(f"{where}: {len(lines)} lines; {n} states need {n_lines} (states, three tables, cuts, predecessors): cut off?")
+        raise InputError(
+            f"{where}: {len(lines)} lines; {n} states need {n_lines} (states, three tables, cuts, predecessors): cut off?"
+        )
     cumulative = np.zeros((4, n))
     descriptions = []
     for i in range(n):
         fields = lines[1 + i].split("\t", 4)
         if len(fields) != 5:
-            raise InputError(f"{where}: line {2 + i}: {len(fields)} fields; expected time, activation, cut, parameters, description separated by tabs")
+            raise InputError(
+                f"{where}: line {2 + i}: {len(fields)} fields; expected time, activation, cut, parameters, description separated by tabs"
+            )
         cumulative[:, i] = _row(fields[:4], 4, f"{where}: line {2 + i}", sentinel=False)
         descriptions.append(fields[4])
     tables = []
@@ -84,7 +88,9 @@ def _parse(lines: list[str], where: str, profile_batch: int) -> LinearisedProfil
         tables.append(np.stack([_row(lines[at + i].split(), n, f"{where}: line {at + i + 1}") for i in range(n + 1)]))
         at += n + 1
     cut_bytes = _row(lines[at].split(), n, f"{where}: line {at + 1}", sentinel=False)
-    predecessors = [_states(lines[at + 1 + i] if at + 1 + i < len(lines) else "", i, f"{where}: line {at + i + 2}") for i in range(n)]
+    predecessors = [
+        _states(lines[at + 1 + i] if at + 1 + i < len(lines) else "", i, f"{where}: line {at + i + 2}") for i in range(n)
+    ]
     return LinearisedProfile(
         tuple(descriptions), tables[0], tables[1], tables[2], cut_bytes, tuple(predecessors),
         cumulative[0].copy(), cumulative[1].copy(), cumulative[3].copy(), profile_batch,

@@ -106,7 +106,9 @@ def _edge(line: str, ids: dict[str, int], place: str) -> tuple[int, int]:
         raise InputError(f"{place}: {len(ends)} fields where an edge has 2: '{line.strip()[:80]}'; {_EXPECTED_EDGE}")
     for end in ends:
         if end not in ids:
-            raise InputError(f"{place}: edge to or from '{end}', which no line before declares; declare nodes before their edges")
+            raise InputError(
+                f"{place}: edge to or from '{end}', which no line before declares; declare nodes before their edges"
+            )
     if ends[0] == ends[1]:
         raise InputError(f"{place}: edge from '{ends[0]}' to itself; layers cannot depend on themselves")
     return ids[ends[0]], ids[ends[1]]
@@ -116,11 +118,15 @@ def _node(line: str, place: str) -> ProfileNode:
     """Read one node line."""
     tokens = line.rstrip().split(" -- ")
     if len(tokens) not in (3, 4):
-        raise InputError(f"{place}: {len(tokens)} fields separated by ' -- ' where a node has 3 or 4: '{line[:80]}'; {_EXPECTED_NODE}")
+        raise InputError(
+            f"{place}: {len(tokens)} fields separated by ' -- ' where a node has 3 or 4: '{line[:80]}'; {_EXPECTED_NODE}"
+        )
     parts = tokens[2].split(", ")
     names = tuple(part.partition("=")[0] for part in parts)
     if names != _FIELDS:
-        raise InputError(f"{place}: the third field is '{tokens[2][:120]}'; expected {', '.join(_FIELDS)} in this order, each NAME=NUMBER")
+        raise InputError(
+            f"{place}: the third field is '{tokens[2][:120]}'; expected {', '.join(_FIELDS)} in this order, each NAME=NUMBER"
+        )
     forward, backward, activation, parameter = (part.partition("=")[2] for part in parts)
     is_list = activation.startswith("[") and activation.endswith("]")
     sizes = activation[1:-1].split("; ") if is_list else [activation]
@@ -158,7 +164,9 @@ def _graph(profile: Profile, name: str, where: str) -> Graph:
     """Return the layers that remain after cleaning, in a topological order that keeps the file's where it may."""
     clean = cleaned(profile)
     if not clean.nodes:
-        raise InputError(f"{where}: no layer remains after inputs and trailing __getitem__ are removed; there is nothing to plan")
+        raise InputError(
+            f"{where}: no layer remains after inputs and trailing __getitem__ are removed; there is nothing to plan"
+        )
     sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(clean.nodes)), ()))
     for source, target in clean.edges:
         sorter.add(target, source)

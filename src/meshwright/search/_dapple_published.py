@@ -248,9 +248,7 @@ def candidates(instance: Instance, setting: Setting) -> tuple[list[Candidate], l
 def _cards(before: tuple[int, ...], after: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ids of the devices that lie between two occupancies."""
     starts = [0, *accumulate(sizes)]
-    return tuple(
-        starts[machine] + i for machine in range(len(sizes)) for i in range(before[machine], after[machine])
-    )
+    return tuple(starts[machine] + i for machine in range(len(sizes)) for i in range(before[machine], after[machine]))
 
 
 def _judged(
@@ -372,13 +370,9 @@ def recursive_speedup(instance: Instance, setting: Setting, plan: Candidate) -> 
     for i, (begin, stop, per_copy, counts) in enumerate(plan.stages):
         blocks.append(float(instance.seconds[begin, stop]) / per_copy / plan.replication / n_micro_batches / 2.0)
         low, high = kernel.ends(np.array(counts))
-        reduces.append(
-            float(kernel.all_reduce_seconds(sum(counts), low, high, float(instance.parameter_bytes[begin, stop])))
-        )
+        reduces.append(float(kernel.all_reduce_seconds(sum(counts), low, high, float(instance.parameter_bytes[begin, stop]))))
         if i + 1 < len(plan.stages):
             n_bytes = float(instance.cut_bytes[stop - 1]) / n_micro_batches
             following = np.array(plan.stages[i + 1][3])
             blocks.append(float(kernel.split_concat_seconds(np.array(counts), following, n_bytes)))
-    return instance.total_seconds / float(
-        kernel.recursive_seconds(np.array(blocks), n_micro_batches, np.array(reduces))
-    )
+    return instance.total_seconds / float(kernel.recursive_seconds(np.array(blocks), n_micro_batches, np.array(reduces)))

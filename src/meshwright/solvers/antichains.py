@@ -74,7 +74,9 @@ def _crossing(successors: list[list[int]], before: list[int]) -> list[int]:
     return extra
 
 
-def antichain_graph(n_nodes: int, edges: Sequence[tuple[int, int]], names: Sequence[str], *, max_states: int = 0) -> AntichainGraph | None:
+def antichain_graph(
+    n_nodes: int, edges: Sequence[tuple[int, int]], names: Sequence[str], *, max_states: int = 0
+) -> AntichainGraph | None:
     """Return the graph of antichains that is reached from the first source.
 
     Parameters
@@ -130,9 +132,7 @@ def antichain_graph(n_nodes: int, edges: Sequence[tuple[int, int]], names: Seque
     return _ordered(order, found, frontiers, children, before)
 
 
-def _steps(
-    antichain: tuple[int, ...], frontier: int, successors: list[list[int]], after: list[int]
-) -> list[tuple[int, ...]]:
+def _steps(antichain: tuple[int, ...], frontier: int, successors: list[list[int]], after: list[int]) -> list[tuple[int, ...]]:
     """Return the antichains one step further."""
     inside = set(antichain)
     steps = []
