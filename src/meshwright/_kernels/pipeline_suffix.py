@@ -33,21 +33,21 @@ class Places(NamedTuple):
 
     Attributes
     ----------
-    n_replicas, n_samples : ndarray, shape (n_columns,), int64
-        Replicas of a stage and samples of the fullest one; 0 samples: not allowed.
-    reduce_class : ndarray, shape (n_devices + 1, n_columns), int64
+    n_units, n_samples : ndarray, shape (n_columns,), int64
+        Units of devices of a stage, and samples of its fullest replica; 0 samples: not allowed.
+    reduce_class : ndarray, shape (n_positions + 1, n_columns), int64
         Row of `reduce_lines` for the group that begins at a position; -1 where devices run out.
     reduce_lines : ndarray, shape (n_classes, n_lines, 2), float64
         Latency and seconds per byte of each algorithm; the quickest counts.
-    send_class : ndarray, shape (n_devices + 1, n_columns, n_columns), int64
+    send_class : ndarray, shape (n_positions + 1, n_columns, n_columns), int64
         Row of `send_lines` for the group that ends at a position (first column) and the one that begins there (second).
     send_lines : ndarray, shape (n_classes, 2), float64
         Latency and seconds per byte of the whole micro-batch.
-    memory_bytes : ndarray, shape (n_devices + 1, n_columns), float64
+    memory_bytes : ndarray, shape (n_positions + 1, n_columns), float64
         Memory of the smallest device of the group.
     """
 
-    n_replicas: np.ndarray
+    n_units: np.ndarray
     n_samples: np.ndarray
     reduce_class: np.ndarray
     reduce_lines: np.ndarray
@@ -109,13 +109,11 @@ def by_stages(layers, places, rules, max_stages):
     max(that + its own reduction, F + c + E). Of equal ends the earlier drain is kept, then the smaller node, then fewer replicas.
     """
     n_nodes = len(layers.forward_seconds)
-    n_devices = places.reduce_class.shape[0] - 1
-    n_columns = len(places.n_replicas)
+    n_positions = places.reduce_class.shape[0] - 1
+    n_columns = len(places.n_units)
     m = rules.n_microbatches
-    shape = (max_stages + 1, n_nodes, n_devices + 1)
-    found = Suffixes(
-        np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32)
-    )
+    shape = (max_stages + 1, n_nodes, n_positions + 1)
+    found = Suffixes(np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
     for r in range(1, max_stages + 1):
         depth = min(m, r if rules.warm_up == 1 else 2 * r - 1)
         for k in range(n_nodes - 1):
@@ -139,8 +137,8 @@ def by_stages(layers, places, rules, max_stages):
                     small = np.inf
                     if rules.recompute > 0:
                         small = stage_bytes(layers, rules, k, j, samples, depth, True)
-                    width = places.n_replicas[i]
-                    for p in range(n_devices - width + 1):
+                    width = places.n_units[i]
+                    for p in range(n_positions - width + 1):
                         q = p + width
                         if r > 1 and found.end_seconds[r - 1, j, q] == np.inf:
                             continue
@@ -171,21 +169,22 @@ def by_stages(layers, places, rules, max_stages):
 
 
 @njit(cache=True)
-def lower_bound(layers, n_replicas, n_samples, reduce_lines, rules, n_devices):
+def lower_bound(layers, n_units, n_samples, reduce_lines, rules, n_positions):
     """Seconds that no plan can beat, whatever its number of stages, placement and schedule: transfers free, memory unlimited.
 
-    Drain and end are minimised apart from each other. Returns both by node and devices left, shape (2, n_nodes, n_devices + 1).
+    Drain and end are minimised apart from each other; a stage narrower than a unit of devices counts none. Returns both by node
+    and units left, shape (2, n_nodes, n_positions + 1).
     """
     n_nodes = len(layers.forward_seconds)
     m = rules.n_microbatches
-    bound = np.full((2, n_nodes, n_devices + 1), np.inf)
+    bound = np.full((2, n_nodes, n_positions + 1), np.inf)
     for k in range(n_nodes - 2, -1, -1):
         for at in range(layers.following_first[k], layers.following_first[k + 1]):
             j = layers.following[at]
             parameters = layers.parameter_bytes[j] - layers.parameter_bytes[k]
             sample_forward = layers.forward_seconds[j] - layers.forward_seconds[k]
             sample_backward = layers.backward_seconds[j] - layers.backward_seconds[k]
-            for i in range(len(n_replicas)):
+            for i in range(len(n_units)):
                 if n_samples[i] == 0:
                     continue
                 forward = sample_forward * n_samples[i]
@@ -193,10 +192,10 @@ def lower_bound(layers, n_replicas, n_samples, reduce_lines, rules, n_devices):
                 if m * compute > rules.upper_seconds:
                     continue
                 reduce = reduce_seconds(reduce_lines[i], parameters)
-                for left in range(n_replicas[i], n_devices + 1):
+                for left in range(n_units[i], n_positions + 1):
                     drain, end = m * compute, 0.0
                     if j < n_nodes - 1:
-                        rest = left - n_replicas[i]
+                        rest = left - n_units[i]
                         drain = max(drain, compute + bound[0, j, rest])
                         end = forward + bound[1, j, rest]
                     end = max(end, drain + reduce)

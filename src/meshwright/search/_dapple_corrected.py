@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costs import _dapple_states
-from meshwright.costs import dapple as costs
 from meshwright.errors import InputError
-from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.readers._profile import ProfiledTraining
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search import _dapple_devices
+from meshwright.search import _dapple_exact as exact
 from meshwright.search._dapple_judge import Cut, Judge, Shape
+
+if TYPE_CHECKING:
+    from meshwright._kernels.pipeline_suffix import Rules, Suffixes
 
 __all__ = ["Limits", "answer"]
 
-MOST_WORK = 3e9
-"""Steps of the search kernel beyond which fewer stages are tried, about half a minute."""
+MOST_WORK = 2e10
+"""Steps of the search kernel beyond which fewer stages are tried; most are cut off, so this is well below a minute."""
 
 MOST_STATES = 320
 """States beyond which only some cuts are tried."""
+
+MOST_POSITIONS = 512
+"""Positions in an order of devices; on more devices, stages take them in units of a power of two."""
+
+MOST_PROVEN = (8, 26)
+"""Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
 
 N_JUDGED = 40
 """Plans that the exact schedule is asked about before improvement."""
@@ -47,6 +56,8 @@ class Limits:
         Whether replicas may take different whole numbers of samples.
     max_stages : int
         Most stages; 0 for no limit.
+    proof_steps : int
+        Effort for ruling out all other plans of a small problem.
     """
 
     min_micro_batch: int
@@ -54,6 +65,7 @@ class Limits:
     recompute: str
     uneven: bool
     max_stages: int
+    proof_steps: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +75,7 @@ class _Space:
     layers: tuple[NDArray, ...]
     n_microbatches: tuple[int, ...]
     n_replicas: NDArray[np.int64]
+    unit: int
     orders: tuple[tuple[int, ...], ...]
     max_stages: int
 
@@ -110,9 +123,11 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     if best is None:
         return _infeasible(judge, space, problem, limits, tuple(notes))
     best = judge.improved(best, kept)
-    bound = _bound(problem, training, space, limits, best[0])
+    best, bound = _proof(judge, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
+    if space.unit > 1:
+        notes.append(f"stages take devices in multiples of {space.unit}")
     plan = judge.plan(best[1])
     return Answer(
         plan=plan,
@@ -183,10 +198,11 @@ def _space(
         *_following(states, kept),
     )
     orders = _dapple_devices.orders(problem.cluster)
+    unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
     n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
-    work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders)
+    work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
     max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))
-    return _Space(layers, tuple(batch // size for size in sizes), np.array(widths), orders, max_stages)
+    return _Space(layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
 
 
 def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -234,58 +250,77 @@ def _candidates(
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
     kept = _kept_states(_dapple_states.states_of(problem.reading))
     layers = kernel.Layers(*space.layers)
+    whole = space.n_replicas % space.unit == 0
+    n_units = space.n_replicas[whole] // space.unit
     for which, order in enumerate(space.orders):
-        tables = _dapple_devices.tables(
-            problem.cluster, order, space.n_replicas, published_links=training.published_links
-        )
+        tables = _dapple_devices.tables(problem.cluster, order, n_units, space.unit, published_links=training.published_links)
         for n_microbatches in space.n_microbatches:
             n_samples = problem.batch.global_batch // n_microbatches
-            allowed = _samples(space, n_samples, limits)
-            rules = kernel.Rules(
-                n_microbatches, n_samples, 1, training.optimizer_scaling_ratio,
-                ("never", "choose", "always").index(limits.recompute), float(upper_seconds),
-            )  # fmt: skip
+            allowed = _samples(space, n_samples, limits)[whole]
+            rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds)
             places = kernel.Places(
-                space.n_replicas, allowed, tables.reduce_class, tables.reduce_lines,
+                n_units, allowed, tables.reduce_class, tables.reduce_lines,
                 tables.send_class, tables.send_lines, tables.memory_bytes,
             )  # fmt: skip
             found = kernel.by_stages(layers, places, rules, space.max_stages)
             for r in range(1, space.max_stages + 1):
                 if np.isfinite(found.end_seconds[r, 0, 0]):
-                    cuts = _cuts(found, r, order, space, kept)
+                    cuts = _cuts(found, r, order, (n_units, space.unit), kept)
                     yield float(found.end_seconds[r, 0, 0]), (r, n_microbatches, which), Shape(n_microbatches, cuts, "1f1b")
 
 
-def _cuts(found, r: int, order: tuple[int, ...], space: _Space, kept: list[int]) -> tuple[Cut, ...]:  # type: ignore[no-untyped-def]
+def _cuts(
+    found: Suffixes, r: int, order: tuple[int, ...], widths: tuple[NDArray[np.int64], int], kept: list[int]
+) -> tuple[Cut, ...]:
     """Follow the choices from the front."""
+    n_units, unit = widths
     cuts, node, position = [], 0, 0
     while r:
-        width = int(space.n_replicas[found.column[r, node, position]])
+        width = int(n_units[found.column[r, node, position]])
         node, r, start, position = int(found.next_node[r, node, position]), r - 1, position, position + width
-        cuts.append(Cut(kept[node - 1], order[start:position]))
+        cuts.append(Cut(kept[node - 1], order[start * unit : position * unit]))
     return tuple(cuts)
 
 
-def _bound(problem: Problem, training: ProfiledTraining, space: _Space, limits: Limits, found_seconds: float) -> Bound:
-    """Return seconds that no plan within the limits can beat on these cuts."""
+def _proof(
+    judge: Judge, space: _Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
+) -> tuple[tuple[float, Shape], Bound | None]:
+    """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels import pipeline_suffix as kernel
 
+    problem, training = judge.problem, judge.training
     assert problem.cluster is not None
-    n_devices = problem.cluster.n_devices
-    lines = _dapple_devices.free_reductions(
-        problem.cluster, space.n_replicas, published_links=training.published_links
-    )
-    lowest = found_seconds
+    if len(kept) < judge.n_states or limits.max_stages:
+        return best, None
+    lines = _dapple_devices.free_reductions(problem.cluster, space.n_replicas, published_links=training.published_links)
+    n_units, n_positions = space.n_replicas // space.unit, problem.cluster.n_devices // space.unit
+    layers, lowest, numbers = kernel.Layers(*space.layers), best[0], []
     for n_microbatches in space.n_microbatches:
         n_samples = problem.batch.global_batch // n_microbatches
-        rules = kernel.Rules(
-            n_microbatches, n_samples, 1, training.optimizer_scaling_ratio,
-            ("never", "choose", "always").index(limits.recompute), found_seconds,
-        )  # fmt: skip
+        rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, best[0])
         allowed = _samples(space, n_samples, limits)
-        table = kernel.lower_bound(kernel.Layers(*space.layers), space.n_replicas, allowed, lines, rules, n_devices)
-        lowest = min(lowest, float(table[1, 0, n_devices]))
-    return Bound(lowest, "relaxation")
+        table = kernel.lower_bound(layers, n_units, allowed, lines, rules, n_positions)
+        lowest = min(lowest, float(table[1, 0, n_positions]))
+        recomputed = layers.forward_seconds if limits.recompute == "always" else 0.0
+        compute = layers.forward_seconds + layers.backward_seconds + recomputed
+        numbers.append(exact.Numbers(n_microbatches, space.n_replicas, allowed, layers.forward_seconds, compute, table))
+    # devices of a machine are exchangeable only where the machines are all there is to the cluster
+    if training.published_links and problem.cluster.n_devices <= MOST_PROVEN[0] and len(kept) <= MOST_PROVEN[1]:
+        first, following = layers.following_first, layers.following
+        rows = [following[first[k] : first[k + 1]].tolist() for k in range(len(first) - 1)]
+        found = exact.proven(judge, numbers, rows, kept, best, limits.proof_steps)
+        if found is not None:
+            return found, Bound(found[0], "exact")
+    return best, Bound(lowest, "relaxation")
+
+
+def _rules(training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float) -> Rules:
+    """Return the numbers of one run of a kernel."""
+    from meshwright._kernels import pipeline_suffix as kernel
+
+    recompute = ("never", "choose", "always").index(limits.recompute)
+    ratio = float(training.optimizer_scaling_ratio)
+    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds))
 
 
 def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
@@ -312,14 +347,14 @@ def _alternatives(judge: Judge, shapes: list[Shape], best: Shape) -> tuple[Alter
     for shape in shapes:
         found = judge.best([shape])
         n_stages = len(shape.cuts)
-        if found is not None and n_stages != len(best.cuts) and (n_stages not in by_stages or found[0] < by_stages[n_stages][0]):
+        if (
+            found is not None
+            and n_stages != len(best.cuts)
+            and (n_stages not in by_stages or found[0] < by_stages[n_stages][0])
+        ):
             by_stages[n_stages] = found
     ranked = sorted(by_stages.values(), key=lambda item: (item[0], len(item[1].cuts)))
     return tuple(
-        Alternative(_plan(judge, shape), Objective("step_seconds", seconds), f"the best found with {len(shape.cuts)} stages")
+        Alternative(judge.plan(shape), Objective("step_seconds", seconds), f"the best found with {len(shape.cuts)} stages")
         for seconds, shape in ranked[:5]
     )
-
-
-def _plan(judge: Judge, shape: Shape) -> Plan:
-    return replace(judge.plan(shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,10 @@ from meshwright.costs import _dapple_links
 from meshwright.sim import transfers
 
 __all__ = ["Tables", "free_reductions", "orders", "tables"]
+
+
+MOST_SCATTERED = 256
+"""Devices up to which scatter-first is tried: beyond, a stage is far wider than a machine and covers whole ones anyway."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,13 +41,13 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     by_size = sorted(range(len(machines)), key=lambda i: (-len(machines[i]), i))
     ways = [list(range(len(machines))), by_size, by_size[::-1]]
     found = [tuple(device for i in way for device in machines[i]) for way in ways]
-    found += [
-        tuple(machine[turn] for turn in range(max(map(len, machines))) for machine in machines if turn < len(machine))
-    ]
+    if len(node) <= MOST_SCATTERED:
+        turns = range(max(map(len, machines)))
+        found += [tuple(machine[turn] for turn in turns for machine in machines if turn < len(machine))]
     return tuple(dict.fromkeys(found))
 
 
-def tables(cluster: Cluster, order: tuple[int, ...], n_replicas: NDArray[np.int64], *, published_links: bool) -> Tables:
+def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64], unit: int, *, published_links: bool) -> Tables:
     """Return what reductions and transfers cost at each position of an order.
 
     Parameters
@@ -51,8 +56,10 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_replicas: NDArray[np.int6
         The network.
     order : tuple of int
         Devices in the order stages take them.
-    n_replicas : ndarray, shape (n_columns,), int64
-        Numbers of replicas.
+    n_units : ndarray, shape (n_columns,), int64
+        Replicas of a stage, in units.
+    unit : int
+        Devices of a unit; positions count units.
     published_links : bool
         Whether all-reduces take the published constants' time.
 
@@ -62,7 +69,7 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_replicas: NDArray[np.int6
         Groups whose devices lie on machines in the same pattern share a class: the first one met is asked. The plans found are
         judged on their own devices afterwards.
     """
-    n, n_columns = len(order), len(n_replicas)
+    n, n_columns = len(order) // unit, len(n_units)
     node = cluster.node_of_device[list(order)]
     memory = np.array([cluster.device(device).memory_bytes - cluster.device(device).reserved_bytes for device in order])
     reduce_class = np.full((n + 1, n_columns), -1, dtype=np.int64)
@@ -70,29 +77,30 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_replicas: NDArray[np.int6
     send_class = np.zeros((n + 1, n_columns, n_columns), dtype=np.int64)
     lines: dict[tuple[int, ...], tuple[int, list[tuple[float, float]]]] = {}
     sends: dict[tuple[tuple[int, ...], int], tuple[int, tuple[float, float]]] = {}
-    period = _period(node)
-    for i, width in enumerate(n_replicas):
-        smallest = np.lib.stride_tricks.sliding_window_view(memory, int(width)).min(axis=1)
+    period = _period(node, unit)
+    for i, width in enumerate(int(width) for width in n_units):
+        smallest = np.lib.stride_tricks.sliding_window_view(memory, width * unit).min(axis=1)[::unit]
         memory_bytes[: len(smallest), i] = smallest
-        for p in range(n - int(width) + 1):
+        for p in range(n - width + 1):
             if period and p >= period:
                 reduce_class[p, i] = reduce_class[p - period, i]
                 continue
-            group = order[p : p + int(width)]
-            key = _pattern(node[p : p + int(width)])
+            group = slice(p * unit, (p + width) * unit)
+            key = _pattern(node[group])
             if key not in lines:
-                lines[key] = (len(lines), _reduce_lines(cluster, group, published_links=published_links))
+                lines[key] = (len(lines), _reduce_lines(cluster, order[group], published_links=published_links))
             reduce_class[p, i] = lines[key][0]
-    for i, before in enumerate(n_replicas):
-        for j, after in enumerate(n_replicas):
-            for p in range(int(before), n - int(after) + 1):
-                start = p - int(before)
+    for i, before in enumerate(int(width) for width in n_units):
+        for j, after in enumerate(int(width) for width in n_units):
+            for p in range(before, n - after + 1):
+                start = p - before
                 if period and start >= period:
                     send_class[p, i, j] = send_class[p - period, i, j]
                     continue
-                pair = (_pattern(node[start : p + int(after)]), int(before))
+                here, there = slice(start * unit, p * unit), slice(p * unit, (p + after) * unit)
+                pair = (_pattern(node[here.start : there.stop]), before)
                 if pair not in sends:
-                    sends[pair] = (len(sends), _send_line(cluster, order[start:p], order[p : p + int(after)]))
+                    sends[pair] = (len(sends), _send_line(cluster, order[here], order[there]))
                 send_class[p, i, j] = sends[pair][0]
     padded = np.full((len(lines), max(len(found) for _, found in lines.values()), 2), np.inf)
     for row, found in lines.values():
@@ -101,12 +109,12 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_replicas: NDArray[np.int6
     return Tables(reduce_class, padded, send_class, send_lines, memory_bytes)
 
 
-def _period(nodes: NDArray[np.int64]) -> int:
-    """Return the size of the machines where an order goes through equal ones, one after the other; 0 elsewhere."""
+def _period(nodes: NDArray[np.int64], unit: int) -> int:
+    """Return after how many units an order that goes through equal machines looks the same; 0 where there is no such number."""
     starts = np.flatnonzero(np.concatenate(([True], nodes[1:] != nodes[:-1])))
     lengths = np.diff(np.concatenate((starts, [len(nodes)])))
     plain = len(starts) == len(np.unique(nodes)) and np.all(lengths == lengths[0])
-    return int(lengths[0]) if plain else 0
+    return math.lcm(int(lengths[0]), unit) // unit if plain else 0
 
 
 def _pattern(nodes: NDArray[np.int64]) -> tuple[int, ...]:

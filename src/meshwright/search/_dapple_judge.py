@@ -138,9 +138,7 @@ class Judge:
         if shape in self._seen:
             return self._seen[shape]
         loads = self.loads(shape)
-        fits = all(
-            self._bytes(shape, i, load) <= self._memory(shape.cuts[i].devices) for i, load in enumerate(loads)
-        )
+        fits = all(self._bytes(shape, i, load) <= self._memory(shape.cuts[i].devices) for i, load in enumerate(loads))
         seconds = math.inf
         if fits:
             plan = self._skeleton(shape)
@@ -165,9 +163,7 @@ class Judge:
             )
         )
         widest = max(len(cut.devices) for cut in shape.cuts)
-        return Plan(
-            stages, shape.n_microbatches, max(1, n_samples // widest), shape.schedule, self.problem.batch.global_batch
-        )
+        return Plan(stages, shape.n_microbatches, max(1, n_samples // widest), shape.schedule, self.problem.batch.global_batch)
 
     def best(self, shapes: Sequence[Shape]) -> tuple[float, Shape] | None:
         """Return the quickest of some plans, each with both schedules; the earlier one on ties; None where none fits."""

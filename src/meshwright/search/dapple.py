@@ -52,6 +52,8 @@ class Params:
         Corrected mode: whether the replicas of a stage may take different whole numbers of samples of a micro-batch.
     max_stages : int
         Corrected mode: most stages tried; 0 for no limit beyond what time allows.
+    proof_steps : int
+        Corrected mode: effort for ruling out, one by one, all other plans of a small problem (8 devices, 26 cuts).
     """
 
     profile_batch: int = field(default=0, metadata={"minimum": 0})
@@ -64,6 +66,7 @@ class Params:
     recompute: str = field(default="choose", metadata={"choices": ("choose", "never", "always")})
     uneven: bool = False
     max_stages: int = field(default=0, metadata={"minimum": 0})
+    proof_steps: int = field(default=12_000, metadata={"minimum": 0})
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
@@ -101,7 +104,12 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     answer = corrected.answer(
         completed,
         corrected.Limits(
-            params.min_micro_batch, completed.batch.micro_batch, params.recompute, params.uneven, params.max_stages
+            params.min_micro_batch,
+            completed.batch.micro_batch,
+            params.recompute,
+            params.uneven,
+            params.max_stages,
+            params.proof_steps,
         ),
     )
     return replace(answer, notes=notes + answer.notes, problem=completed)
