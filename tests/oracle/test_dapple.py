@@ -18,10 +18,12 @@ CASES = (
     # machines, layers, batch, weight bytes, activation bytes: slow network, heavy weights, tight memory
     ((2, 1), 3, 4, 2e8, 1e6),
     ((1, 1, 1), 4, 4, 1e9, 5e6),
-    ((3,), 4, 4, 4e9, 1e6),
+    ((3,), 4, 4, 1.3e9, 1e6),
     ((2, 2), 3, 2, 2e9, 2e9),
     ((1, 2), 3, 6, 1e7, 8e8),
-    ((1, 1), 4, 4, 3e9, 1.2e9),
+    ((1, 1), 4, 4, 4e8, 3.5e9),
+    ((2, 1), 3, 4, 4e8, 3.5e9),
+    ((1, 1), 3, 4, 8e9, 1e6),
 )
 
 

@@ -17,7 +17,7 @@ from meshwright.readers._profile import ProfiledTraining
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search import _dapple_devices
 from meshwright.search import _dapple_exact as exact
-from meshwright.search._dapple_judge import Cut, Judge, Shape
+from meshwright.search._dapple_judge import Around, Cut, Judge, Shape
 
 if TYPE_CHECKING:
     from meshwright._kernels.pipeline_suffix import Rules, Suffixes
@@ -38,6 +38,9 @@ MOST_PROVEN = (8, 26)
 
 N_JUDGED = 40
 """Plans that the exact schedule is asked about before improvement."""
+
+N_IMPROVED = 4
+"""Plans that are improved by small moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +120,11 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     space = _space(problem, training, states, kept, limits)
     upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
     shapes = [shape for _, _, shape in sorted(_candidates(problem, space, limits, upper_seconds), key=lambda item: item[:2])]
-    best = judge.best(first + shapes[:N_JUDGED])
-    if best is None:
-        best = judge.best(shapes[N_JUDGED:])
-    if best is None:
+    judged = judge.ranked(first + shapes[:N_JUDGED]) or judge.ranked(shapes[N_JUDGED:])
+    if not judged:
         return _infeasible(judge, space, problem, limits, tuple(notes))
-    best = judge.improved(best, kept)
+    around = Around(tuple(kept), space.n_microbatches, limits.uneven)
+    best = min((judge.improved(start, around) for start in judged[:N_IMPROVED]), key=lambda item: item[0])
     best, bound = _proof(judge, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
@@ -133,7 +135,7 @@ def answer(problem: Problem, limits: Limits) -> Answer:
         plan=plan,
         objective=Objective("step_seconds", best[0]),
         bound=bound,
-        alternatives=_alternatives(judge, first + shapes[:N_JUDGED], best[1]),
+        alternatives=_alternatives(judge, judged, best[1]),
         notes=tuple(notes),
         extra={"baselines": {"data_parallel": upper_seconds if math.isfinite(upper_seconds) else None}},
     )
@@ -341,18 +343,12 @@ def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, n
     return Answer(plan=None, missing_bytes=nearest, nearest="", notes=(*notes, f"what would help: {why}"))
 
 
-def _alternatives(judge: Judge, shapes: list[Shape], best: Shape) -> tuple[Alternative, ...]:
+def _alternatives(judge: Judge, judged: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
     """Return the best plan of each other number of stages, best first."""
     by_stages: dict[int, tuple[float, Shape]] = {}
-    for shape in shapes:
-        found = judge.best([shape])
-        n_stages = len(shape.cuts)
-        if (
-            found is not None
-            and n_stages != len(best.cuts)
-            and (n_stages not in by_stages or found[0] < by_stages[n_stages][0])
-        ):
-            by_stages[n_stages] = found
+    for found in judged:
+        if len(found[1].cuts) != len(best.cuts):
+            by_stages.setdefault(len(found[1].cuts), found)
     ranked = sorted(by_stages.values(), key=lambda item: (item[0], len(item[1].cuts)))
     return tuple(
         Alternative(judge.plan(shape), Objective("step_seconds", seconds), f"the best found with {len(shape.cuts)} stages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from meshwright.sim import transfers
 from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 
-__all__ = ["Cut", "Judge", "Shape"]
+__all__ = ["Around", "Cut", "Judge", "Shape"]
 
 SCHEDULES = ("1f1b", "early_backward_b")
 """Warm-up as deep as stages follow (policy A, which is 1F1B), and about twice as deep (policy B) to hide transfers."""
@@ -39,6 +40,15 @@ class Shape:
     n_microbatches: int
     cuts: tuple[Cut, ...]
     schedule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What small moves may use: states a stage may end with and numbers of micro-batches, each in order, and uneven shares."""
+
+    states: tuple[int, ...]
+    n_microbatches: tuple[int, ...]
+    uneven: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,32 +186,43 @@ class Judge:
                     best = (seconds, tried)
         return best
 
-    def improved(self, best: tuple[float, Shape], kept: Sequence[int], n_rounds: int = 12) -> tuple[float, Shape]:
+    def ranked(self, shapes: Sequence[Shape]) -> list[tuple[float, Shape]]:
+        """Return those plans that fit, each with its better schedule, quickest first; the earlier one on ties."""
+        found = [self.best([shape]) for shape in shapes]
+        return sorted((item for item in found if item is not None), key=lambda item: item[0])
+
+    def improved(self, start: tuple[float, Shape], around: Around, n_rounds: int = 12) -> tuple[float, Shape]:
         """Return the plan after the best small move of each round, until none helps.
 
         Parameters
         ----------
-        best : (float, Shape)
+        start : (float, Shape)
             Where to start.
-        kept : sequence of int
-            States that stages may end with, ascending.
+        around : Around
+            What cuts and numbers of micro-batches there are.
         n_rounds : int
             Most moves.
         """
-        position = {state: i for i, state in enumerate(kept)}
+        best = start
         for _ in range(n_rounds):
-            found = self.best(list(self._moves(best[1], kept, position)))
+            found = self.best(list(self._moves(best[1], around)))
             if found is None or found[0] >= best[0]:
                 break
             best = found
         return best
 
-    def _moves(self, shape: Shape, kept: Sequence[int], position: dict[int, int]) -> Iterator[Shape]:
-        """Yield plans one move away: a cut shifted, two neighbours' devices exchanged or shared out anew, fewer or more micro-batches."""
-        cuts = shape.cuts
+    def _moves(self, shape: Shape, around: Around) -> Iterator[Shape]:
+        """Yield plans one move away: a cut shifted, two neighbours' devices exchanged or shared out anew, a stage on free devices,
+        the next smaller or larger micro-batch."""
+        cuts, kept = shape.cuts, around.states
+        at = around.n_microbatches.index(shape.n_microbatches)
+        for other in around.n_microbatches[max(0, at - 1) : at] + around.n_microbatches[at + 1 : at + 2]:
+            n_samples = self.problem.batch.global_batch // other
+            if around.uneven or all(n_samples % len(cut.devices) == 0 for cut in cuts):
+                yield replace(shape, n_microbatches=other)
         for i in range(len(cuts) - 1):
             for step in (-2, -1, 1, 2):
-                at = position[cuts[i].state] + step
+                at = bisect.bisect_left(kept, cuts[i].state) + step
                 if not 0 <= at < len(kept) - 1:
                     continue
                 moved = replace(cuts[i], state=kept[at])
@@ -212,6 +233,21 @@ class Judge:
                 both = first + second
                 yield self._shared(shape, i, (both[: len(second)], both[len(second) :]))
             yield self._shared(shape, i, (second, first))
+        yield from self._elsewhere(shape)
+
+    def _elsewhere(self, shape: Shape) -> Iterator[Shape]:
+        """Yield plans with one stage on devices that no stage uses, from either end of their ids."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        taken = {device for cut in shape.cuts for device in cut.devices}
+        free = tuple(device for device in range(cluster.n_devices) if device not in taken)
+        for i, cut in enumerate(shape.cuts):
+            width = len(cut.devices)
+            if width <= len(free):
+                for devices in (free[:width], free[-width:]):
+                    cuts = list(shape.cuts)
+                    cuts[i] = replace(cut, devices=devices)
+                    yield replace(shape, cuts=tuple(cuts))
 
     def _shared(self, shape: Shape, i: int, devices: tuple[tuple[int, ...], tuple[int, ...]]) -> Shape:
         """Return the plan with other devices for stages `i` and `i + 1`."""
