@@ -130,7 +130,8 @@ def _totals(problem: Problem, training: ProfiledTraining, plan: Plan) -> list[tu
     crossing = np.zeros(len(plan.stages) + 1)
     for i, node in enumerate(clean.nodes):
         crossing[stage_of_node[i] + 1 : last_reader[i] + 1] += node.output_bytes
-    return [(*(float(total) for total in totals[i]), float(crossing[i]), float(crossing[i + 1])) for i in range(len(totals))]
+    rows = np.column_stack((totals, crossing[:-1], crossing[1:])).tolist()
+    return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows]
 
 
 def _state_totals(profile: LinearisedProfile, plan: Plan) -> list[tuple[float, float, float, float, float, float]]:

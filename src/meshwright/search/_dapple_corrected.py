@@ -36,11 +36,8 @@ MOST_POSITIONS = 512
 MOST_PROVEN = (8, 26)
 """Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
 
-N_JUDGED = 40
-"""Plans that the exact schedule is asked about before improvement."""
-
-N_IMPROVED = 4
-"""Plans that are improved by small moves."""
+N_JUDGED = 8
+"""Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +117,13 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     space = _space(problem, training, states, kept, limits)
     upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
     shapes = [shape for _, _, shape in sorted(_candidates(problem, space, limits, upper_seconds), key=lambda item: item[:2])]
-    judged = judge.ranked(first + shapes[:N_JUDGED]) or judge.ranked(shapes[N_JUDGED:])
-    if not judged:
-        return _infeasible(judge, space, problem, limits, tuple(notes))
+    ranked = judge.ranked(first + shapes)
     around = Around(tuple(kept), space.n_microbatches, limits.uneven)
-    best = min((judge.improved(start, around) for start in judged[:N_IMPROVED]), key=lambda item: item[0])
+    shapes = _starts([shape for _, shape in ranked])
+    best = judge.best(first + shapes + [judge.improved(shape, around) for shape in shapes])
+    if best is None:
+        return _infeasible(judge, space, problem, limits, tuple(notes))
+    best = judge.polished(best, around)
     best, bound = _proof(judge, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
@@ -135,10 +134,19 @@ def answer(problem: Problem, limits: Limits) -> Answer:
         plan=plan,
         objective=Objective("step_seconds", best[0]),
         bound=bound,
-        alternatives=_alternatives(judge, judged, best[1]),
+        alternatives=_alternatives(judge, ranked, best[1]),
         notes=tuple(notes),
         extra={"baselines": {"data_parallel": upper_seconds if math.isfinite(upper_seconds) else None}},
     )
+
+
+def _starts(ranked: list[Shape]) -> list[Shape]:
+    """Return the first plans, and the first of each number of micro-batches and each number of stages, so that starts differ."""
+    first: dict[tuple[str, int], Shape] = {}
+    for shape in ranked:
+        first.setdefault(("micro-batches", shape.n_microbatches), shape)
+        first.setdefault(("stages", len(shape.cuts)), shape)
+    return list(dict.fromkeys([*ranked[:3], *list(first.values())[:N_JUDGED]]))
 
 
 def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[str]:
@@ -343,14 +351,14 @@ def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, n
     return Answer(plan=None, missing_bytes=nearest, nearest="", notes=(*notes, f"what would help: {why}"))
 
 
-def _alternatives(judge: Judge, judged: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
+def _alternatives(judge: Judge, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
     """Return the best plan of each other number of stages, best first."""
-    by_stages: dict[int, tuple[float, Shape]] = {}
-    for found in judged:
-        if len(found[1].cuts) != len(best.cuts):
-            by_stages.setdefault(len(found[1].cuts), found)
-    ranked = sorted(by_stages.values(), key=lambda item: (item[0], len(item[1].cuts)))
+    by_stages: dict[int, Shape] = {}
+    for _, shape in ranked:
+        if len(shape.cuts) != len(best.cuts):
+            by_stages.setdefault(len(shape.cuts), shape)
+    judged = sorted(((judge.seconds(shape), n) for n, shape in list(by_stages.items())[:5]))
     return tuple(
-        Alternative(judge.plan(shape), Objective("step_seconds", seconds), f"the best found with {len(shape.cuts)} stages")
-        for seconds, shape in ranked[:5]
+        Alternative(judge.plan(by_stages[n]), Objective("step_seconds", seconds), f"the best found with {n} stages")
+        for seconds, n in judged
     )

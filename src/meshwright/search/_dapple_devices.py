@@ -12,7 +12,7 @@ from meshwright.cluster import Cluster
 from meshwright.costs import _dapple_links
 from meshwright.sim import transfers
 
-__all__ = ["Tables", "free_reductions", "orders", "tables"]
+__all__ = ["Tables", "free_reductions", "orders", "send_lines", "tables"]
 
 
 MOST_SCATTERED = 256
@@ -141,11 +141,22 @@ def _reduce_lines(cluster: Cluster, devices: tuple[int, ...], *, published_links
 
 def _send_line(cluster: Cluster, sources: tuple[int, ...], targets: tuple[int, ...]) -> tuple[float, float]:
     """Return latency and seconds per byte of a whole micro-batch from one stage's devices to the next one's."""
-    from meshwright import network
+    return send_lines(cluster, sources, targets)[0]
 
-    pairs, share = transfers.pairs(sources, targets)
-    latency_seconds, seconds_per_byte = network.transfer(cluster, pairs)
-    return latency_seconds, seconds_per_byte * float(share.max()) / len(sources)
+
+def send_lines(
+    cluster: Cluster, sources: tuple[int, ...], targets: tuple[int, ...]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return latency and seconds per byte of a whole micro-batch from one stage's devices to the next one's, and back."""
+    from meshwright.network import routes
+
+    source, target, share = transfers.pairs(sources, targets)
+    lines = []
+    for ends in ((source, target), (target, source)):
+        load, latency_seconds = routes.load(cluster, *ends, share / len(sources))
+        slowest = float((load / cluster.links.bytes_per_second).max(initial=0.0))
+        lines.append((cluster.launch_seconds + float(latency_seconds.max(initial=0.0)), slowest))
+    return lines[0], lines[1]
 
 
 def free_reductions(cluster: Cluster, n_replicas: NDArray[np.int64], *, published_links: bool) -> NDArray[np.float64]:

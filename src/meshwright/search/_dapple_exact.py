@@ -111,9 +111,7 @@ def proven(
                 return None
             if prefix.node == len(kept):
                 budget -= STEPS_PER_PLAN
-                found = judge.best([Shape(number.n_microbatches, prefix.cuts, "1f1b")])
-                if found is not None and found[0] < best[0]:
-                    best = found
+                best = judge.best([Shape(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
                 continue
             stack.extend(
                 longer

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwright import sim
 from meshwright.costs import _dapple_states
 from meshwright.costs import dapple as costs
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.readers._profile import ProfiledTraining
-from meshwright.sim import transfers
+from meshwright.search import _dapple_devices
+from meshwright.sim import engine, transfers
 from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 
@@ -71,7 +73,12 @@ class Judge:
     training: ProfiledTraining
     states: _dapple_states.States
     recompute: str
-    _seen: dict[Shape, float] = field(default_factory=dict, repr=False)
+    _quick: dict[Shape, float] = field(default_factory=dict, repr=False)
+    _exact: dict[Shape, float] = field(default_factory=dict, repr=False)
+    _smallest: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False)
+    _sends: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[float, float], tuple[float, float]]] = field(
+        default_factory=dict, repr=False
+    )
     _reduce: dict[tuple[tuple[int, ...], float], float] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -100,7 +107,7 @@ class Judge:
         states, training, cut = self.states, self.training, shape.cuts[i]
         batch = self.problem.batch.global_batch
 
-        def part(cumulative: np.ndarray) -> float:
+        def part(cumulative: NDArray[np.float64]) -> float:
             return float(cumulative[cut.state] - (cumulative[before] if before >= 0 else 0.0))
 
         n_samples = costs.samples_per_replica(batch, shape.n_microbatches, len(cut.devices))
@@ -129,13 +136,22 @@ class Judge:
     def _memory(self, devices: tuple[int, ...]) -> float:
         cluster = self.problem.cluster
         assert cluster is not None
-        return min(cluster.device(device).memory_bytes - cluster.device(device).reserved_bytes for device in devices)
+        if devices not in self._smallest:
+            found = (cluster.device(device) for device in devices)
+            self._smallest[devices] = min(device.memory_bytes - device.reserved_bytes for device in found)
+        return self._smallest[devices]
+
+    def _depths(self, shape: Shape) -> list[int]:
+        """Return the micro-batches whose activations each stage holds."""
+        return [self._depth(shape, i) for i in range(len(shape.cuts))]
+
+    def _depth(self, shape: Shape, i: int) -> int:
+        left = len(shape.cuts) - i
+        return min(shape.n_microbatches, 2 * left - 1 if shape.schedule == "early_backward_b" else left)
 
     def _bytes(self, shape: Shape, i: int, load: StageLoad) -> float:
         """Return what one device of stage `i` holds at its peak."""
-        left = len(shape.cuts) - i
-        depth = min(shape.n_microbatches, 2 * left - 1 if shape.schedule == "early_backward_b" else left)
-        return load.static_bytes + depth * load.activation_bytes + load.working_bytes
+        return load.static_bytes + self._depth(shape, i) * load.activation_bytes + load.working_bytes
 
     def missing_bytes(self, shape: Shape) -> float:
         """Return by how much the fullest device exceeds its memory; not positive where the plan fits."""
@@ -143,17 +159,52 @@ class Judge:
             self._bytes(shape, i, load) - self._memory(shape.cuts[i].devices) for i, load in enumerate(self.loads(shape))
         )
 
+    def quick_seconds(self, shape: Shape) -> float:
+        """Return the step if no two transfers shared a link, which is never more than `seconds`; infinite where it does not fit."""
+        if shape in self._quick:
+            return self._quick[shape]
+        from meshwright._kernels import early_backward as kernel
+
+        loads = self.loads(shape)
+        if any(self._bytes(shape, i, load) > self._memory(shape.cuts[i].devices) for i, load in enumerate(loads)):
+            self._quick[shape] = math.inf
+            return math.inf
+        drained = kernel.drained_seconds(
+            np.array([load.forward_total_seconds for load in loads]),
+            np.array([load.backward_total_seconds for load in loads]),
+            self._send_seconds(shape, loads),
+            np.array(self._depths(shape)),
+            shape.n_microbatches,
+        )
+        seconds = max(float(end) + load.reduce_seconds for end, load in zip(drained, loads, strict=True))
+        self._quick[shape] = seconds
+        return seconds
+
+    def _send_seconds(self, shape: Shape, loads: tuple[StageLoad, ...]) -> NDArray[np.float64]:
+        """Return what each stage's transfers take alone, forward and backward."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        seconds = np.zeros((2, len(loads)))
+        for i, (here, there) in enumerate(itertools.pairwise(shape.cuts)):
+            n_bytes = loads[i].output_bytes * len(here.devices)
+            if n_bytes == 0.0:
+                continue
+            key = (here.devices, there.devices)
+            if key not in self._sends:
+                self._sends[key] = _dapple_devices.send_lines(cluster, *key)
+            for way, (latency_seconds, seconds_per_byte) in enumerate(self._sends[key]):
+                seconds[way, i + way] = latency_seconds + seconds_per_byte * n_bytes
+        return seconds
+
     def seconds(self, shape: Shape) -> float:
         """Return the simulated step; infinite where the plan does not fit."""
-        if shape in self._seen:
-            return self._seen[shape]
-        loads = self.loads(shape)
-        fits = all(self._bytes(shape, i, load) <= self._memory(shape.cuts[i].devices) for i, load in enumerate(loads))
-        seconds = math.inf
-        if fits:
-            plan = self._skeleton(shape)
-            seconds = sim.estimate(plan, loads, transfers.seconds(self.problem, plan, loads))
-        self._seen[shape] = seconds
+        if shape in self._exact:
+            return self._exact[shape]
+        seconds = self.quick_seconds(shape)
+        if math.isfinite(seconds) and len(shape.cuts) > 1:
+            plan, loads = self._skeleton(shape), self.loads(shape)
+            seconds = engine.played_seconds(plan, loads, transfers.transfers(self.problem, plan, loads))
+        self._exact[shape] = seconds
         return seconds
 
     def _skeleton(self, shape: Shape) -> Plan:
@@ -175,28 +226,46 @@ class Judge:
         widest = max(len(cut.devices) for cut in shape.cuts)
         return Plan(stages, shape.n_microbatches, max(1, n_samples // widest), shape.schedule, self.problem.batch.global_batch)
 
-    def best(self, shapes: Sequence[Shape]) -> tuple[float, Shape] | None:
-        """Return the quickest of some plans, each with both schedules; the earlier one on ties; None where none fits."""
-        best: tuple[float, Shape] | None = None
-        for shape in shapes:
-            for schedule in SCHEDULES if len(shape.cuts) > 1 else SCHEDULES[:1]:
-                tried = replace(shape, schedule=schedule)
-                seconds = self.seconds(tried)
-                if math.isfinite(seconds) and (best is None or seconds < best[0]):
-                    best = (seconds, tried)
-        return best
-
-    def ranked(self, shapes: Sequence[Shape]) -> list[tuple[float, Shape]]:
-        """Return those plans that fit, each with its better schedule, quickest first; the earlier one on ties."""
-        found = [self.best([shape]) for shape in shapes]
-        return sorted((item for item in found if item is not None), key=lambda item: item[0])
-
-    def improved(self, start: tuple[float, Shape], around: Around, n_rounds: int = 12) -> tuple[float, Shape]:
-        """Return the plan after the best small move of each round, until none helps.
+    def best(self, shapes: Sequence[Shape], below_seconds: float = math.inf) -> tuple[float, Shape] | None:
+        """Return the quickest of some plans, each with both schedules; the earlier one on ties.
 
         Parameters
         ----------
-        start : (float, Shape)
+        shapes : sequence of Shape
+            Plans; their schedules do not matter.
+        below_seconds : float
+            Only plans quicker than this count.
+
+        Returns
+        -------
+        (float, Shape) or None
+            None where none fits, or none is quick enough.
+        """
+        best: tuple[float, Shape] | None = None
+        for quick, shape in self.ranked(shapes):
+            if quick >= below_seconds:
+                break
+            seconds = self.seconds(shape)
+            if seconds < below_seconds:
+                best, below_seconds = (seconds, shape), seconds
+        return best
+
+    def ranked(self, shapes: Sequence[Shape]) -> list[tuple[float, Shape]]:
+        """Return those plans that fit, with both schedules, by `quick_seconds`; the earlier one on ties."""
+        tried = [
+            replace(shape, schedule=schedule)
+            for shape in shapes
+            for schedule in (SCHEDULES if len(shape.cuts) > 1 else SCHEDULES[:1])
+        ]
+        found = [(self.quick_seconds(shape), shape) for shape in tried]
+        return sorted((item for item in found if math.isfinite(item[0])), key=lambda item: item[0])
+
+    def improved(self, start: Shape, around: Around, n_rounds: int = 16) -> Shape:
+        """Return the plan after the best small move of each round by `quick_seconds`, until none helps.
+
+        Parameters
+        ----------
+        start : Shape
             Where to start.
         around : Around
             What cuts and numbers of micro-batches there are.
@@ -205,8 +274,18 @@ class Judge:
         """
         best = start
         for _ in range(n_rounds):
-            found = self.best(list(self._moves(best[1], around)))
-            if found is None or found[0] >= best[0]:
+            ranked = self.ranked(list(self._moves(best, around)))
+            if not ranked or ranked[0][0] >= self.quick_seconds(best):
+                break
+            best = ranked[0][1]
+        return best
+
+    def polished(self, best: tuple[float, Shape], around: Around, n_rounds: int = 6) -> tuple[float, Shape]:
+        """Return the plan after moves that the simulator agrees with: of each round the two that promise most are played."""
+        for _ in range(n_rounds):
+            ranked = self.ranked(list(self._moves(best[1], around)))
+            found = self.best([shape for _, shape in ranked[:2]], best[0])
+            if found is None:
                 break
             best = found
         return best

@@ -350,7 +350,9 @@ def _straight(instance: Instance, setting: Setting, n_units: int) -> Candidate |
         (begin, int(stop), 1, tuple(int(card) for card in np.subtract(target, source)))
         for begin, stop, (source, target) in zip(begins, stops, chosen, strict=True)
     ]
-    return _judged(instance, setting, replication, float(block), stages, [_cards(*move, sizes) for move in chosen])
+    return _judged(
+        instance, setting, replication, float(block), stages, [_cards(source, target, sizes) for source, target in chosen]
+    )
 
 
 def recursive_speedup(instance: Instance, setting: Setting, plan: Candidate) -> float:

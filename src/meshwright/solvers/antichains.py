@@ -108,8 +108,8 @@ def antichain_graph(
     """
     successors, before, after = _closures(n_nodes, edges)
     crossing = _crossing(successors, before)
-    start = (min(i for i in range(n_nodes) if not before[i]),)
-    position = {start: 0}
+    start: tuple[int, ...] = (min(i for i in range(n_nodes) if not before[i]),)
+    position: dict[tuple[int, ...], int] = {start: 0}
     found, frontiers, children = [start], [], []
     at = 0
     while at < len(found):

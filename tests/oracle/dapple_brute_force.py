@@ -6,6 +6,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from events import Play  # tests/oracle/events.py
+
+from meshwright.schedules import BACKWARD, FORWARD, slots
+from meshwright.sim.transfers import Transfers
+
 NVLINK, ETHERNET, COLLECTIVE, MEMORY = 25e9, 1e9, 3e9, 16e9
 
 
@@ -46,39 +52,33 @@ def orders(n_stages: int, n_microbatches: int, policy: str) -> list[list[tuple[s
     return result
 
 
-def play(forward: list[float], backward: list[float], send: list[float], n_microbatches: int, policy: str) -> list[float]:
-    """When each stage is done with its last backward; one transfer at a time in each direction of each boundary."""
+def play(forward: list[float], backward: list[float], sends: list[dict], m: int, policy: str) -> list[float]:
+    """When each stage is done with its last backward; links shared fairly by whatever is on them."""
     n = len(forward)
-    queues = orders(n, n_microbatches, policy)
-    at, free = [0] * n, [0.0] * n
-    arrived: dict[tuple[str, int, int], float] = {("F", 0, i): 0.0 for i in range(n_microbatches)}
-    finished: dict[tuple[int, int], float] = {}
-    line = {("F", s): 0.0 for s in range(n)} | {("B", s): 0.0 for s in range(n)}
-    progress = True
-    while progress:
-        progress = False
-        for s in range(n):
-            while at[s] < len(queues[s]):
-                kind, i = queues[s][at[s]]
-                if kind == "B" and s == n - 1:
-                    ready = finished.get((s, i))
-                else:
-                    ready = arrived.get((kind, s, i))
-                if ready is None:
-                    break
-                start = max(free[s], ready)
-                free[s] = start + (forward[s] if kind == "F" else backward[s])
-                if kind == "F":
-                    finished[s, i] = free[s]
-                target = s + 1 if kind == "F" else s - 1
-                if 0 <= target < n:
-                    seconds = send[min(s, target)]
-                    line[kind, s] = max(line[kind, s], free[s]) + seconds
-                    arrived[kind, target, i] = line[kind, s]
-                at[s] += 1
-                progress = True
-    assert all(at[s] == len(queues[s]) for s in range(n))
-    return free
+    codes = {"F": FORWARD, "B": BACKWARD}
+    rows = [[(s, i, codes[kind]) for kind, i in row] for s, row in enumerate(orders(n, m, policy))]
+    tasks = [forward, backward, [0.0] * n, backward]
+    run = Play(slots(rows, np.arange(n)), tasks, on_links(n, sends)).run()
+    return [run.tasks[s, m - 1, BACKWARD][1] for s in range(n)]
+
+
+def on_links(n: int, sends: list[dict]) -> Transfers:
+    """The same bytes forward and, with the ends of every link exchanged, backward."""
+    other = {"out": "in", "in": "out", "leave": "enter", "enter": "leave"}
+    names = sorted({link for load in sends for link in load} | {(other[a], b) for load in sends for a, b in load})
+    number = {link: i for i, link in enumerate(names)}
+    channel = np.full((2, n), -1)
+    seconds, sent = np.zeros((2, n)), np.zeros((2, n))
+    links, busy = [np.empty(0, np.int64)] * (2 * n), [np.empty(0)] * (2 * n)
+    for s, load in enumerate(sends):
+        for way, stage, carried in ((0, s, load), (1, s + 1, {(other[a], b): x for (a, b), x in load.items()})):
+            channel[way, stage] = 2 * s + way
+            seconds[way, stage] = max(n_bytes / speed(link) for link, n_bytes in carried.items())
+            sent[way, stage] = 1.0
+            links[way * n + stage] = np.array([number[link] for link in carried])
+            busy[way * n + stage] = np.array(list(carried.values()))
+    capacity = np.array([speed(link) for link in names])
+    return Transfers(channel, seconds, np.zeros((2, n)), sent, tuple(links), tuple(busy), capacity if names else None)
 
 
 def all_reduce(devices: tuple[int, ...], machine: list[int], n_bytes: float) -> float:
@@ -91,25 +91,25 @@ def all_reduce(devices: tuple[int, ...], machine: list[int], n_bytes: float) -> 
     return volume / (NVLINK * (n // 2))
 
 
-def transfer(sources: tuple[int, ...], targets: tuple[int, ...], machine: list[int], n_bytes: float) -> float:
-    """Time for a micro-batch: every overlap of a sender's and a receiver's slice travels at once, each as long as the longest."""
+def transfer(sources: tuple[int, ...], targets: tuple[int, ...], machine: list[int], n_bytes: float) -> dict:
+    """Bytes on every link when a micro-batch passes: overlaps of senders' and receivers' slices travel at once."""
     a, b = len(sources), len(targets)
-    overlaps = []
+    load: dict[tuple, float] = {}
     for i in range(a):
         for j in range(b):
             share = min((i + 1) / a, (j + 1) / b) - max(i / a, j / b)
-            if share > 1e-12:
-                overlaps.append((sources[i], targets[j], share))
-    largest = max(share for *_, share in overlaps)
-    load: dict[tuple, int] = {}
-    for source, target, _ in overlaps:
-        links = [("out", source), ("in", target)]
-        if machine[source] != machine[target]:
-            links += [("leave", machine[source]), ("enter", machine[target])]
-        for link in links:
-            load[link] = load.get(link, 0) + 1
-    slowest = max(n / (ETHERNET if link[0] in ("leave", "enter") else NVLINK) for link, n in load.items())
-    return slowest * largest * n_bytes
+            if share < 1e-12:
+                continue
+            links = [("out", sources[i]), ("in", targets[j])]
+            if machine[sources[i]] != machine[targets[j]]:
+                links += [("leave", machine[sources[i]]), ("enter", machine[targets[j]])]
+            for link in links:
+                load[link] = load.get(link, 0.0) + share * n_bytes
+    return load
+
+
+def speed(link: tuple) -> float:
+    return ETHERNET if link[0] in ("leave", "enter") else NVLINK
 
 
 def step(layers: list[Layer], stages: list[Stage], machine: list[int], batch: int, m: int, policy: str, scaling: float):

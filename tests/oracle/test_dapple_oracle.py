@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import dapple as oracle
+import dapple_brute_force as oracle
 
 from meshwright import api
 
