@@ -72,7 +72,8 @@ class Answer:
     certificate : mapping or None
         A proof in a form that an independent checker reads; JSON-ready values.
     problem : Problem or None
-        The question as the search's own options changed it (other devices, memory, bandwidth); None where they did not.
+        The question as the recipe's own options complete it (the machines of a published instance, say), for the judge; None
+        where it is the question asked.
     """
 
     plan: Plan | None

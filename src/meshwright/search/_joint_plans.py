@@ -6,7 +6,8 @@ import math
 
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
-from meshwright.search._joint_costs import Costs, RowLoads, spread
+from meshwright.search._joint_costs import Costs, spread
+from meshwright.search._joint_digest import RowLoads
 from meshwright.search._joint_space import Config
 from meshwright.solvers import pipeline_split
 from meshwright.table import StageLoad

@@ -15,7 +15,8 @@ from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search import _joint_limits as limits
 from meshwright.search import _joint_plans as plans
-from meshwright.search._joint_costs import Costs, chain_of
+from meshwright.search._joint_costs import Costs
+from meshwright.search._joint_digest import chain_of
 from meshwright.search._joint_space import Config, Mesh, Pool, divisors, meshes, pools, schedules_of
 from meshwright.strategy import RECOMPUTE
 from meshwright.timeline import Timeline

@@ -18,7 +18,7 @@ from meshwright.sim.transfers import Transfers
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES, Timeline
 
-__all__ = ["estimate", "play", "simulate", "step_seconds"]
+__all__ = ["estimate", "play", "played_seconds", "simulate", "step_seconds"]
 
 
 def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Timeline:
@@ -91,6 +91,34 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline
         causes=causes.causes(slots, moments, end, loads, plan.n_microbatches),
         link_busy_ratio=busiest(slots, moments, sends, float(end.rank_end_seconds.max())),
     )
+
+
+def played_seconds(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> float:
+    """Return the seconds of a step with known transfers: what `play` says, without its memory, causes and spans.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    loads : tuple of StageLoad
+        What each stage does.
+    sends : Transfers
+        What stages send each other.
+
+    Returns
+    -------
+    float
+        Seconds from the first task to the end of the step.
+
+    Raises
+    ------
+    InputError
+        When the plan's stages do not go with its schedule.
+    """
+    stage_times = tasks.times(loads, sends.seconds[0, :-1])
+    slots = tasks.order(plan, stage_times)
+    moments = _moments(slots, stage_times, sends, plan.schedule)
+    return float(ending(slots, moments.start, moments.end, loads).rank_end_seconds.max())
 
 
 def estimate(plan: Plan, loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -> float:

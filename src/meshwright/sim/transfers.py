@@ -225,18 +225,25 @@ def transfers(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Tra
         for way, stage, ends in ((0, i, (source, target)), (1, i + 1, (target, source))):
             flow = way * n_stages + stage
             sent[way, stage] = loads[i].output_bytes
-            latency[way, stage], links[flow], busy[flow] = _on_links(cluster, *ends, share * loads[i].output_bytes)
+            latency[way, stage], links[flow], busy_share = _on_links(cluster, *ends, share)
+            busy[flow] = busy_share * loads[i].output_bytes
             slowest = busy[flow] / cluster.links.bytes_per_second[links[flow]]
             seconds[way, stage] = latency[way, stage] + slowest.max(initial=0.0)
     return Transfers(nothing.channel, seconds, latency, sent, tuple(links), tuple(busy), cluster.links.bytes_per_second)
 
 
 def _on_links(
-    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64], n_bytes: NDArray[np.float64]
+    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64], share: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
-    """Return latency, links used and the bytes on each of them when all pairs send at once."""
+    """Return latency, links used and the share on each of them when all pairs send at once; remembered on the cluster."""
+    key = f"sends {source.tobytes().hex()} {target.tobytes().hex()} {share.tobytes().hex()}"
+    found = cluster._cache.get(key)
+    if isinstance(found, tuple):
+        return found
     from meshwright.network import routes
 
-    load, latency_seconds = routes.load(cluster, source, target, n_bytes)
+    load, latency_seconds = routes.load(cluster, source, target, share)
     used = np.flatnonzero(load > 0.0)
-    return cluster.launch_seconds + float(latency_seconds.max(initial=0.0)), used, load[used]
+    made = (cluster.launch_seconds + float(latency_seconds.max(initial=0.0)), used, load[used])
+    cluster._cache[key] = made
+    return made

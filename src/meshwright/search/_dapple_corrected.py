@@ -1,0 +1,364 @@
+"""DAPPLE's problem done right: any stages, each with its own replicas, that fit; ranked by the exact schedule; with a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.costs import _dapple_states
+from meshwright.errors import InputError
+from meshwright.problem import Problem
+from meshwright.readers._profile import ProfiledTraining
+from meshwright.result import Alternative, Answer, Bound, Objective
+from meshwright.search import _dapple_devices
+from meshwright.search import _dapple_exact as exact
+from meshwright.search._dapple_judge import Around, Cut, Judge, Shape
+
+if TYPE_CHECKING:
+    from meshwright._kernels.pipeline_suffix import Rules, Suffixes
+
+__all__ = ["Limits", "answer"]
+
+MOST_WORK = 2e10
+"""Steps of the search kernel beyond which fewer stages are tried; most are cut off, so this is well below a minute."""
+
+MOST_STATES = 320
+"""States beyond which only some cuts are tried."""
+
+MOST_POSITIONS = 512
+"""Positions in an order of devices; on more devices, stages take them in units of a power of two."""
+
+MOST_PROVEN = (8, 26)
+"""Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
+
+N_JUDGED = 8
+"""Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What plans may look like.
+
+    Parameters
+    ----------
+    min_micro_batch : int
+        Fewest samples of a micro-batch, over all replicas of a stage.
+    micro_batch : int
+        Samples of a micro-batch where the user fixes them; 0 for any.
+    recompute : str
+        ``choose``, ``never`` or ``always``.
+    uneven : bool
+        Whether replicas may take different whole numbers of samples.
+    max_stages : int
+        Most stages; 0 for no limit.
+    proof_steps : int
+        Effort for ruling out all other plans of a small problem.
+    """
+
+    min_micro_batch: int
+    micro_batch: int
+    recompute: str
+    uneven: bool
+    max_stages: int
+    proof_steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Space:
+    """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
+
+    layers: tuple[NDArray, ...]
+    n_microbatches: tuple[int, ...]
+    n_replicas: NDArray[np.int64]
+    unit: int
+    orders: tuple[tuple[int, ...], ...]
+    max_stages: int
+
+
+def answer(problem: Problem, limits: Limits) -> Answer:
+    """Return the quickest plan found, in simulated seconds of a step, with a bound.
+
+    Parameters
+    ----------
+    problem : Problem
+        Completed: a `ProfiledTraining`, a cluster, a global batch.
+    limits : Limits
+        What plans may look like.
+
+    Returns
+    -------
+    Answer
+        Without a plan where none fits the memory.
+
+    Notes
+    -----
+    For every number of micro-batches and every order of the devices a dynamic program over (stages left, cut, devices taken)
+    minimises warm-up + steady phase + drain + reductions, where the pivot is whichever stage makes that largest, so it need not be
+    guessed as in the paper [1]_. The best of each number of stages are played by the exact schedule, with both warm-up depths, and
+    improved by moving cuts and devices.
+
+    References
+    ----------
+    .. [1] Fan et al., DAPPLE, PPoPP 2021, section 4: T_w + T_s + T_e with the pivot stage Q.
+    """
+    training = problem.reading.instance
+    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    states = _dapple_states.states_of(problem.reading)
+    notes = _notes(states, training)
+    kept = _kept_states(states)
+    if len(kept) < states.n_states:
+        notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
+    judge = Judge.of(problem, training, states, limits.recompute)
+    space = _space(problem, training, states, kept, limits)
+    upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
+    shapes = [shape for _, _, shape in sorted(_candidates(problem, space, limits, upper_seconds), key=lambda item: item[:2])]
+    ranked = judge.ranked(first + shapes)
+    around = Around(tuple(kept), space.n_microbatches, limits.uneven)
+    shapes = _starts([shape for _, shape in ranked])
+    best = judge.best(first + shapes + [judge.improved(shape, around) for shape in shapes])
+    if best is None:
+        return _infeasible(judge, space, problem, limits, tuple(notes))
+    best = judge.polished(best, around)
+    best, bound = _proof(judge, space, kept, limits, best)
+    if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
+        notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
+    if space.unit > 1:
+        notes.append(f"stages take devices in multiples of {space.unit}")
+    plan = judge.plan(best[1])
+    return Answer(
+        plan=plan,
+        objective=Objective("step_seconds", best[0]),
+        bound=bound,
+        alternatives=_alternatives(judge, ranked, best[1]),
+        notes=tuple(notes),
+        extra={"baselines": {"data_parallel": upper_seconds if math.isfinite(upper_seconds) else None}},
+    )
+
+
+def _starts(ranked: list[Shape]) -> list[Shape]:
+    """Return the first plans, and the first of each number of micro-batches and each number of stages, so that starts differ."""
+    first: dict[tuple[str, int], Shape] = {}
+    for shape in ranked:
+        first.setdefault(("micro-batches", shape.n_microbatches), shape)
+        first.setdefault(("stages", len(shape.cuts)), shape)
+    return list(dict.fromkeys([*ranked[:3], *list(first.values())[:N_JUDGED]]))
+
+
+def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[str]:
+    """Return what the user should know about the cuts."""
+    from meshwright.readers._profile import LinearisedProfile
+
+    notes = []
+    if isinstance(training.profile, LinearisedProfile):
+        notes.append("the file has one time per state; a third of it is taken as forward")
+    if states.is_prefix:
+        notes.append("cuts follow one topological order: too many antichains")
+    return notes
+
+
+def _kept_states(states: _dapple_states.States) -> list[int]:
+    """Return the states that stages may end with: all, or the one with the least traffic in each of equal intervals of time."""
+    if states.n_states <= MOST_STATES:
+        return list(range(states.n_states))
+    share = states.compute_seconds / max(float(states.compute_seconds[-1]), 1e-300)
+    interval = np.minimum((share * MOST_STATES).astype(np.int64), MOST_STATES - 1)
+    kept: dict[int, int] = {}
+    for state in range(states.n_states - 1):
+        rival = kept.setdefault(int(interval[state]), state)
+        if states.needed_bytes[state] < states.needed_bytes[rival]:
+            kept[int(interval[state])] = state
+    return [*sorted(kept.values()), states.n_states - 1]
+
+
+def _space(
+    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: Limits
+) -> _Space:
+    """Return the problem as arrays."""
+    assert problem.cluster is not None
+    batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
+    sizes = [size for size in range(1, batch + 1) if batch % size == 0 and size >= limits.min_micro_batch]
+    if limits.micro_batch:
+        sizes = [size for size in sizes if size == limits.micro_batch]
+    if not sizes:
+        raise InputError(
+            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} samples "
+            "or more; choose sizes that divide"
+        )
+    widest = min(n_devices, sizes[-1])
+    widths = [width for width in range(1, widest + 1) if limits.uneven or any(size % width == 0 for size in sizes)]
+    if limits.uneven and widest > 64:
+        widths = [width for width in widths if width <= 16 or width % 8 == 0 or batch % width == 0]
+        widths = [width for width in widths if width <= 64 or width & (width - 1) == 0 or width == widest or batch % width == 0]
+    per_sample = 1.0 / training.profile_batch
+
+    def nodes(values: NDArray[np.float64], ratio: float = 1.0) -> NDArray[np.float64]:
+        return np.concatenate(([0.0], values[kept] * ratio))
+
+    layers = (
+        nodes(states.forward_seconds, per_sample),
+        nodes(states.backward_seconds, per_sample),
+        nodes(states.activation_bytes, per_sample * training.activation_ratio),
+        nodes(states.parameter_bytes),
+        nodes(states.needed_bytes, per_sample),
+        *_following(states, kept),
+    )
+    orders = _dapple_devices.orders(problem.cluster)
+    unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
+    n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
+    work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
+    max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))
+    return _Space(layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
+
+
+def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the nodes a stage may end at, by the node it begins at; node 0 is before the first state."""
+    new = {state: i + 1 for i, state in enumerate(kept)}
+    following: list[list[int]] = [list(range(1, len(kept) + 1))] + [[] for _ in kept]
+    for state in kept:
+        for before in states.before[states.before_first[state] : states.before_first[state + 1]]:
+            if int(before) in new and state != kept[-1]:
+                following[new[int(before)]].append(new[state])
+    for i in range(1, len(kept)):
+        following[i].append(len(kept))
+    rows = [np.array(sorted(row), dtype=np.int64) for row in following]
+    return np.cumsum([0, *(len(row) for row in rows)]), np.concatenate(rows)
+
+
+def _samples(space: _Space, n_samples: int, limits: Limits) -> NDArray[np.int64]:
+    """Return the samples of the fullest replica for each number of replicas; 0 where it is not allowed."""
+    widths = space.n_replicas
+    if limits.uneven:
+        return np.where(widths <= n_samples, -(-n_samples // widths), 0)
+    return np.where(n_samples % widths == 0, n_samples // widths, 0)
+
+
+def _data_parallel(judge: Judge, space: _Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
+    """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
+    shapes = []
+    for n_microbatches in space.n_microbatches:
+        allowed = _samples(space, batch // n_microbatches, limits)
+        for order in space.orders:
+            for i in np.flatnonzero(allowed)[-2:]:
+                cut = Cut(judge.n_states - 1, order[: int(space.n_replicas[i])])
+                shapes.append(Shape(n_microbatches, (cut,), "1f1b"))
+    best = judge.best(shapes)
+    return (math.inf, []) if best is None else (best[0], [best[1]])
+
+
+def _candidates(
+    problem: Problem, space: _Space, limits: Limits, upper_seconds: float
+) -> Iterator[tuple[float, tuple[int, ...], Shape]]:
+    """Yield the best plan of every order, number of micro-batches and stages, with its closed-form seconds and a key for ties."""
+    from meshwright._kernels import pipeline_suffix as kernel
+
+    training = problem.reading.instance
+    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    kept = _kept_states(_dapple_states.states_of(problem.reading))
+    layers = kernel.Layers(*space.layers)
+    whole = space.n_replicas % space.unit == 0
+    n_units = space.n_replicas[whole] // space.unit
+    for which, order in enumerate(space.orders):
+        tables = _dapple_devices.tables(problem.cluster, order, n_units, space.unit, published_links=training.published_links)
+        for n_microbatches in space.n_microbatches:
+            n_samples = problem.batch.global_batch // n_microbatches
+            allowed = _samples(space, n_samples, limits)[whole]
+            rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds)
+            places = kernel.Places(
+                n_units, allowed, tables.reduce_class, tables.reduce_lines,
+                tables.send_class, tables.send_lines, tables.memory_bytes,
+            )  # fmt: skip
+            found = kernel.by_stages(layers, places, rules, space.max_stages)
+            for r in range(1, space.max_stages + 1):
+                if np.isfinite(found.end_seconds[r, 0, 0]):
+                    cuts = _cuts(found, r, order, (n_units, space.unit), kept)
+                    yield float(found.end_seconds[r, 0, 0]), (r, n_microbatches, which), Shape(n_microbatches, cuts, "1f1b")
+
+
+def _cuts(
+    found: Suffixes, r: int, order: tuple[int, ...], widths: tuple[NDArray[np.int64], int], kept: list[int]
+) -> tuple[Cut, ...]:
+    """Follow the choices from the front."""
+    n_units, unit = widths
+    cuts, node, position = [], 0, 0
+    while r:
+        width = int(n_units[found.column[r, node, position]])
+        node, r, start, position = int(found.next_node[r, node, position]), r - 1, position, position + width
+        cuts.append(Cut(kept[node - 1], order[start * unit : position * unit]))
+    return tuple(cuts)
+
+
+def _proof(
+    judge: Judge, space: _Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
+) -> tuple[tuple[float, Shape], Bound | None]:
+    """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
+    from meshwright._kernels import pipeline_suffix as kernel
+
+    problem, training = judge.problem, judge.training
+    assert problem.cluster is not None
+    if len(kept) < judge.n_states or limits.max_stages:
+        return best, None
+    lines = _dapple_devices.free_reductions(problem.cluster, space.n_replicas, published_links=training.published_links)
+    n_units, n_positions = space.n_replicas // space.unit, problem.cluster.n_devices // space.unit
+    layers, lowest, numbers = kernel.Layers(*space.layers), best[0], []
+    for n_microbatches in space.n_microbatches:
+        n_samples = problem.batch.global_batch // n_microbatches
+        rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, best[0])
+        allowed = _samples(space, n_samples, limits)
+        table = kernel.lower_bound(layers, n_units, allowed, lines, rules, n_positions)
+        lowest = min(lowest, float(table[1, 0, n_positions]))
+        recomputed = layers.forward_seconds if limits.recompute == "always" else 0.0
+        compute = layers.forward_seconds + layers.backward_seconds + recomputed
+        numbers.append(exact.Numbers(n_microbatches, space.n_replicas, allowed, layers.forward_seconds, compute, table))
+    # devices of a machine are exchangeable only where the machines are all there is to the cluster
+    if training.published_links and problem.cluster.n_devices <= MOST_PROVEN[0] and len(kept) <= MOST_PROVEN[1]:
+        first, following = layers.following_first, layers.following
+        rows = [following[first[k] : first[k + 1]].tolist() for k in range(len(first) - 1)]
+        found = exact.proven(judge, numbers, rows, kept, best, limits.proof_steps)
+        if found is not None:
+            return found, Bound(found[0], "exact")
+    return best, Bound(lowest, "relaxation")
+
+
+def _rules(training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float) -> Rules:
+    """Return the numbers of one run of a kernel."""
+    from meshwright._kernels import pipeline_suffix as kernel
+
+    recompute = ("never", "choose", "always").index(limits.recompute)
+    ratio = float(training.optimizer_scaling_ratio)
+    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds))
+
+
+def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
+    """Say by how much the nearest plan misses."""
+    assert problem.cluster is not None
+    nearest = math.inf
+    for n_microbatches in space.n_microbatches:
+        allowed = _samples(space, problem.batch.global_batch // n_microbatches, limits)
+        widths = space.n_replicas[allowed > 0]
+        for order in space.orders:
+            for width in {int(widths[0]), int(widths[-1])}:
+                for n_stages in range(1, min(judge.n_states, problem.cluster.n_devices // width) + 1):
+                    shape = judge.even_shape(n_microbatches, order, width, n_stages)
+                    nearest = min(nearest, judge.missing_bytes(shape))
+    why = "more devices, devices with more memory, a smaller min_micro_batch, or a lower optimizer_memory_scaling"
+    if limits.recompute == "never":
+        why += ", or recompute=choose"
+    return Answer(plan=None, missing_bytes=nearest, nearest="", notes=(*notes, f"what would help: {why}"))
+
+
+def _alternatives(judge: Judge, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
+    """Return the best plan of each other number of stages, best first."""
+    by_stages: dict[int, Shape] = {}
+    for _, shape in ranked:
+        if len(shape.cuts) != len(best.cuts):
+            by_stages.setdefault(len(shape.cuts), shape)
+    judged = sorted(((judge.seconds(shape), n) for n, shape in list(by_stages.items())[:5]))
+    return tuple(
+        Alternative(judge.plan(by_stages[n]), Objective("step_seconds", seconds), f"the best found with {n} stages")
+        for seconds, n in judged
+    )
