@@ -1,0 +1,501 @@
+"""Loops of the convex partitioner: closures, cuts along an order, ideals of a window, dynamic program over a pool of ideals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["Arrays", "Pool", "closures", "cut_lists", "cut_order", "enumerate_window", "interval_loads", "solve_pool"]
+
+
+class Arrays(NamedTuple):
+    """A partition problem as arrays; units are numbered topologically.
+
+    Parameters
+    ----------
+    compute, host, memory : ndarray, shape (n,), float64
+        Time on an accelerator, time on a host device, bytes.
+    supported : ndarray, shape (n,), uint8
+        Whether an accelerator can run the unit.
+    pred_first, pred, succ_first, succ : ndarray, int64
+        Direct predecessors and successors, compressed rows.
+    net_first, net_pins, net_cost : ndarray
+        Pins of each net (units that produce or read one tensor), and what a device pays for it when some pin lies elsewhere.
+    unit_first, unit_nets : ndarray, int64
+        Nets of each unit.
+    """
+
+    compute: NDArray[np.float64]
+    host: NDArray[np.float64]
+    memory: NDArray[np.float64]
+    supported: NDArray[np.uint8]
+    pred_first: NDArray[np.int64]
+    pred: NDArray[np.int64]
+    succ_first: NDArray[np.int64]
+    succ: NDArray[np.int64]
+    net_first: NDArray[np.int64]
+    net_pins: NDArray[np.int64]
+    net_cost: NDArray[np.float64]
+    unit_first: NDArray[np.int64]
+    unit_nets: NDArray[np.int64]
+
+
+class Pool(NamedTuple):
+    """Ideals (down-sets) sorted by compute, with the nets each one cuts.
+
+    Parameters
+    ----------
+    bits : ndarray, shape (n_ideals, n_words), uint64
+        Members among the units of words ``offset .. offset + n_words - 1``; every unit before is in, every unit after is out.
+    offset : ndarray, shape (n_ideals,), int64
+        First word.
+    compute, host, memory, n_unsupported, cut_cost : ndarray, shape (n_ideals,), float64
+        Sums over the members; cost of the nets cut.
+    cut_first, cut_net, cut_inside : ndarray, int64
+        Nets cut by each ideal in ascending order and how many of their pins lie inside.
+    """
+
+    bits: NDArray[np.uint64]
+    offset: NDArray[np.int64]
+    compute: NDArray[np.float64]
+    host: NDArray[np.float64]
+    memory: NDArray[np.float64]
+    n_unsupported: NDArray[np.float64]
+    cut_cost: NDArray[np.float64]
+    cut_first: NDArray[np.int64]
+    cut_net: NDArray[np.int64]
+    cut_inside: NDArray[np.int64]
+
+
+@njit(cache=True)
+def closures(first, neighbour, weight, descending):
+    """Return for each unit the weight of everything reachable through `neighbour`, the unit included.
+
+    Units must be numbered so that neighbours come before (``descending=False``) or after (``True``).
+    """
+    n = len(weight)
+    n_words = (n + 63) // 64
+    reach = np.zeros((n, n_words), np.uint64)
+    total = np.zeros(n)
+    for step in range(n):
+        v = n - 1 - step if descending else step
+        for k in range(first[v], first[v + 1]):
+            for word in range(n_words):
+                reach[v, word] |= reach[neighbour[k], word]
+        reach[v, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+        for word in range(n_words):
+            bits = reach[v, word]
+            if bits:
+                for shift in range(min(64, n - word * 64)):
+                    if (bits >> np.uint64(shift)) & np.uint64(1):
+                        total[v] += weight[word * 64 + shift]
+    return total
+
+
+@njit(cache=True)
+def interval_loads(a, order, start, limit_value, memory_limit, inside, loads):
+    """Fill ``loads[i]`` with the accelerator load of ``order[start:i]`` for i > start; return the first i beyond `limit_value` compute or memory.
+
+    `inside` (one count per net) must be zero and is zero again on return.
+    """
+    n = len(order)
+    compute = 0.0
+    memory = 0.0
+    communication = 0.0
+    end = n + 1
+    last = n
+    for i in range(start, n):
+        v = order[i]
+        compute += a.compute[v]
+        memory += a.memory[v]
+        if compute > limit_value or memory > memory_limit or a.supported[v] == 0:
+            end = i + 1
+            last = i
+            break
+        for k in range(a.unit_first[v], a.unit_first[v + 1]):
+            net = a.unit_nets[k]
+            inside[net] += 1
+            if inside[net] == 1:
+                communication += a.net_cost[net]
+            if inside[net] == a.net_first[net + 1] - a.net_first[net]:
+                communication -= a.net_cost[net]
+        loads[i + 1] = compute + communication
+    for i in range(start, last):
+        v = order[i]
+        for k in range(a.unit_first[v], a.unit_first[v + 1]):
+            inside[a.unit_nets[k]] = 0
+    return end
+
+
+@njit(cache=True)
+def cut_order(a, order, n_stages, limit_value, memory_limit, compute_scale, communication_scale):
+    """Return the best cuts of one topological order into at most n_stages intervals: the largest load, and the cut positions.
+
+    The load of stage s is ``compute_scale[s] * compute + communication_scale[s] * communication``.
+    """
+    n = len(order)
+    best = np.full((n_stages + 1, n + 1), np.inf)
+    origin = np.zeros((n_stages + 1, n + 1), np.int64)
+    best[0, 0] = 0.0
+    inside = np.zeros(len(a.net_cost), np.int64)
+    loads = np.zeros(n + 1)
+    fastest = compute_scale.min()
+    equal = True
+    for s in range(1, n_stages):
+        if compute_scale[s] != compute_scale[0] or communication_scale[s] != communication_scale[0]:
+            equal = False
+    prefix = np.zeros(n + 1)
+    for i in range(n):
+        prefix[i + 1] = prefix[i] + a.compute[order[i]]
+    for start in range(n):
+        reached = best[0, start] < limit_value
+        for s in range(1, n_stages + 1):  # a stage may stay empty
+            if best[s - 1, start] <= best[s, start]:
+                best[s, start] = best[s - 1, start]
+                origin[s, start] = start
+            reached = reached or best[s, start] < limit_value
+        if not reached:
+            continue
+        end = interval_loads(a, order, start, limit_value / fastest, memory_limit, inside, loads)
+        for s in range(n_stages):
+            before = best[s, start]
+            if before >= limit_value or (equal and s > 0 and origin[s, start] == start):
+                continue
+            for i in range(start + 1, end):
+                compute = prefix[i] - prefix[start]
+                load = compute_scale[s] * compute + communication_scale[s] * (loads[i] - compute)
+                after = max(before, load)
+                if after < best[s + 1, i]:
+                    best[s + 1, i] = after
+                    origin[s + 1, i] = start
+    last = 0
+    for s in range(n_stages + 1):
+        if best[s, n] < best[last, n]:
+            last = s
+    cuts = np.full(n_stages + 1, n, np.int64)
+    position = n
+    for s in range(last, 0, -1):
+        cuts[s] = position
+        position = origin[s, position]
+    cuts[0] = 0
+    return best[last, n], cuts
+
+
+@njit(cache=True)
+def _inside(bits, offset, n_words, v):
+    """Whether unit v is in the ideal."""
+    word = (v >> 6) - offset
+    if word < 0:
+        return True
+    if word >= n_words:
+        return False
+    return (bits[word] >> np.uint64(v & 63)) & np.uint64(1) == np.uint64(1)
+
+
+@njit(cache=True)
+def _hash(bits, n_words):
+    value = np.uint64(1469598103934665603)
+    for word in range(n_words):
+        value ^= bits[word]
+        value *= np.uint64(0x9E3779B97F4A7C15)
+        value ^= value >> np.uint64(29)
+    return value
+
+
+@njit(cache=True)
+def enumerate_window(a, active, start_bits, offset, low, high, capacity):
+    """Return all ideals whose compute lies in [low, high]: bits, compute, and whether the capacity was enough.
+
+    Walks over ideals by adding or removing one unit at a time within ``[low, high]`` widened by the largest active unit around
+    the middle: from any ideal to any other there is a path of additions (below the middle) and removals (above it) that stays
+    there, so the walk reaches all of them.
+    """
+    n_words = len(start_bits)
+    bits = np.zeros((capacity, n_words), np.uint64)
+    compute = np.zeros(capacity)
+    n_slots = 1
+    while n_slots < 2 * capacity:
+        n_slots *= 2
+    table = np.full(n_slots, -1, np.int32)
+    mask = np.uint64(n_slots - 1)
+    bits[0] = start_bits
+    total = 0.0
+    for v in range(len(a.compute)):
+        if _inside(start_bits, offset, n_words, v):
+            total += a.compute[v]
+    compute[0] = total
+    table[np.int64(_hash(start_bits, n_words) & mask)] = 0
+    n = 1
+    i = 0
+    largest = 0.0
+    for k in range(len(active)):
+        largest = max(largest, a.compute[active[k]])
+    middle = 0.5 * (low + high)
+    slack = 1e-9 * (abs(high) + largest)
+    wide_low = min(low, middle - largest) - slack
+    wide_high = max(high, middle + largest) + slack
+    candidate = np.zeros(n_words, np.uint64)
+    complete = True
+    while i < n and complete:
+        for k in range(len(active)):
+            v = active[k]
+            present = _inside(bits[i], offset, n_words, v)
+            value = compute[i] - a.compute[v] if present else compute[i] + a.compute[v]
+            if value < wide_low or value > wide_high:
+                continue
+            allowed = True
+            if present:
+                for e in range(a.succ_first[v], a.succ_first[v + 1]):
+                    if _inside(bits[i], offset, n_words, a.succ[e]):
+                        allowed = False
+                        break
+            else:
+                for e in range(a.pred_first[v], a.pred_first[v + 1]):
+                    if not _inside(bits[i], offset, n_words, a.pred[e]):
+                        allowed = False
+                        break
+            if not allowed:
+                continue
+            for word in range(n_words):
+                candidate[word] = bits[i, word]
+            candidate[(v >> 6) - offset] ^= np.uint64(1) << np.uint64(v & 63)
+            slot = _hash(candidate, n_words) & mask
+            known = False
+            while table[np.int64(slot)] >= 0:
+                other = table[np.int64(slot)]
+                same = True
+                for word in range(n_words):
+                    if bits[other, word] != candidate[word]:
+                        same = False
+                        break
+                if same:
+                    known = True
+                    break
+                slot = (slot + np.uint64(1)) & mask
+            if known:
+                continue
+            if n == capacity:
+                complete = False
+                break
+            for word in range(n_words):
+                bits[n, word] = candidate[word]
+            compute[n] = value
+            table[np.int64(slot)] = n
+            n += 1
+        i += 1
+    return bits[:n], compute[:n], complete
+
+
+@njit(cache=True)
+def cut_lists(a, bits, offset, nets, n_always_in):
+    """Return compute, host time, memory, unsupported units, cut cost and size of each ideal, and the nets it cuts.
+
+    Parameters
+    ----------
+    a : Arrays
+        The problem.
+    bits, offset : ndarray
+        Ideals of one window, and its first word.
+    nets : ndarray, shape (n_candidates,), int64
+        Nets that some ideal of the window may cut, ascending.
+    n_always_in : int
+        Units before the first word: members of every ideal.
+    """
+    n, n_words = bits.shape
+    sums = np.zeros((n, 6))
+    base = np.zeros(4)
+    for v in range(n_always_in):
+        base[0] += a.compute[v]
+        base[1] += a.host[v]
+        base[2] += a.memory[v]
+        base[3] += 1.0 - a.supported[v]
+    first = np.zeros(n + 1, np.int64)
+    size = 1024
+    net_of = np.zeros(size, np.int64)
+    inside_of = np.zeros(size, np.int64)
+    m = 0
+    last = min(len(a.compute), (offset + n_words) * 64)
+    for i in range(n):
+        for c in range(4):
+            sums[i, c] = base[c]
+        sums[i, 5] = n_always_in
+        for v in range(n_always_in, last):
+            if _inside(bits[i], offset, n_words, v):
+                sums[i, 0] += a.compute[v]
+                sums[i, 1] += a.host[v]
+                sums[i, 2] += a.memory[v]
+                sums[i, 3] += 1.0 - a.supported[v]
+                sums[i, 5] += 1.0
+        for k in range(len(nets)):
+            net = nets[k]
+            inside = 0
+            for e in range(a.net_first[net], a.net_first[net + 1]):
+                if _inside(bits[i], offset, n_words, a.net_pins[e]):
+                    inside += 1
+            if inside == 0 or inside == a.net_first[net + 1] - a.net_first[net]:
+                continue
+            if m == size:
+                grown = np.zeros(2 * size, np.int64)
+                grown[:size] = net_of
+                net_of = grown
+                grown = np.zeros(2 * size, np.int64)
+                grown[:size] = inside_of
+                inside_of = grown
+                size *= 2
+            net_of[m] = net
+            inside_of[m] = inside
+            sums[i, 4] += a.net_cost[net]
+            m += 1
+        first[i + 1] = m
+    return sums, first, net_of[:m], inside_of[:m]
+
+
+@njit(cache=True)
+def _subset(pool, j, i):
+    """Whether ideal j is a subset of ideal i."""
+    n_words = pool.bits.shape[1]
+    offset_j = pool.offset[j]
+    offset_i = pool.offset[i]
+    for word in range(offset_i, min(offset_j, offset_i + n_words)):
+        if pool.bits[i, word - offset_i] != ~np.uint64(0):
+            return False
+    if offset_j > offset_i + n_words:
+        return False
+    for word in range(max(offset_j, offset_i), offset_j + n_words):
+        mine = pool.bits[j, word - offset_j]
+        theirs = pool.bits[i, word - offset_i] if word < offset_i + n_words else np.uint64(0)
+        if mine & ~theirs:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _communication(a, pool, j, i):
+    """Cost of the nets with a pin in ideal i but not in j, and a pin elsewhere: both cuts less what is counted twice or not here."""
+    x = pool.cut_first[j]
+    y = pool.cut_first[i]
+    end_x = pool.cut_first[j + 1]
+    end_y = pool.cut_first[i + 1]
+    cost = pool.cut_cost[j] + pool.cut_cost[i]
+    while x < end_x and y < end_y:
+        p = pool.cut_net[x]
+        q = pool.cut_net[y]
+        if p < q:
+            x += 1
+        elif q < p:
+            y += 1
+        else:
+            cost -= a.net_cost[p] if pool.cut_inside[x] < pool.cut_inside[y] else 2.0 * a.net_cost[p]
+            x += 1
+            y += 1
+    return cost
+
+
+@njit(cache=True)
+def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
+    """Dynamic program over pairs of ideals: the least largest load (or sum of squared loads) of every ideal and device count.
+
+    Parameters
+    ----------
+    a : Arrays
+        The problem.
+    pool : Pool
+        Ideals sorted by (compute, number of members); the first is empty, the last is everything.
+    windows : ndarray, shape (n_ideals, 2), int64
+        Smallest and largest number of accelerator stages after which each ideal may stand.
+    scales : ndarray, shape (2, n_stages), float64
+        Factors on compute and on communication of each accelerator stage.
+    n_hosts : int
+        Host devices.
+    limits : ndarray, shape (3,), float64
+        Largest load allowed, memory of an accelerator, and the most pairs to look at.
+    squares : bool
+        Minimise the sum of squared loads over non-empty stages instead of the largest load.
+
+    Returns
+    -------
+    value : ndarray, shape (n_ideals, n_stages + 1, n_hosts + 1)
+        The least value, inf where nothing reaches the ideal.
+    origin : ndarray, same shape, int32
+        The ideal before the last device; doubled, plus 1 where that device is a host.
+    n_pairs : float
+        Pairs looked at; more than ``limits[2]``: stopped early.
+    """
+    n = len(pool.compute)
+    n_stages = scales.shape[1]
+    value = np.full((n, n_stages + 1, n_hosts + 1), np.inf)
+    origin = np.full((n, n_stages + 1, n_hosts + 1), -1, np.int32)
+    value[0, 0, 0] = 0.0
+    if not squares:
+        value[0] = 0.0
+        origin[0] = 0
+    limit, memory_limit = limits[0], limits[1]
+    fastest = scales[0].min() if n_stages else 0.0
+    slowest = scales[1].min() if n_stages else 0.0
+    alive = np.zeros(n, np.int64)
+    n_alive = 1
+    begin = 0
+    n_pairs = 0.0
+    for i in range(1, n):
+        low, high = windows[i, 0], windows[i, 1]
+        if n_hosts == 0:
+            while begin < n_alive and fastest * (pool.compute[i] - pool.compute[alive[begin]]) > limit:
+                begin += 1
+        reached = False
+        for k in range(begin, n_alive):
+            j = alive[k]
+            n_pairs += 1.0
+            if windows[j, 0] >= high + n_hosts or windows[j, 1] + 1 + n_hosts < low:
+                continue
+            compute = pool.compute[i] - pool.compute[j]
+            host = pool.host[i] - pool.host[j]
+            gap = abs(pool.cut_cost[i] - pool.cut_cost[j])
+            on_accelerator = (
+                fastest * compute + slowest * gap <= limit
+                and pool.memory[i] - pool.memory[j] <= memory_limit
+                and pool.n_unsupported[i] <= pool.n_unsupported[j]
+            )
+            on_host = n_hosts > 0 and host <= limit
+            if not (on_accelerator or on_host) or not _subset(pool, j, i):
+                continue
+            if on_accelerator:
+                communication = _communication(a, pool, j, i)
+                if fastest * compute + slowest * communication <= limit:
+                    for s in range(max(low, windows[j, 0] + 1), min(high, windows[j, 1] + 1) + 1):
+                        load = scales[0, s - 1] * compute + scales[1, s - 1] * communication
+                        if load > limit:
+                            continue
+                        for h in range(n_hosts + 1):
+                            before = value[j, s - 1, h]
+                            after = before + load * load if squares else max(before, load)
+                            if after < value[i, s, h]:
+                                value[i, s, h] = after
+                                origin[i, s, h] = 2 * j
+                                reached = True
+            if on_host:
+                for s in range(n_stages + 1):
+                    for h in range(1, n_hosts + 1):
+                        before = value[j, s, h - 1]
+                        after = before + host * host if squares else max(before, host)
+                        if after < value[i, s, h]:
+                            value[i, s, h] = after
+                            origin[i, s, h] = 2 * j + 1
+                            reached = True
+        if not squares:  # a device may stay empty
+            for s in range(low, high + 1):
+                for h in range(n_hosts + 1):
+                    if s > low and value[i, s - 1, h] < value[i, s, h]:
+                        value[i, s, h] = value[i, s - 1, h]
+                        origin[i, s, h] = 2 * i
+                    if h > 0 and value[i, s, h - 1] < value[i, s, h]:
+                        value[i, s, h] = value[i, s, h - 1]
+                        origin[i, s, h] = 2 * i + 1
+        if reached:
+            alive[n_alive] = i
+            n_alive += 1
+        if n_pairs > limits[2]:
+            break
+    return value, origin, n_pairs
