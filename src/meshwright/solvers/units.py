@@ -68,18 +68,18 @@ class Units:
         return float(self.arrays.compute.sum())
 
 
-def contract(operators: Operators, *, join_free: bool = True) -> Units:
+def contract(operators: Operators, *, weigh_memory: bool = False) -> Units:
     """Join what stays together anyway and number the result.
 
-    Joined are operators of one colocation class, classes that form a cycle, and (with `join_free`) an operator that costs
-    nothing, neither time nor memory, with the only other operator it touches: moving it there never makes a partition worse.
+    Joined are operators of one colocation class, classes that form a cycle, and an operator that costs nothing with the only
+    other operator it touches, where that one is a pin of all its nets: moving it there never makes a partition worse.
 
     Parameters
     ----------
     operators : Operators
         What to place.
-    join_free : bool
-        Whether to apply the last of these.
+    weigh_memory : bool
+        Whether memory is a cost: under a binding memory limit, moving it may be worse.
 
     Returns
     -------
@@ -87,8 +87,7 @@ def contract(operators: Operators, *, join_free: bool = True) -> Units:
         In a topological numbering by the amount of compute that must come before and need not.
     """
     label = _strong(np.asarray(operators.colocated, dtype=np.int64), operators.edges)
-    if join_free:
-        label = _join_free(operators, label)
+    label = _join_free(operators, label, weigh_memory)
     n = int(label.max()) + 1
     edges = sorted({(int(label[u]), int(label[v])) for u, v in operators.edges if label[u] != label[v]})
     sums = [np.bincount(label, weights=column, minlength=n) for column in (operators.compute, operators.host, operators.memory)]
@@ -132,26 +131,32 @@ def _strong(label: NDArray[np.int64], edges: Iterable[tuple[int, int]]) -> NDArr
     return _dense(component[label].astype(np.int64))
 
 
-def _join_free(operators: Operators, label: NDArray[np.int64]) -> NDArray[np.int64]:
+def _join_free(operators: Operators, label: NDArray[np.int64], weigh_memory: bool) -> NDArray[np.int64]:
     """Join units that cost nothing with their only neighbour, until none is left."""
     while True:
         n = int(label.max()) + 1
-        cost = np.bincount(label, weights=operators.compute + operators.host + operators.memory, minlength=n)
+        weight = operators.compute + operators.host + (operators.memory if weigh_memory else 0.0)
+        cost = np.bincount(label, weights=weight, minlength=n)
         bound = np.bincount(label, weights=~operators.supported, minlength=n)
         touches: list[set[int]] = [set() for _ in range(n)]
-        groups = [(u, v) for u, v in operators.edges]
-        groups += [pins for _, pins in operators.nets]  # type: ignore[misc]
-        for group in groups:
-            units = {int(label[pin]) for pin in group}
-            if len(units) > 1:
-                for unit in units:
-                    touches[unit] |= units
+        for u, v in ((int(label[u]), int(label[v])) for u, v in operators.edges):
+            if u != v:
+                touches[u].add(v)
+                touches[v].add(u)
+        shared: list[set[int] | None] = [None] * n  # units that are in every net of this one
+        for _, pins in operators.nets:
+            units = {int(label[pin]) for pin in pins}
+            for unit in units if len(units) > 1 else ():
+                known = shared[unit]
+                shared[unit] = set(units) if known is None else known & units
         target = np.arange(n)
         moved = False
         for unit in range(n):
-            others = touches[unit] - {unit}
-            if cost[unit] == 0 and bound[unit] == 0 and len(others) == 1:
-                (other,) = others
+            if cost[unit] == 0 and bound[unit] == 0 and len(touches[unit]) == 1:
+                (other,) = touches[unit]
+                known = shared[unit]
+                if known is not None and other not in known:
+                    continue
                 if target[other] == other:  # chains of free units are joined one link a round
                     target[unit] = other
                     moved = True
