@@ -16,6 +16,7 @@ from meshwright.solvers.units import Operators
 __all__ = ["Question", "question"]
 
 _DEFAULT_BYTES_PER_SECOND = 11e9  # PCIe between the devices of one server, as in Parmesan (TCAD 2024), section VIII
+_PLACEMENT_UNIT_SECONDS = 1e-3  # placement graphs name no unit; the tables of the paper they come with are in milliseconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,9 +28,11 @@ class Question:
     operators : Operators
         One for each layer of the problem's graph, in its order; times in the unit below.
     unit_seconds : float
-        Seconds of one unit of time; 0 where the file does not say.
+        Seconds of one unit of time.
     objective : str
         Name of the objective in that unit.
+    forward : ndarray, shape (n_ops,), float64
+        The part of each operator's compute that belongs to the forward pass.
     output_bytes : ndarray, shape (n_ops,), float64
         Size of each operator's output.
     weight_bytes : ndarray, shape (n_ops,), float64
@@ -43,6 +46,7 @@ class Question:
     operators: Operators
     unit_seconds: float
     objective: str
+    forward: np.ndarray
     output_bytes: np.ndarray
     weight_bytes: np.ndarray
     n_stages: int = 0
@@ -124,8 +128,9 @@ def _placement(instance: PlacementGraph) -> Question:
         nets=tuple((cost[u], (u, *sorted(consumers[u]))) for u in range(n) if consumers[u]),
     )
     return Question(
-        operators, 0.0, "largest_load", output_bytes, np.zeros(n), instance.n_accelerators, instance.memory_bytes
-    )
+        operators, _PLACEMENT_UNIT_SECONDS, "largest_load", np.where([node.backward for node in nodes], 0.0, operators.compute),
+        output_bytes, np.zeros(n), instance.n_accelerators, instance.memory_bytes,
+    )  # fmt: skip
 
 
 def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
@@ -151,11 +156,12 @@ def _profile(problem: Problem, bandwidth: float) -> Question:
     bytes_per_second, notes = _link(problem, bandwidth)
     output_bytes = np.array([node.output_bytes for node in nodes])
     compute = np.array([node.forward_milli_seconds + node.backward_milli_seconds for node in nodes])
+    forward = np.array([node.forward_milli_seconds for node in nodes])
     weights = np.array([node.parameter_bytes for node in nodes])
     # the activation goes forward and its gradient comes back
     transfer = 2.0 * output_bytes / bytes_per_second * 1e3
     operators = _forward_graph(problem, compute, weights + output_bytes, transfer)
-    return Question(operators, 1e-3, "largest_load_milliseconds", output_bytes, weights, notes=notes)
+    return Question(operators, 1e-3, "largest_load_milliseconds", forward, output_bytes, weights, notes=notes)
 
 
 def _modelled(problem: Problem, bandwidth: float) -> Question:
@@ -179,8 +185,8 @@ def _modelled(problem: Problem, bandwidth: float) -> Question:
     operators = _forward_graph(problem, compute, memory, 2.0 * output_bytes / bytes_per_second)
     weights = np.array([load.gradient_bytes for load in loads])
     return Question(
-        operators, 1.0, "largest_load_seconds", output_bytes, weights, memory_bytes=problem.cluster.device(0).memory_bytes,
-        notes=notes,
+        operators, 1.0, "largest_load_seconds", np.array([load.forward_total_seconds for load in loads]), output_bytes, weights,
+        memory_bytes=problem.cluster.device(0).memory_bytes, notes=notes,
     )  # fmt: skip
 
 

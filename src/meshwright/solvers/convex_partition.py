@@ -208,7 +208,14 @@ def _improve(task: Task, start: _Chain | None) -> tuple[_Chain | None, float, bo
             return best, value, True, n_listed
         pool = build_pool(task, limit)
         n_listed = len(pool.arrays.compute)
-        found, finished = _solve(task, pool.arrays, pool.windows, limit * (1 - _TOLERANCE), squares=False)
+        if not pool.complete and attempt > 0:
+            high = min(high, limit)
+            limit = 0.5 * (bound + min(high, value))
+            if min(high, value) - bound <= 1e-4 * value:
+                break
+            continue
+        effort = task if pool.complete else replace(task, n_pairs=task.n_pairs // 10)
+        found, finished = _solve(effort, pool.arrays, pool.windows, limit * (1 - _TOLERANCE), squares=False)
         new = _value(task, found)
         if new < value:
             best, value = found, new
