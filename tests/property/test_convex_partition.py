@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from oracle import convex_partition as oracle
-
 from meshwright.solvers import operator_stages
 from meshwright.solvers.convex_partition import loads_of, partition
 from meshwright.solvers.units import Operators, contract
+from oracle import convex_partition as oracle
 
 
 def operators_of(seed: int, n: int, *, colours: bool = False, unsupported: bool = False) -> Operators:

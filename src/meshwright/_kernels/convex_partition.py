@@ -150,19 +150,23 @@ def cut_order(a, order, n_stages, limit_value, memory_limit, compute_scale, comm
     prefix = np.zeros(n + 1)
     for i in range(n):
         prefix[i + 1] = prefix[i] + a.compute[order[i]]
+    left = np.zeros(n_stages + 1)
+    for s in range(n_stages, 0, -1):
+        left[s - 1] = left[s] + limit_value / compute_scale[s - 1]
     for start in range(n):
-        reached = best[0, start] < limit_value
+        rest = prefix[n] - prefix[start]
+        reached = best[0, start] < limit_value and rest <= left[0]
         for s in range(1, n_stages + 1):  # a stage may stay empty
             if best[s - 1, start] <= best[s, start]:
                 best[s, start] = best[s - 1, start]
                 origin[s, start] = start
-            reached = reached or best[s, start] < limit_value
+            reached = reached or (best[s, start] < limit_value and rest <= left[s])
         if not reached:
             continue
         end = interval_loads(a, order, start, limit_value / fastest, memory_limit, inside, loads)
         for s in range(n_stages):
             before = best[s, start]
-            if before >= limit_value or (equal and s > 0 and origin[s, start] == start):
+            if before >= limit_value or rest > left[s] or (equal and s > 0 and origin[s, start] == start):
                 continue
             for i in range(start + 1, end):
                 compute = prefix[i] - prefix[start]
@@ -436,26 +440,31 @@ def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
     fastest = scales[0].min() if n_stages else 0.0
     slowest = scales[1].min() if n_stages else 0.0
     alive = np.zeros(n, np.int64)
+    first_tests = np.zeros((n, 5))  # of each ideal in `alive`, side by side: compute, cut, memory, first and last stage reached
+    first_tests[0, 4] = 0.0 if squares else n_stages
     n_alive = 1
     begin = 0
     n_pairs = 0.0
     for i in range(1, n):
         low, high = windows[i, 0], windows[i, 1]
+        compute_i, cut_i = pool.compute[i], pool.cut_cost[i]
         if n_hosts == 0:
-            while begin < n_alive and fastest * (pool.compute[i] - pool.compute[alive[begin]]) > limit:
+            while begin < n_alive and fastest * (compute_i - first_tests[begin, 0]) > limit:
                 begin += 1
         reached = False
         for k in range(begin, n_alive):
-            j = alive[k]
             n_pairs += 1.0
-            if windows[j, 0] >= high + n_hosts or windows[j, 1] + 1 + n_hosts < low:
+            if first_tests[k, 3] >= high + n_hosts or first_tests[k, 4] + 1 + n_hosts < low:
                 continue
-            compute = pool.compute[i] - pool.compute[j]
+            compute = compute_i - first_tests[k, 0]
+            on_accelerator = fastest * compute + slowest * abs(cut_i - first_tests[k, 1]) <= limit
+            if not on_accelerator and n_hosts == 0:
+                continue
+            j = alive[k]
             host = pool.host[i] - pool.host[j]
-            gap = abs(pool.cut_cost[i] - pool.cut_cost[j])
             on_accelerator = (
-                fastest * compute + slowest * gap <= limit
-                and pool.memory[i] - pool.memory[j] <= memory_limit
+                on_accelerator
+                and pool.memory[i] - first_tests[k, 2] <= memory_limit
                 and pool.n_unsupported[i] <= pool.n_unsupported[j]
             )
             on_host = n_hosts > 0 and host <= limit
@@ -495,6 +504,14 @@ def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
                         origin[i, s, h] = 2 * i + 1
         if reached:
             alive[n_alive] = i
+            first_tests[n_alive, 0] = compute_i
+            first_tests[n_alive, 1] = cut_i
+            first_tests[n_alive, 2] = pool.memory[i]
+            first_tests[n_alive, 3] = n_stages
+            for s in range(n_stages, -1, -1):
+                if np.isfinite(value[i, s].min()):
+                    first_tests[n_alive, 3] = s
+                    first_tests[n_alive, 4] = max(first_tests[n_alive, 4], s)
             n_alive += 1
         if n_pairs > limits[2]:
             break

@@ -139,7 +139,9 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
         return bandwidth, ()
     cluster = problem.cluster
     if cluster is None or cluster.n_devices < 2:
-        note = "no cluster and no bandwidth were given: 11 GB/s between stages is assumed (--set bandwidth='25 GB/s' to change it)"
+        note = (
+            "no cluster and no bandwidth were given: 11 GB/s between stages is assumed (--set bandwidth='25 GB/s' to change it)"
+        )
         return _DEFAULT_BYTES_PER_SECOND, (note,)
     from meshwright import network
 

@@ -84,7 +84,12 @@ class PlacementGraph:
 def recognises(source: Source) -> bool:
     """Return whether the content is a JSON object with the format's limits, nodes and edges."""
     content = source.json
-    return isinstance(content, dict) and "nodes" in content and "edges" in content and ("maxFPGAs" in content or "maxSizePerFPGA" in content)
+    return (
+        isinstance(content, dict)
+        and "nodes" in content
+        and "edges" in content
+        and ("maxFPGAs" in content or "maxSizePerFPGA" in content)
+    )
 
 
 def read(source: Source) -> Reading:

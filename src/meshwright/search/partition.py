@@ -74,9 +74,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     limit_bytes = _limit(params, posed)
     if params.n_cpus and not isinstance(problem.reading.instance, PlacementGraph):
         raise InputError(f"--set n_cpus={params.n_cpus}: {problem.reading.spec} has no times on host devices; leave it at 0")
-    found = operator_stages.cut(
-        posed.operators, n_stages, n_hosts=params.n_cpus, memory_limit_bytes=limit_bytes, seed=seed
-    )
+    found = operator_stages.cut(posed.operators, n_stages, n_hosts=params.n_cpus, memory_limit_bytes=limit_bytes, seed=seed)
     if not found.partition.feasible:
         return _nothing(posed, found, n_stages, limit_bytes)
     return _answer(problem, posed, found)
@@ -112,7 +110,9 @@ def _nothing(posed: Question, found: OperatorStages, n_stages: int, limit_bytes:
     if not math.isfinite(limit_bytes):
         return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")
     if not found.partition.exact:
-        return Answer(None, nearest="", notes=("no partition within the memory limit was found; that there is none is not proven",))
+        return Answer(
+            None, nearest="", notes=("no partition within the memory limit was found; that there is none is not proven",)
+        )
     needed = operator_stages.least_memory(posed.operators, n_stages)
     if not math.isfinite(needed):
         return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")

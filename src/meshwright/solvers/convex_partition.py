@@ -90,7 +90,11 @@ def loads_of(
             continue
         mine = set(group)
         nets = {int(net) for v in group for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]}
-        cut = [net for net in sorted(nets) if any(int(pin) not in mine for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]])]
+        cut = [
+            net
+            for net in sorted(nets)
+            if any(int(pin) not in mine for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]])
+        ]
         compute, communication = math.fsum(a.compute[v] for v in group), math.fsum(a.net_cost[net] for net in cut)
         if scales is None:
             loads.append(math.fsum((compute, communication)))
@@ -182,12 +186,16 @@ def _start(task: Task, seed: int) -> _Chain | None:
         return None
     n = len(task.units)
     n_orders = max(6, min(30, 60_000 // max(n, 1)))
-    best, limit, cuts_of = math.inf, task.ceiling, None
+    best, limit, cuts_of = math.inf, 1.25 * task.floor(), None
     for order in orders(task.units, n_orders, seed):
         order.setflags(write=False)
-        value, cuts = kernel.cut_order(
-            task.units.arrays, order, task.n_stages, limit, task.memory_limit_bytes, task.scales[0], task.scales[1]
-        )
+        while True:  # a tight limit makes the cut quick; loosen it until the first order can be cut at all
+            value, cuts = kernel.cut_order(
+                task.units.arrays, order, task.n_stages, limit, task.memory_limit_bytes, task.scales[0], task.scales[1]
+            )
+            if math.isfinite(value) or math.isfinite(best) or limit >= task.ceiling:
+                break
+            limit = min(1.5 * limit, task.ceiling) if limit > 0 else task.ceiling
         if value < best:
             best, limit, cuts_of = value, value, (order, cuts)
     if cuts_of is None:
@@ -206,26 +214,23 @@ def _improve(task: Task, start: _Chain | None) -> tuple[_Chain | None, float, bo
     for attempt in range(10):
         if value <= bound * (1 + _TOLERANCE):
             return best, value, True, n_listed
-        pool = build_pool(task, limit)
-        n_listed = len(pool.arrays.compute)
-        if not pool.complete and attempt > 0:
-            high = min(high, limit)
-            limit = 0.5 * (bound + min(high, value))
-            if min(high, value) - bound <= 1e-4 * value:
-                break
-            continue
-        effort = task if pool.complete else replace(task, n_pairs=task.n_pairs // 10)
-        found, finished = _solve(effort, pool.arrays, pool.windows, limit * (1 - _TOLERANCE), squares=False)
-        new = _value(task, found)
-        if new < value:
-            best, value = found, new
-        if pool.complete and finished:
+        pool = build_pool(task, limit, partial=attempt == 0)
+        finished = False
+        if pool is not None:
+            n_listed = len(pool.arrays.compute)
+            effort = task if pool.complete else replace(task, n_pairs=task.n_pairs // 10)
+            found, finished = _solve(effort, pool.arrays, pool.windows, limit * (1 - _TOLERANCE), squares=False)
+            new = _value(task, found)
+            if new < value:
+                best, value = found, new
+            finished = finished and pool.complete
+        if finished:
             if math.isfinite(new) or limit == min(high, task.ceiling):
                 return best, value, True, n_listed
             bound = max(bound, limit)
         else:
             high = min(high, limit)
-        if limit == task.ceiling and not math.isfinite(value) and not pool.complete:
+        if limit == task.ceiling and not math.isfinite(value) and not finished:
             return best, bound, False, n_listed
         # the next limit halves what is open; a window that closed below proves a bound, one that did not is not tried again
         limit = 0.5 * (bound + min(high, value))
@@ -239,9 +244,7 @@ def _solve(
 ) -> tuple[_Chain | None, bool]:
     """Return the best chain through a pool below a limit, or None, and whether every pair was looked at."""
     limits = np.array([limit, task.memory_limit_bytes, task.n_pairs])
-    value, origin, n_pairs = kernel.solve_pool(
-        task.units.arrays, pool, windows, task.scales, task.n_hosts, limits, squares
-    )
+    value, origin, n_pairs = kernel.solve_pool(task.units.arrays, pool, windows, task.scales, task.n_hosts, limits, squares)
     finished = n_pairs <= task.n_pairs
     last = value[-1]
     if not np.isfinite(last).any():
@@ -271,7 +274,8 @@ def _trace(task: Task, pool: kernel.Pool, origin: NDArray[np.int32], stages: int
 
 def _even(task: Task, value: float, groups: tuple[tuple[int, ...], ...], hosts: tuple[bool, ...]) -> _Chain | None:
     """Return a chain of the same largest load with the fewest empty stages and the least sum of squares, or None."""
-    pool = build_pool(replace(task, n_ideals=min(task.n_ideals, 30_000)), value * (1 + _TOLERANCE), (groups,))
+    pool = build_pool(replace(task, n_ideals=min(task.n_ideals, 30_000)), value * (1 + _TOLERANCE), chains=(groups,))
+    assert pool is not None
     found, _ = _solve(
         replace(task, n_pairs=min(task.n_pairs, 500_000_000)), pool.arrays, pool.windows, value * (1 + _TOLERANCE), squares=True
     )

@@ -65,9 +65,7 @@ def cut(
         units = contract(operators, weigh_memory=True)
         found = partition(units, n_stages, n_hosts=n_hosts, memory_limit_bytes=memory_limit_bytes, seed=seed)
         if found.feasible and free_bound > found.bound_value:
-            found = Partition(
-                found.groups, found.hosts, found.loads, free_bound, found.exact, found.n_ideals, found.feasible
-            )
+            found = Partition(found.groups, found.hosts, found.loads, free_bound, found.exact, found.n_ideals, found.feasible)
     groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in found.groups)
     return OperatorStages(groups, found, units)
 
@@ -76,7 +74,8 @@ def _fits(units: Units, found: Partition, memory_limit_bytes: float) -> bool:
     """Return whether every accelerator keeps the limit."""
     memory = units.arrays.memory
     return found.feasible and all(
-        host or float(memory[list(group)].sum()) <= memory_limit_bytes for group, host in zip(found.groups, found.hosts, strict=True)
+        host or float(memory[list(group)].sum()) <= memory_limit_bytes
+        for group, host in zip(found.groups, found.hosts, strict=True)
     )
 
 

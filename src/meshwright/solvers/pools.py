@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +80,9 @@ class WindowedPool:
     complete: bool
 
 
-def build_pool(task: Task, limit: float, chains: tuple[tuple[tuple[int, ...], ...], ...] = ()) -> WindowedPool:
+def build_pool(
+    task: Task, limit: float, *, chains: tuple[tuple[tuple[int, ...], ...], ...] = (), partial: bool = False
+) -> WindowedPool | None:
     """Return the ideals that may stand after some stage of a partition whose largest load is at most `limit`.
 
     Parameters
@@ -90,11 +93,13 @@ def build_pool(task: Task, limit: float, chains: tuple[tuple[tuple[int, ...], ..
         Largest load allowed.
     chains : tuple of chains
         Partitions whose ideals are included whatever the windows say.
+    partial : bool
+        Whether a list that is cut off is of use.
 
     Returns
     -------
-    WindowedPool
-        Sorted by compute; complete unless a window holds more than ``task.n_ideals``.
+    WindowedPool or None
+        Sorted by compute; None where a window holds more than ``task.n_ideals`` and the part that was listed is of no use.
     """
     total = task.units.total
     if task.n_hosts:
@@ -104,15 +109,20 @@ def build_pool(task: Task, limit: float, chains: tuple[tuple[tuple[int, ...], ..
         slack = _SLACK * (total + limit)
         intervals = [(total - (speed[-1] - speed[s]) - slack, speed[s] + slack) for s in range(1, task.n_stages)]
         intervals = [(max(low, 0.0), min(high, total)) for low, high in intervals if low <= high]
-    parts = [_window(task, low, high) for low, high in _merge(intervals)]
-    complete = all(part[2] for part in parts)
+    words: list[tuple[NDArray[np.uint64], int]] = []
+    complete = True
+    for low, high in _pieces(_merge(intervals), limit, len(task.units)):
+        bits, offset, whole = _window(task, low, high)
+        complete = complete and whole
+        if not complete and not chains and not partial:
+            return None
+        words.append((bits, offset))
     n = len(task.units)
-    words = [(bits, offset) for bits, offset, _ in parts]
-    words += [_word_of(prefix, n) for prefix in _prefixes(chains, n)]
-    pool = _assemble(task, words)
+    added = [_word_of(prefix, n) for prefix in _prefixes(chains, n)]
+    words += [one for one in added if not any(_listed(one, *part) for part in words if len(part[0]))]
+    pool = _assemble(task, [part for part in words if len(part[0])])
     windows = _stages_of(task, pool, limit)
     keep = np.flatnonzero(windows[:, 0] <= windows[:, 1])
-    keep = keep[(keep == 0) | (keep == len(windows) - 1) | _distinct(pool)[keep]]
     return WindowedPool(_take(pool, keep), np.ascontiguousarray(windows[keep]), complete)
 
 
@@ -125,6 +135,18 @@ def _merge(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             merged.append((low, high))
     return merged
+
+
+def _pieces(intervals: list[tuple[float, float]], limit: float, n: int) -> list[tuple[float, float]]:
+    """Cut long intervals of large graphs: the ideals of a short one differ in few units, so they are quick to list."""
+    if n <= 512:
+        return intervals
+    pieces: list[tuple[float, float]] = []
+    for low, high in intervals:
+        edges = np.linspace(low, high, max(1, math.ceil((high - low) / limit)) + 1)
+        pieces += [(float(x), float(y)) for x, y in zip(edges[:-1], np.nextafter(edges[1:], -np.inf))]
+        pieces[-1] = (pieces[-1][0], high)
+    return pieces
 
 
 def _window(task: Task, low: float, high: float) -> tuple[NDArray[np.uint64], int, bool]:
@@ -158,7 +180,7 @@ def _window(task: Task, low: float, high: float) -> tuple[NDArray[np.uint64], in
     active_ids.setflags(write=False)
     start.setflags(write=False)
     bits, sums, complete = kernel.enumerate_window(a, active_ids, start, begin, low, high, capacity)
-    inside_window = (sums >= low - slack) & (sums <= high + slack)
+    inside_window = (sums >= low) & (sums <= high)
     return bits[inside_window], begin, bool(complete)
 
 
@@ -185,24 +207,48 @@ def _word_of(members: set[int], n: int) -> tuple[NDArray[np.uint64], int]:
     return bits, begin
 
 
-def _assemble(task: Task, words: list[tuple[NDArray[np.uint64], int]]) -> kernel.Pool:
-    """Compute sums and cut lists of all ideals and sort them by (compute, size)."""
+def _listed(one: tuple[NDArray[np.uint64], int], bits: NDArray[np.uint64], begin: int) -> bool:
+    """Whether a list of ideals has this one."""
+    before = one[1] - begin
+    tail = np.trim_zeros(one[0][0], "b")
+    if before < 0 or before + len(tail) > bits.shape[1]:
+        return False
+    row = np.zeros(bits.shape[1], dtype=np.uint64)
+    row[:before] = ~np.uint64(0)
+    row[before : before + len(tail)] = tail
+    return bool((bits == row).all(axis=1).any())
+
+
+def _trim(bits: NDArray[np.uint64], begin: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the same ideals in the fewest words, each with a first word of its own."""
+    n_words = bits.shape[1]
+    full = bits == ~np.uint64(0)
+    skip = np.where(full.all(axis=1), n_words - 1, np.argmin(full, axis=1))
+    last = np.where((bits == 0).all(axis=1), 0, n_words - 1 - np.argmax((bits != 0)[:, ::-1], axis=1))
+    width = int(np.max(np.maximum(last - skip, 0))) + 1
+    columns = skip[:, None] + np.arange(width)
+    padded = np.pad(bits, ((0, 0), (0, width)))
+    return np.take_along_axis(padded, columns, axis=1), begin + skip
+
+
+def _assemble(task: Task, parts: list[tuple[NDArray[np.uint64], int]]) -> kernel.Pool:
+    """Compute sums and cut lists of all ideals, bring them to one width and sort them by (compute, size)."""
     a, n = task.units.arrays, len(task.units)
-    width = max(bits.shape[1] for bits, _ in words)
     pieces: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
-    for bits, begin in words:
+    for bits, begin in parts:
         nets = _candidates(task, bits, begin)
         pieces.append(kernel.cut_lists(a, np.ascontiguousarray(bits), begin, nets, min(begin * 64, n)))
     sums = np.concatenate([piece[0] for piece in pieces])
     lengths = np.concatenate([np.diff(piece[1]) for piece in pieces])
     first = np.concatenate([[0], np.cumsum(lengths)])
     nets_cut, inside = (np.concatenate([piece[k] for piece in pieces]) for k in (2, 3))
-    bits = np.concatenate([np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for bits, _ in words])
-    offset = np.concatenate([np.full(len(bits_), begin, dtype=np.int64) for bits_, begin in words])
+    trimmed = [_trim(bits, begin) for bits, begin in parts]
+    width = max(bits.shape[1] for bits, _ in trimmed)
+    bits = np.concatenate([np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for bits, _ in trimmed])
+    offset = np.concatenate([offset for _, offset in trimmed])
     order = np.lexsort((np.arange(len(sums)), sums[:, 5], sums[:, 0]))
     columns = [np.ascontiguousarray(sums[:, k]) for k in range(5)]
-    pool = kernel.Pool(bits, offset, *columns, first, nets_cut, inside)
-    return _take(pool, order)
+    return _take(kernel.Pool(bits, offset, *columns, first, nets_cut, inside), order)
 
 
 def _candidates(task: Task, bits: NDArray[np.uint64], begin: int) -> NDArray[np.int64]:
@@ -243,26 +289,6 @@ def _stages_of(task: Task, pool: kernel.Pool, limit: float) -> NDArray[np.int64]
     windows[0] = (0, task.n_stages)
     windows[-1] = (0, task.n_stages)
     return windows
-
-
-def _distinct(pool: kernel.Pool) -> NDArray[np.bool_]:
-    """Mark the first of equal ideals (the windows and the added chains may name one twice)."""
-    n = len(pool.compute)
-    mark = np.ones(n, dtype=bool)
-    seen: set[tuple[int, bytes]] = set()
-    equal = np.zeros(n, dtype=bool)
-    equal[1:] = np.diff(pool.compute) == 0
-    equal[:-1] |= equal[1:]
-    for i in np.flatnonzero(equal):
-        row, offset = pool.bits[i], int(pool.offset[i])
-        filled = np.flatnonzero(row != ~np.uint64(0))
-        skip = int(filled[0]) if len(filled) else len(row)
-        tail = row[skip:]
-        last = np.flatnonzero(tail)
-        key = (offset + skip, tail[: int(last[-1]) + 1 if len(last) else 0].tobytes())
-        mark[i] = key not in seen
-        seen.add(key)
-    return mark
 
 
 def _take(pool: kernel.Pool, keep: NDArray[np.int64]) -> kernel.Pool:
