@@ -46,8 +46,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
         backward = posed.forward[pins[0]] == 0.0 and operators.compute[pins[0]] > 0.0
         if not backward:
             sent[int(stage_of[pins[0]]) : max(stages)] += posed.output_bytes[pins[0]]
-        for stage in stages:
-            paid[int(backward), stage] += cost
+        paid[int(backward), sorted(stages)] += cost
     profile = problem.reading.format == "pipedream_txt"
     if profile:  # one net is the activation and the gradient that comes back
         paid = np.stack((paid[0] / 2, paid[0] / 2))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels import convex_partition as kernel
+from meshwright._kernels import ideals
 from meshwright.solvers.units import Units
 
 __all__ = ["Task", "WindowedPool", "build_pool"]
@@ -179,7 +180,7 @@ def _window(task: Task, low: float, high: float) -> tuple[NDArray[np.uint64], in
     capacity = max(16, min(task.n_ideals, _WORDS // len(start)))
     active_ids.setflags(write=False)
     start.setflags(write=False)
-    bits, sums, complete = kernel.enumerate_window(a, active_ids, start, begin, low, high, capacity)
+    bits, sums, complete = ideals.enumerate_window(a, active_ids, start, begin, low, high, capacity)
     inside_window = (sums >= low) & (sums <= high)
     return bits[inside_window], begin, bool(complete)
 
@@ -237,7 +238,7 @@ def _assemble(task: Task, parts: list[tuple[NDArray[np.uint64], int]]) -> kernel
     pieces: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     for bits, begin in parts:
         nets = _candidates(task, bits, begin)
-        pieces.append(kernel.cut_lists(a, np.ascontiguousarray(bits), begin, nets, min(begin * 64, n)))
+        pieces.append(ideals.cut_lists(a, np.ascontiguousarray(bits), begin, nets, min(begin * 64, n)))
     sums = np.concatenate([piece[0] for piece in pieces])
     lengths = np.concatenate([np.diff(piece[1]) for piece in pieces])
     first = np.concatenate([[0], np.cumsum(lengths)])
@@ -248,7 +249,8 @@ def _assemble(task: Task, parts: list[tuple[NDArray[np.uint64], int]]) -> kernel
     offset = np.concatenate([offset for _, offset in trimmed])
     order = np.lexsort((np.arange(len(sums)), sums[:, 5], sums[:, 0]))
     columns = [np.ascontiguousarray(sums[:, k]) for k in range(5)]
-    return _take(kernel.Pool(bits, offset, *columns, first, nets_cut, inside), order)
+    c, h, m, u, t = columns
+    return _take(kernel.Pool(bits, offset, c, h, m, u, t, first, nets_cut, inside), order)
 
 
 def _candidates(task: Task, bits: NDArray[np.uint64], begin: int) -> NDArray[np.int64]:

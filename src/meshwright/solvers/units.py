@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels import convex_partition as kernel
+from meshwright._kernels import ideals
 
 __all__ = ["Operators", "Units", "contract"]
 
@@ -90,7 +91,7 @@ def contract(operators: Operators, *, weigh_memory: bool = False) -> Units:
     label = _join_free(operators, label, weigh_memory)
     n = int(label.max()) + 1
     edges = sorted({(int(label[u]), int(label[v])) for u, v in operators.edges if label[u] != label[v]})
-    sums = [np.bincount(label, weights=column, minlength=n) for column in (operators.compute, operators.host, operators.memory)]
+    sums = [np.bincount(label, weights=column, minlength=n).astype(np.float64) for column in (operators.compute, operators.host, operators.memory)]
     supported = np.bincount(label, weights=~operators.supported, minlength=n) == 0
     order = _topological(n, edges)
     before, after = _closures(order, edges, sums[0])
@@ -204,8 +205,8 @@ def _closures(
     moved = [(int(position[u]), int(position[v])) for u, v in edges]
     weight = np.ascontiguousarray(compute[order])
     before, after = np.empty(n), np.empty(n)
-    before[order] = kernel.closures(*_rows(n, [(v, u) for u, v in moved]), weight, False)
-    after[order] = kernel.closures(*_rows(n, moved), weight, True)
+    before[order] = ideals.closures(*_rows(n, [(v, u) for u, v in moved]), weight, False)
+    after[order] = ideals.closures(*_rows(n, moved), weight, True)
     return before, after
 
 
