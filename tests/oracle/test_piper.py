@@ -73,7 +73,7 @@ def test_plans_within_a_percent_are_within_a_percent_and_save_something(seed: in
     if not solution.stages:
         return
     value = evaluate(instance, solution.stages).seconds
-    fewest = min((plan[1:3] for plan in oracle.rated(instance) if plan.seconds <= value * 1.2))
+    fewest = min(plan[1:3] for plan in oracle.rated(instance) if plan.seconds <= value * 1.2)
     for stages in solution.nearly:
         other = evaluate(instance, stages)
         assert other.missing_bytes == 0.0 and other.seconds <= value * 1.2 * (1 + 1e-9)

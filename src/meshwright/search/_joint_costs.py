@@ -180,11 +180,11 @@ class Costs:
         """
         digests = self.digests(config, light=light)
         ranks, _, _ = self.pipeline_ranks(config, n_microbatches, light=light)
-        work = np.min([digest.work_seconds[:, 0] for digest in digests], axis=0)
-        forward = np.min([digest.forward_seconds for digest in digests], axis=0)
-        after = np.min([digest.after_seconds for digest in digests], axis=0)
+        work = np.min([own.work_seconds[:, 0] for own in digests], axis=0)
+        forward = np.min([own.forward_seconds for own in digests], axis=0)
+        after = np.min([own.after_seconds for own in digests], axis=0)
         kinds = [digests[kind] for kind in self.kind_of_rank(config)]
-        extra = np.array([digest.extra_seconds for digest in kinds])
+        extra = np.array([own.extra_seconds for own in kinds])
 
         def chain(n_times: float, ends: float, lead: NDArray[np.float64]) -> pipeline_split.UnequalChain:
             return pipeline_split.UnequalChain(
@@ -196,7 +196,7 @@ class Costs:
                 budget_bytes=ranks.budget_bytes,
                 in_flight=ranks.in_flight,
                 lead=lead,
-                saved_bytes=np.array([digest.saved_bytes for digest in kinds]),
+                saved_bytes=np.array([own.saved_bytes for own in kinds]),
                 extra_seconds=n_times * extra,
             )
 
@@ -219,25 +219,25 @@ class Costs:
         of_rank = np.array(self.kind_of_rank(config))
         in_flight = self.in_flight(config, n_microbatches)
         back = "input_seconds" if config.schedule.startswith("zb") else "backward_seconds"
-        static = np.array([digest.static_bytes[main] for digest in digests])[of_rank]
-        kept = np.array([digest.activation_bytes[main] for digest in digests])[of_rank]
+        static = np.array([own.static_bytes[main] for own in digests])[of_rank]
+        kept = np.array([own.activation_bytes[main] for own in digests])[of_rank]
         fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
-        budget = np.array(self.memory_bytes(config)) - np.array([digest.reserved_bytes for digest in digests])[of_rank]
+        budget = np.array(self.memory_bytes(config)) - np.array([own.reserved_bytes for own in digests])[of_rank]
         for rank, pinned in ((0, digests[of_rank[0]].prefix), (p - 1, digests[of_rank[-1]].suffix)):
             forward, backward, _, fixed_static, _, fixed_kept = pinned
             fixed_work[rank] += forward + backward
             fixed_forward[rank] += forward
             budget[rank] -= fixed_static + in_flight[rank] * fixed_kept
         ranks = pipeline_split.PipelineRanks(
-            work_seconds=np.array([digest.work_seconds[main] for digest in digests])[of_rank],
+            work_seconds=np.array([own.work_seconds[main] for own in digests])[of_rank],
             layer_bytes=static[:, None] + in_flight[:, None] * kept,
-            forward_seconds=np.array([digest.forward_seconds[main] for digest in digests])[of_rank],
-            backward_seconds=np.array([getattr(digest, back)[main] for digest in digests])[of_rank],
+            forward_seconds=np.array([own.forward_seconds[main] for own in digests])[of_rank],
+            backward_seconds=np.array([getattr(own, back)[main] for own in digests])[of_rank],
             fixed_work_seconds=fixed_work,
             fixed_forward_seconds=fixed_forward,
             budget_bytes=budget,
             in_flight=in_flight,
-            after_seconds=np.array([digest.after_seconds[main] for digest in digests])[of_rank],
+            after_seconds=np.array([own.after_seconds[main] for own in digests])[of_rank],
         )
         after = digests[of_rank[0]].prefix[4] + (digests[of_rank[0]].suffix[4] if p == 1 else 0.0)
         return ranks, self._comparable(digests, main), after
@@ -247,9 +247,9 @@ class Costs:
         if self.chain.equal:
             return float(len(self.chain.layers))
         ratio = np.full(len(self.chain.layers), math.inf)
-        for digest in digests:
+        for own in digests:
             for name in Digest.__dataclass_fields__:
-                values = getattr(digest, name)
+                values = getattr(own, name)
                 if (
                     isinstance(values, np.ndarray)
                     and len(values) == len(ratio)
@@ -278,15 +278,15 @@ class Costs:
         step = before = 0.0
         sums = [stage_sums(own, ends, split_backward) for own in digests]
         for rank in range(p):
-            digest, (work, static, kept, returns, after) = digests[of_rank[rank]], sums[of_rank[rank]]
+            at, (work, static, kept, returns, after) = digests[of_rank[rank]], sums[of_rank[rank]]
             own = rank_of_stage == rank
             held = static[own].sum() + in_flight[rank] * kept[own].sum()
-            excess = held + digest.reserved_bytes - memory[rank]
+            excess = held + at.reserved_bytes - memory[rank]
             seconds = work[own].sum()
             if excess > 0:
                 n_layers = int(sum(count for stage, count in enumerate(counts) if own[stage]))
-                saved = in_flight[rank] * digest.saved_bytes
-                seconds += pipeline_split.least_extra(excess, n_layers, saved, digest.extra_seconds)
+                saved = in_flight[rank] * at.saved_bytes
+                seconds += pipeline_split.least_extra(excess, n_layers, saved, at.extra_seconds)
             # the first rank's last backward ends the pipeline: its own end of step follows
             step = max(step, before + n_microbatches * seconds + (after[own].sum() if rank == 0 else 0.0))
             before += returns[rank]

@@ -148,9 +148,9 @@ def _replicas(instance: PiperInstance, params: Params, split: _Split) -> Iterato
     """Yield the numbers of replicas to try, ascending."""
     n_stages = len(split.groups)
     for data in range(1, min(instance.n_devices, instance.n_microbatches) // n_stages + 1):
-        if instance.n_microbatches % data == 0 and n_stages * data * split.tensor <= instance.n_devices:
-            if params.data in (None, data):
-                yield data
+        fits = instance.n_microbatches % data == 0 and n_stages * data * split.tensor <= instance.n_devices
+        if fits and params.data in (None, data):
+            yield data
 
 
 def _splits(instance: PiperInstance, params: Params) -> Iterator[_Split]:
