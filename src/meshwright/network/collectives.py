@@ -20,6 +20,9 @@ ALGORITHMS = (
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 """The collectives."""
 
+LARGEST_FORWARDED = 128
+"""Trees and recursive halving are not laid out for larger groups where devices forward: far partners cross the whole network."""
+
 MOST_PAIRS = 1 << 22
 """How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
 
@@ -53,9 +56,10 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line,
     found = _rings(cluster, by_node, kind)
     if "packed_rings" in has:
         found.extend(_packed_rings(cluster, groups, kind))
-    if "tree" in has and kind in ("all_reduce", "broadcast"):
+    near = not cluster.forwards or size <= LARGEST_FORWARDED
+    if "tree" in has and near and kind in ("all_reduce", "broadcast"):
         found.append(_tree(cluster, by_node, kind))
-    if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0:
+    if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0 and near:
         found.append(_halving_doubling(cluster, shape.groups, kind))
     if cluster.reduces_in_switch and kind in ("all_reduce", "broadcast"):
         found.extend(_in_switch(cluster, groups, kind))
