@@ -192,8 +192,9 @@ def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
     if kind in ("all_reduce", "all_gather"):
         inner = _sum(inner, lines(cluster, inside, "all_gather"))
     found = []
+    outer = lines(cluster, across, kind)
     for first in inner:
-        for second in lines(cluster, across, kind):
+        for second in outer:
             name = f"hierarchical({second.algorithm})"
             latency = first.latency_seconds + second.latency_seconds
             found.append(Line(name, latency, first.seconds_per_byte + second.seconds_per_byte / shape.n_local))
