@@ -61,7 +61,12 @@ def _models() -> Entries:
 def _clusters() -> Entries:
     from meshwright import topologies
 
-    return [(name, topologies.describe(name)) for name in topologies.names()]
+    entries = []
+    for name in topologies.names():
+        known = topologies.describe(name)
+        figures = [f"\n    {what}: {value} ({source})" for what, value, source in known.figures]
+        entries.append((name, f"{known.title}; for example {known.example}" + "".join(figures)))
+    return entries
 
 
 def _topologies() -> Entries:

@@ -18,7 +18,8 @@ class Net(NamedTuple):
     """Nodes that forward, and the links between them.
 
     ``in_first``, ``in_link`` and ``out_first``, ``out_link`` (int64) list the links into and out of each node as ranges;
-    ``source``, ``target``, ``cost`` (int64, at least 1) and ``latency`` (float64) have one entry per link.
+    ``source``, ``target``, ``cost`` (int64, at least 1) and ``latency`` (float64) have one entry per link;
+    ``even`` (bool, one entry) says whether all costs are equal, so that a queue does instead of a heap.
     """
 
     in_first: np.ndarray
@@ -29,6 +30,7 @@ class Net(NamedTuple):
     target: np.ndarray
     cost: np.ndarray
     latency: np.ndarray
+    even: np.ndarray
 
 
 class Workspace(NamedTuple):
@@ -41,12 +43,40 @@ class Workspace(NamedTuple):
 
 
 @njit(cache=True)
+def _settle_evenly(net, target, wanted, n_wanted, work):
+    """Do what `_settle` does where all links cost the same: breadth first."""
+    work.best[target] = 0
+    work.heap_node[0] = target
+    n_seen = 1
+    n_settled = 0
+    left = n_wanted
+    while n_settled < n_seen:
+        node = work.heap_node[n_settled]
+        work.order[n_settled] = node
+        n_settled += 1
+        if wanted[node]:
+            left -= 1
+            if left == 0:
+                break
+        for k in range(net.in_first[node], net.in_first[node + 1]):
+            link = net.in_link[k]
+            other = net.source[link]
+            if work.best[other] == FAR:
+                work.best[other] = work.best[node] + net.cost[link]
+                work.heap_node[n_seen] = other
+                n_seen += 1
+    return n_settled, n_seen
+
+
+@njit(cache=True)
 def _settle(net, target, wanted, n_wanted, work):
     """Settle nodes in order of their distance to `target` until the wanted ones are; return how many were, and what is left.
 
     Nodes pushed but not settled keep a tentative distance that is at least that of the last one settled; as costs are at least 1
     they can never look like the next hop of a settled node.
     """
+    if net.even[0]:
+        return _settle_evenly(net, target, wanted, n_wanted, work)
     work.best[target] = 0
     n_heap = push(work.heap_cost, work.heap_node, 0, np.int64(0), target)
     n_settled = 0
@@ -88,8 +118,8 @@ def _workspace(n_nodes, n_links):
     return Workspace(
         np.full(n_nodes, FAR, dtype=np.int64),
         np.empty(n_nodes, dtype=np.int64),
-        np.empty(n_links + 1, dtype=np.int64),
-        np.empty(n_links + 1, dtype=np.int64),
+        np.empty(n_nodes + n_links + 1, dtype=np.int64),
+        np.empty(n_nodes + n_links + 1, dtype=np.int64),
     )
 
 

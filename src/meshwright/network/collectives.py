@@ -20,6 +20,9 @@ ALGORITHMS = (
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 """The collectives."""
 
+LARGEST_FORWARDED = 128
+"""Trees and recursive halving are not laid out for larger groups where devices forward: far partners cross the whole network."""
+
 MOST_PAIRS = 1 << 22
 """How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
 
@@ -53,9 +56,10 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line,
     found = _rings(cluster, by_node, kind)
     if "packed_rings" in has:
         found.extend(_packed_rings(cluster, groups, kind))
-    if "tree" in has and kind in ("all_reduce", "broadcast"):
+    near = not cluster.forwards or size <= LARGEST_FORWARDED
+    if "tree" in has and near and kind in ("all_reduce", "broadcast"):
         found.append(_tree(cluster, by_node, kind))
-    if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0:
+    if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0 and near:
         found.append(_halving_doubling(cluster, shape.groups, kind))
     if cluster.reduces_in_switch and kind in ("all_reduce", "broadcast"):
         found.extend(_in_switch(cluster, groups, kind))
@@ -188,8 +192,9 @@ def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
     if kind in ("all_reduce", "all_gather"):
         inner = _sum(inner, lines(cluster, inside, "all_gather"))
     found = []
+    outer = lines(cluster, across, kind)
     for first in inner:
-        for second in lines(cluster, across, kind):
+        for second in outer:
             name = f"hierarchical({second.algorithm})"
             latency = first.latency_seconds + second.latency_seconds
             found.append(Line(name, latency, first.seconds_per_byte + second.seconds_per_byte / shape.n_local))

@@ -61,10 +61,11 @@ def _tables(cluster: Cluster) -> _Tables:
     link_of_core = np.flatnonzero((source >= 0) & (target >= 0))
     source, target = source[link_of_core], target[link_of_core]
     n_core = n_nodes - outside
+    core_cost = cost[link_of_core]
+    even = np.array([bool(np.all(core_cost == core_cost[:1]))])
     net = Net(
-        *_ranges(target, n_core), *_ranges(source, n_core), source, target, cost[link_of_core],
-        links.latency_seconds[link_of_core],
-    )  # fmt: skip
+        *_ranges(target, n_core), *_ranges(source, n_core), source, target, core_cost, links.latency_seconds[link_of_core], even
+    )
     plugged_out = np.flatnonzero((links.source < outside) & (links.target >= outside))
     plugged_in = np.flatnonzero((links.source >= outside) & (links.target < outside))
     out_first, order = _ranges(links.source[plugged_out], outside)
