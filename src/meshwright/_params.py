@@ -50,7 +50,9 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
     for key, text in settings.items():
         if key not in fields:
             raise UnknownNameError(f"option of {what}", key, fields)
-        values[key] = _value(text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {what})")
+        values[key] = _value(
+            text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {what})"
+        )
     return kind(**values)
 
 

@@ -117,7 +117,7 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
 
 
 @njit(cache=True)
-def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds):
+def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, tolerance):
     """Smallest step at which the ranks have room for all layers: a lower bound over all splits; inf above the limit."""
     n_ranks = ranks.work_seconds.shape[0]
     room = np.zeros(n_ranks)
@@ -127,7 +127,7 @@ def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_sec
     if capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, room) < n_layers:
         return np.inf
     low, high = 0.0, limit_seconds
-    while high - low > 1e-6 * high:
+    while high - low > tolerance * high:
         middle = 0.5 * (low + high)
         if capacities(ranks, n_layers, n_microbatches, split_backward, whole, middle, room) >= n_layers:
             high = middle

@@ -214,9 +214,7 @@ def megatron_labels(sharding: ShardingProblem, sequence_parallel: bool) -> NDArr
         if operator.tensor_axis in ("", "sequence"):
             tensor = "sequence" if sequence_parallel and "sequence" in known else "none"
         context = "sequence" if "sequence" in known else "none"
-        wanted = [
-            word if axis.size > 1 else "none" for word, axis in zip((context, tensor), sharding.costs.axes, strict=True)
-        ]
+        wanted = [word if axis.size > 1 else "none" for word, axis in zip((context, tensor), sharding.costs.axes, strict=True)]
         names = [[choice.name for choice in way] for way in made.choices]
         if wanted not in names:
             return None
@@ -224,7 +222,9 @@ def megatron_labels(sharding: ShardingProblem, sequence_parallel: bool) -> NDArr
     return np.array(labels, dtype=np.int64)
 
 
-def table(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: Sequence[str] = ("none",)) -> CostTable:
+def table(
+    problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: Sequence[str] = ("none",)
+) -> CostTable:
     """Return the menu as the cost table that stage searches read.
 
     Parameters

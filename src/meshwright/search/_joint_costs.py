@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright import schedules
 from meshwright.costs import analytic
 from meshwright.problem import Problem
-from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums
+from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums, work_of
 from meshwright.search._joint_space import Config, Mesh, Pool
 from meshwright.solvers import pipeline_split
 from meshwright.strategy import RECOMPUTE
@@ -120,18 +120,39 @@ class Costs:
         useful = (row, "selective") in rows and rows[row, "selective"].activation_bytes < rows[row, "none"].activation_bytes
         return tuple(word for word in self.recompute if (word != "selective" or useful) and (row, word) in rows)
 
-    def quick_bound(self, mesh: Mesh, n_microbatches: int) -> float:
-        """Return a bound on the step of every configuration of a mesh from compute alone: the work of all ranks, shared evenly."""
+    def quick_bound(self, mesh: Mesh, n_microbatches: int, *, with_communication: bool = False) -> float:
+        """Return a bound on the step of every configuration of a mesh: the work of its ranks, in whole layers, shared evenly.
+
+        Parameters
+        ----------
+        mesh : Mesh
+            The mesh.
+        n_microbatches : int
+            Micro-batches of a step.
+        with_communication : bool
+            Whether to count communication inside layers too, which takes longer to find.
+        """
         cluster = self.problem.cluster
         assert cluster is not None
-        config = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
-        rates = 0.0
-        for devices in self.pool.devices:
-            device = cluster.device(int(devices[0]))
-            seconds = analytic.compute_seconds(self.problem, config.strategy, mesh.micro_batch, device)
+        chain, config = self.chain, Config(mesh, 0, 0, "1f1b", 1, "pipeline")
+        kinds = [devices for devices in self.pool.devices if len(devices) >= mesh.rank_size]
+        rates, layer_rates = 0.0, 0.0
+        least_layer = math.inf
+        for i, devices in enumerate(kinds):
+            if with_communication:
+                loads = self.rows(config, light=True)[i]
+                word = self.words(loads)[0]
+                seconds = {row: work_of(loads[row, word if row in chain.rows else "none"]) for row, _ in loads}
+            else:
+                device = cluster.device(int(devices[0]))
+                seconds = analytic.compute_seconds(self.problem, config.strategy, mesh.micro_batch, device)
             n_ranks = min(len(devices) // mesh.rank_size, mesh.pipeline)
-            rates += n_ranks / sum(seconds[row] for row in (*self.chain.prefix, *self.chain.rows, *self.chain.suffix))
-        return n_microbatches / rates
+            rates += n_ranks / sum(seconds[row] for row in (*chain.prefix, *chain.rows, *chain.suffix))
+            layer_rates += n_ranks
+            least_layer = min(least_layer, *(seconds[row] for row in set(chain.rows)))
+        # some rank has at least the quotient of layers, rounded up
+        whole_layers = math.ceil(len(chain.layers) / layer_rates) * least_layer
+        return n_microbatches * max(1.0 / rates, whole_layers)
 
     def bound(self, config: Config, n_microbatches: int, limit_seconds: float, *, light: bool = False) -> float:
         """Return a proven lower bound on the simulated step of a configuration, over all splits and recomputations.
@@ -162,8 +183,9 @@ class Costs:
             split_backward=config.schedule.startswith("zb"),
             whole=self.chain.equal,
             limit_seconds=limit_seconds,
+            tolerance_ratio=1e-4 if light else 1e-6,
         )
-        if not math.isfinite(bound):
+        if not math.isfinite(bound) or (light and self.chain.equal):
             return bound
         for chain, offset in self.unequal_chains(config, n_microbatches, light=light):
             bound = max(bound, offset + pipeline_split.bottleneck(chain)[0])

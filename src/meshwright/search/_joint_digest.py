@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.graph import Graph
 from meshwright.table import StageLoad
 
-__all__ = ["Chain", "Digest", "RowLoads", "chain_of", "digest", "stage_sums"]
+__all__ = ["Chain", "Digest", "RowLoads", "chain_of", "digest", "stage_sums", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     longest = np.array([max(rows[row, word].backward_total_seconds for word in words) for row in distinct])
     columns[:, 4] += np.maximum(0.0, np.array([rows[row, words[0]].reduce_seconds for row in distinct]) - longest)
     columns = columns[order]
-    work = np.array([[_work(rows[row, word]) for word in words] for row in distinct])
+    work = np.array([[work_of(rows[row, word]) for word in words] for row in distinct])
     kept = np.array([[rows[row, word].activation_bytes for word in words] for row in distinct])
     saved, extra = kept[:, :1] - kept[:, 1:], work[:, 1:] - work[:, :1]
     ways = np.zeros((2, 2))
@@ -166,6 +166,6 @@ def stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) ->
     )
 
 
-def _work(load: StageLoad) -> float:
+def work_of(load: StageLoad) -> float:
     """Return the seconds one layer keeps its device busy for one micro-batch."""
     return load.forward_total_seconds + load.backward_total_seconds

@@ -7,6 +7,8 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from meshwright import sim
 from meshwright.costs import analytic
 from meshwright.errors import InputError
@@ -23,6 +25,10 @@ from meshwright.timeline import Timeline
 
 __all__ = ["Params", "search"]
 
+# what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
+# with what happens between replicas
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _LIGHT, _FULL = range(5)
+_MOST_DEGREES = 8  # combinations of degrees that are played to the end
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
 
 
@@ -118,6 +124,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         state.add(pool)
     state.run()
     state.improve()
+    state.runners_up()
     return state.answer(tuple(notes))
 
 
@@ -151,6 +158,7 @@ class Search:
         self.heap: list[tuple[float, int, int, tuple[Mesh | Config, ...]]] = []
         self.costs: list[Costs] = []
         self.found: list[Found] = []
+        self.others: list[tuple[float, Config, int, Plan]] = []
         self.refused: dict[str, int] = {}
         self.too_large: list[tuple[int, Config]] = []
         self.n_evaluations = 0
@@ -182,7 +190,7 @@ class Search:
                 self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
                 continue
             bound = flops / (peak * mesh.rank_size * mesh.pipeline)
-            heapq.heappush(self.heap, (bound, 0, len(self.costs) - 1, (mesh,)))
+            heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, (mesh,)))
 
     def run(self) -> None:
         """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
@@ -195,17 +203,22 @@ class Search:
                 self.open_bound = min(self.open_bound, bound)
                 break
             costs = self.costs[pool]
-            if isinstance(item, Config) and level == 2:
+            if isinstance(item, Config):
+                if level == _FULL:
+                    self._evaluate(pool, item, bound)
+                    continue
                 full = costs.bound(item, self._n_microbatches(item.mesh), min(self.best_seconds, 1e9))
-                if math.isfinite(full):
-                    heapq.heappush(self.heap, (max(bound, full), 3, pool, (item,)))
-            elif isinstance(item, Config):
-                self._evaluate(pool, item, bound)
-            elif level == 0:
-                quick = costs.quick_bound(item, self._n_microbatches(item))
-                heapq.heappush(self.heap, (max(bound, quick), 1, pool, (item,)))
+                self._push(max(bound, full), _FULL, pool, item)
+            elif level < _WITH_COMMUNICATION:
+                quick = costs.quick_bound(item, self._n_microbatches(item), with_communication=level == _COMPUTE)
+                self._push(max(bound, quick), level + 1, pool, item)
             else:
                 self._expand(costs, item, pool)
+
+    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config) -> None:
+        """Put a mesh or a configuration on the heap if it may still hold the best plan."""
+        if bound < self.best_seconds:
+            heapq.heappush(self.heap, (bound, level, pool, (item,)))
 
     def _n_microbatches(self, mesh: Mesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -217,24 +230,28 @@ class Search:
         for config in _configs(mesh, costs, n_microbatches, self.params):
             bound = costs.bound(config, n_microbatches, limit, light=True)
             if math.isfinite(bound):
-                heapq.heappush(self.heap, (bound, 2, pool, (config,)))
+                self._push(bound, _LIGHT, pool, config)
             elif not self.found:
                 self.too_large.append((pool, config))
 
     def improve(self) -> None:
         """Move single layers of the best plan between neighbouring stages while that shortens the step."""
         if self.found:
-            best = min(self.found, key=lambda found: (found.step_seconds, found.config))
+            best = min(self.found, key=_rank)
             self._improve(self.costs[best.pool], best)
 
     def _evaluate(self, pool: int, config: Config, bound: float) -> None:
-        """Build the plan of a configuration and play it."""
+        """Build the plan of a configuration and play it, quickly without transfers first, then as it is."""
         self.n_evaluations += 1
-        n_microbatches = self._n_microbatches(config.mesh)
         # its bound stays part of the proof: another split of the same configuration may be as good as the bound says
         self.open_bound = min(self.open_bound, bound)
-        plan = plans.build(self.costs[pool], config, n_microbatches, bound)
+        plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound)
         if plan is None:
+            return
+        loads = analytic.loads(self.problem, plan)
+        least = sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
+        if least >= self.best_seconds:
+            self.others.append((least, config, pool, plan))
             return
         found = self._play(pool, config, plan)
         if found is not None:
@@ -246,9 +263,20 @@ class Search:
         assert cluster is not None
         timeline = sim.simulate(self.problem, plan, analytic.loads(self.problem, plan))
         for rank, devices in enumerate(plan.ranks()):
-            if timeline.peak_bytes[rank] > min(cluster.device(device).memory_bytes for device in devices[:1]):
+            if timeline.peak_bytes[rank] > cluster.device(devices[0]).memory_bytes:
                 return None
         return Found(pool, config, plan, timeline)
+
+    def runners_up(self) -> None:
+        """Play the most promising plans that were only estimated, one of each combination of degrees."""
+        seen = {_degrees_key(found.config) for found in self.found}
+        for _, config, pool, plan in sorted(self.others, key=lambda other: other[:2]):
+            if len(seen) >= _MOST_DEGREES or _degrees_key(config) in seen:
+                continue
+            seen.add(_degrees_key(config))
+            found = self._play(pool, config, plan)
+            if found is not None:
+                self.found.append(found)
 
     def _improve(self, costs: Costs, found: Found) -> None:
         """Move single layers between neighbouring stages, the busiest first, while that shortens the step."""
@@ -285,7 +313,7 @@ class Search:
         extra = {"refused": refused, "n_plans_simulated": self.n_evaluations}
         if not self.found:
             return self._infeasible(notes, extra)
-        ranked = sorted(self.found, key=lambda found: (found.step_seconds, found.config))
+        ranked = sorted(self.found, key=_rank)
         best = ranked[0]
         bound = min(self.open_bound, best.step_seconds)
         return Answer(
@@ -361,6 +389,13 @@ def _alternatives(ranked: list[Found]) -> tuple[Alternative, ...]:
         why = ", ".join(f"{cause} +{seconds / best.step_seconds:.1%}" for seconds, cause in worse[:2] if seconds > 0)
         others.append(Alternative(found.plan, Objective("step_seconds", found.step_seconds), why))
     return tuple(others)
+
+
+def _rank(found: Found) -> tuple[object, ...]:
+    """Order plans: the shorter step first; of steps alike to nine digits the simpler plan."""
+    mesh = found.config.mesh
+    complexity = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, found.config.chunks, found.config.shard)
+    return (float(f"{found.step_seconds:.9g}"), *complexity, found.config)
 
 
 def _degrees_key(config: Config) -> tuple[object, ...]:

@@ -39,12 +39,16 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         )
     if not isinstance(plan.schedule, str):
         raise InputError(f"the plan's schedule is {plan.schedule!r}; name one of {', '.join(schedules.words())}")
-    owner: dict[int, tuple[int, ...]] = {}
+    owner: dict[int, int] = {}
+    groups: dict[tuple[int, ...], int] = {}
     for i, stage in enumerate(plan.stages):
         _check_mesh(i, stage)
+        if stage.devices in groups:
+            continue
         _check_devices(problem, i, stage.devices)
+        group = groups.setdefault(stage.devices, i)
         for device in stage.devices:
-            if owner.setdefault(device, stage.devices) != stage.devices:
+            if owner.setdefault(device, group) != group:
                 raise InputError(
                     f"stage {i}: device {device} also works for a stage on other devices; "
                     "two stages have the same devices (virtual stages) or none in common"

@@ -44,7 +44,14 @@ class PipelineRanks:
 
 
 def bound(
-    ranks: PipelineRanks, n_layers: float, n_microbatches: int, *, split_backward: bool, whole: bool, limit_seconds: float
+    ranks: PipelineRanks,
+    n_layers: float,
+    n_microbatches: int,
+    *,
+    split_backward: bool,
+    whole: bool,
+    limit_seconds: float,
+    tolerance_ratio: float = 1e-6,
 ) -> float:
     """Return a proven lower bound on the step over all splits of the layers and all mixes of variants.
 
@@ -62,6 +69,8 @@ def bound(
         Whether layers are equal and cannot be divided.
     limit_seconds : float
         Give up above this: the answer is then inf.
+    tolerance_ratio : float
+        How far below the best provable bound the answer may be.
 
     Returns
     -------
@@ -79,7 +88,9 @@ def bound(
     from meshwright._kernels import pipeline_split as kernel
 
     return float(
-        kernel.least_step(_arrays(ranks), float(n_layers), float(n_microbatches), split_backward, whole, float(limit_seconds))
+        kernel.least_step(
+            _arrays(ranks), float(n_layers), float(n_microbatches), split_backward, whole, float(limit_seconds), tolerance_ratio
+        )
     )
 
 

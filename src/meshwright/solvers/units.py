@@ -91,7 +91,10 @@ def contract(operators: Operators, *, weigh_memory: bool = False) -> Units:
     label = _join_free(operators, label, weigh_memory)
     n = int(label.max()) + 1
     edges = sorted({(int(label[u]), int(label[v])) for u, v in operators.edges if label[u] != label[v]})
-    sums = [np.bincount(label, weights=column, minlength=n).astype(np.float64) for column in (operators.compute, operators.host, operators.memory)]
+    sums = [
+        np.bincount(label, weights=column, minlength=n).astype(np.float64)
+        for column in (operators.compute, operators.host, operators.memory)
+    ]
     supported = np.bincount(label, weights=~operators.supported, minlength=n) == 0
     order = _topological(n, edges)
     before, after = _closures(order, edges, sums[0])
