@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
@@ -63,8 +64,24 @@ def _without_gaps(counts: list[int]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> Plan | None:
-    """Return the plan of a configuration, or None when its layers do not fit the memory."""
+def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float, *, uniform: bool = False) -> Plan | None:
+    """Return the plan of a configuration, or None when its layers do not fit the memory.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches, bound_seconds
+        As in `counts_of`.
+    uniform : bool
+        Whether every stage gets equally many layers, and every layer recomputes the same: as little as fits everywhere.
+    """
+    if uniform:
+        n_stages = config.mesh.pipeline * config.chunks
+        counts: tuple[int, ...] | None = (len(costs.chain.layers) // n_stages,) * n_stages
+        for word in costs.words(costs.rows(config)[0]):
+            plan = with_counts(replace(costs, recompute=(word,)), config, n_microbatches, counts or ())
+            if plan is not None:
+                return plan
+        return None
     counts = counts_of(costs, config, n_microbatches, bound_seconds)
     return None if counts is None else with_counts(costs, config, n_microbatches, counts)
 

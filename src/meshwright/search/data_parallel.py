@@ -7,6 +7,7 @@ from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.readers.pase_graph import PaseInstance
 from meshwright.result import Answer, Objective
+from meshwright.search import _joint_search as joint
 from meshwright.search import _pase_answer
 from meshwright.search._pase_question import PaseSettings as Params
 from meshwright.search._pase_question import one_stage, question_of
@@ -20,25 +21,47 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Parameters
     ----------
     problem : Problem
-        A PaSE graph.
+        A PaSE graph, or a model of ours on a cluster.
     params : PaseSettings
-        Options.
-    seed, stop
-        Not used: there is nothing to choose.
+        Options of PaSE graphs.
+    seed : int
+        Not used: deterministic.
+    stop : Stop
+        As in search best; not used for PaSE graphs, where there is nothing to choose.
 
     Returns
     -------
     Answer
-        The plan and its cost, without a bound: no better plan was looked for.
+        The plan and its cost; for PaSE graphs without a bound, since no better plan was looked for.
 
     Raises
     ------
     InputError
-        When the model is of a kind this search does not serve.
+        When the devices do not divide the batch.
     """
     if isinstance(problem.reading.instance, PaseInstance):
         return _on_pase_graph(problem, params)
-    raise InputError(f"search data_parallel: does not serve {problem.reading.format} models yet; use pase:GRAPH")
+    if params != Params():
+        raise InputError(
+            "search data_parallel: its --set options belong to PaSE graphs; for other models there is nothing to set"
+        )
+    return _on_layers(problem, stop)
+
+
+def _on_layers(problem: Problem, stop: Stop) -> Answer:
+    """Every device a replica of the whole model; sharding of its state, micro-batch and recomputation as memory asks for."""
+    notes: list[str] = []
+    problem = joint.with_batch(problem, "data_parallel", notes)
+    assert problem.cluster is not None
+    n = problem.cluster.n_devices
+    if problem.batch.global_batch % n:
+        raise InputError(
+            f"search data_parallel: {n} devices do not divide the global batch of {problem.batch.global_batch} samples; "
+            f"give --global-batch a multiple of {n}"
+        )
+    one = (1,)
+    limits = joint.Limits(tensor=one, context=one, expert=one, pipeline=one, data=(n,), schedules=("1f1b",))
+    return joint.answer(problem, limits, stop, tuple(notes))
 
 
 def _on_pase_graph(problem: Problem, params: Params) -> Answer:

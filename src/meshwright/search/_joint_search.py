@@ -1,0 +1,435 @@
+"""Best-first branch and bound over the joint space: a heap of meshes and configurations by bound, plans played by the simulator."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshwright import sim
+from meshwright.costs import analytic
+from meshwright.errors import InputError
+from meshwright.plan import Plan
+from meshwright.problem import Problem, Stop
+from meshwright.result import Alternative, Answer, Bound, Objective
+from meshwright.search import _joint_limits as limits
+from meshwright.search import _joint_plans as plans
+from meshwright.search._joint_costs import Costs
+from meshwright.search._joint_digest import chain_of
+from meshwright.search._joint_space import Config, Mesh, Pool, divisors, meshes, pools, schedules_of
+from meshwright.strategy import RECOMPUTE
+from meshwright.timeline import Timeline
+
+__all__ = ["Limits", "answer", "with_batch", "without_bound"]
+
+# what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
+# with what happens between replicas
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _LIGHT, _FULL = range(5)
+_MOST_DEGREES = 8  # combinations of degrees that are played to the end
+_MOST_MOVES = 64  # layers moved between stages at the end, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be fixed or limited in the joint space; everything left open is searched.
+
+    Parameters
+    ----------
+    tensor, context, expert, pipeline, data, micro_batch : tuple of int
+        Degrees allowed; empty for all legal ones.
+    shard : tuple of int
+        Sharding levels of the data axis allowed (0 to 3).
+    recompute : tuple of str
+        What layers may recompute.
+    schedules : tuple of str
+        Schedules allowed.
+    evaluations : int
+        How many plans are evaluated at most before the answer is given with the gap reached.
+    uniform : bool
+        Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
+    """
+
+    tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    context: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    expert: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    pipeline: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    data: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0})
+    recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": RECOMPUTE})
+    schedules: tuple[str, ...] = field(
+        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
+        metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
+    )
+    evaluations: int = field(default=120, metadata={"minimum": 1})
+    uniform: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """One plan, simulated."""
+
+    pool: int
+    config: Config
+    plan: Plan
+    timeline: Timeline
+
+    @property
+    def step_seconds(self) -> float:
+        """The simulated step."""
+        return self.timeline.step_seconds
+
+
+def answer(problem: Problem, limits: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
+    """Return the best plan of the joint space within limits, and a proven bound on every other.
+
+    Parameters
+    ----------
+    problem : Problem
+        A model of ours on a cluster, its batch decided (`with_batch`).
+    limits : Limits
+        What may be fixed.
+    stop : Stop
+        When to stop.
+    notes : tuple of str
+        Sentences to pass on.
+
+    Returns
+    -------
+    Answer
+        ``objective`` is the simulated step.
+
+    Raises
+    ------
+    InputError
+        When no combination of degrees is legal.
+    """
+    assert problem.cluster is not None
+    state = Search(problem, limits, stop)
+    for pool in pools(problem.cluster):
+        state.add(pool)
+    state.run()
+    state.improve()
+    state.runners_up()
+    return state.answer(notes)
+
+
+def without_bound(answer: Answer) -> Answer:
+    """Return an answer of a limited space without its bound, which would be read as one on all plans."""
+    return replace(answer, bound=None)
+
+
+def default_batch(problem: Problem) -> int:
+    """Return the samples of a step where the user gives none: 4 Mi tokens, and at least a sample per eight devices."""
+    assert problem.cluster is not None
+    wanted = max(4 * 2**20 / problem.graph.sequence_length, problem.cluster.n_devices / 8, 1)
+    return int(2 ** round(math.log2(wanted)))
+
+
+def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
+    """Return the problem with its global batch decided, after checking that the search can read it.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    search : str
+        The search, for messages.
+    notes : list of str
+        Gets a sentence where the batch was not given.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, the costs are not ours, or the micro-batch does not divide the batch.
+    """
+    if problem.cluster is None:
+        raise InputError(f"search {search}: model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+    if problem.costs != "analytic":
+        raise InputError(
+            f"search {search}: reads the analytic cost model, not '{problem.costs}'; for {problem.reading.format} use "
+            f"--search {problem.reading.search}"
+        )
+    batch = problem.batch
+    if batch.global_batch == 0:
+        size = default_batch(problem)
+        notes.append(f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed")
+        return replace(problem, batch=replace(batch, global_batch=size))
+    if batch.micro_batch and batch.global_batch % batch.micro_batch:
+        raise InputError(
+            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a divisor"
+        )
+    return problem
+
+
+class Search:
+    """The state of one best-first search: a heap of meshes and configurations by bound, the plans found, the refusals."""
+
+    def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
+        self.problem, self.params, self.stop = problem, params, stop
+        self.chain = chain_of(problem.graph)
+        self.heap: list[tuple[float, int, int, tuple[Mesh | Config, ...]]] = []
+        self.costs: list[Costs] = []
+        self.found: list[Found] = []
+        self.others: list[tuple[float, Config, int, Plan]] = []
+        self.refused: dict[str, int] = {}
+        self.too_large: list[tuple[int, Config]] = []
+        self.n_evaluations = 0
+        self.open_bound = math.inf
+        self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
+
+    @property
+    def best_seconds(self) -> float:
+        """Step of the best plan so far."""
+        return min((found.step_seconds for found in self.found), default=math.inf)
+
+    def add(self, pool: Pool) -> None:
+        """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
+        problem, cluster = self.problem, self.problem.cluster
+        assert cluster is not None
+        costs = Costs(problem, pool, self.chain, self.params.recompute)
+        self.costs.append(costs)
+        n_layers = len(self.chain.layers)
+        degrees = _degrees(problem, self.params, pool)
+        peak = max(cluster.device(int(devices[0])).peak(problem.training.precision) for devices in pool.devices)
+        flops = limits.sample_flops(problem.graph) * problem.batch.global_batch
+        legal: dict[tuple[int, int, int, int], str] = {}
+        for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
+            key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
+            if key not in legal:
+                strategy = Config(mesh, 0, 0, "1f1b", 1, "pipeline").strategy
+                legal[key] = analytic.illegal(problem, strategy, mesh.micro_batch)
+            if legal[key]:
+                self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
+                continue
+            bound = flops / (peak * mesh.rank_size * mesh.pipeline)
+            heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, (mesh,)))
+
+    def run(self) -> None:
+        """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
+        budget = self.stop.n_iterations or self.params.evaluations
+        while self.heap:
+            bound, level, pool, (item,) = heapq.heappop(self.heap)
+            if bound >= self.best_seconds:
+                break
+            if self.found and (self.n_evaluations >= budget or time.monotonic() > self.deadline):
+                self.open_bound = min(self.open_bound, bound)
+                break
+            costs = self.costs[pool]
+            if isinstance(item, Config):
+                if level == _FULL:
+                    self._evaluate(pool, item, bound)
+                    continue
+                full = costs.bound(item, self._n_microbatches(item.mesh), min(self.best_seconds, 1e9))
+                self._push(max(bound, full), _FULL, pool, item)
+            elif level < _WITH_COMMUNICATION:
+                quick = costs.quick_bound(item, self._n_microbatches(item), with_communication=level == _COMPUTE)
+                self._push(max(bound, quick), level + 1, pool, item)
+            else:
+                self._expand(costs, item, pool)
+
+    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config) -> None:
+        """Put a mesh or a configuration on the heap if it may still hold the best plan."""
+        if bound < self.best_seconds:
+            heapq.heappush(self.heap, (bound, level, pool, (item,)))
+
+    def _n_microbatches(self, mesh: Mesh) -> int:
+        return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+
+    def _expand(self, costs: Costs, mesh: Mesh, pool: int) -> None:
+        """Put the configurations of a mesh on the heap, each with its own bound."""
+        n_microbatches = self._n_microbatches(mesh)
+        limit = min(self.best_seconds, 1e9)
+        for config in _configs(mesh, costs, n_microbatches, self.params):
+            if self.params.uniform and len(self.chain.layers) % (mesh.pipeline * config.chunks):
+                continue
+            bound = costs.bound(config, n_microbatches, limit, light=True)
+            if math.isfinite(bound):
+                self._push(bound, _LIGHT, pool, config)
+            elif not self.found:
+                self.too_large.append((pool, config))
+
+    def improve(self) -> None:
+        """Move single layers of the best plan between neighbouring stages while that shortens the step."""
+        if self.found and not self.params.uniform:
+            best = min(self.found, key=_rank)
+            self._improve(self.costs[best.pool], best)
+
+    def _evaluate(self, pool: int, config: Config, bound: float) -> None:
+        """Build the plan of a configuration and play it, quickly without transfers first, then as it is."""
+        self.n_evaluations += 1
+        # its bound stays part of the proof: another split of the same configuration may be as good as the bound says
+        self.open_bound = min(self.open_bound, bound)
+        plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)
+        if plan is None:
+            return
+        loads = analytic.loads(self.problem, plan)
+        least = sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
+        if least >= self.best_seconds:
+            self.others.append((least, config, pool, plan))
+            return
+        found = self._play(pool, config, plan)
+        if found is not None:
+            self.found.append(found)
+
+    def _play(self, pool: int, config: Config, plan: Plan) -> Found | None:
+        """Return the plan simulated; None when it does not fit its devices after all."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        timeline = sim.simulate(self.problem, plan, analytic.loads(self.problem, plan))
+        for rank, devices in enumerate(plan.ranks()):
+            if timeline.peak_bytes[rank] > cluster.device(devices[0]).memory_bytes:
+                return None
+        return Found(pool, config, plan, timeline)
+
+    def runners_up(self) -> None:
+        """Play the most promising plans that were only estimated, one of each combination of degrees."""
+        seen = {_degrees_key(found.config) for found in self.found}
+        for _, config, pool, plan in sorted(self.others, key=lambda other: other[:2]):
+            if len(seen) >= _MOST_DEGREES or _degrees_key(config) in seen:
+                continue
+            seen.add(_degrees_key(config))
+            found = self._play(pool, config, plan)
+            if found is not None:
+                self.found.append(found)
+
+    def _improve(self, costs: Costs, found: Found) -> None:
+        """Move single layers between neighbouring stages, the busiest first, while that shortens the step."""
+        if found.config.chunks > 1 or found.config.mesh.pipeline == 1:
+            return
+        pinned = {*self.chain.prefix, *self.chain.suffix}
+        counts = [sum(op not in pinned for op in stage.ops) for stage in found.plan.stages]
+        n_microbatches = found.plan.n_microbatches
+        n_tries = 0
+        moved = True
+        while moved and n_tries < _MOST_MOVES:
+            moved = False
+            loads = analytic.loads(self.problem, found.plan)
+            busiest = sorted(
+                range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds
+            )
+            for source, target in [(i, j) for i in busiest for j in (i + 1, i - 1)]:
+                if not 0 <= target < len(counts) or counts[source] <= 1 or n_tries >= _MOST_MOVES:
+                    continue
+                n_tries += 1
+                trial = list(counts)
+                trial[source] -= 1
+                trial[target] += 1
+                plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
+                better = None if plan is None else self._play(found.pool, found.config, plan)
+                if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
+                    found, counts, moved = better, trial, True
+                    self.found.append(found)
+                    break
+
+    def answer(self, notes: tuple[str, ...]) -> Answer:
+        """Return what was found."""
+        refused = [{"reason": reason, "n_meshes": count} for reason, count in sorted(self.refused.items())]
+        extra = {"refused": refused, "n_plans_simulated": self.n_evaluations}
+        if not self.found:
+            return self._infeasible(notes, extra)
+        ranked = sorted(self.found, key=_rank)
+        best = ranked[0]
+        bound = min(self.open_bound, best.step_seconds)
+        return Answer(
+            plan=best.plan,
+            objective=Objective("step_seconds", best.step_seconds),
+            bound=Bound(bound, "branch and bound over the joint space"),
+            alternatives=_alternatives(ranked),
+            n_iterations=self.n_evaluations,
+            notes=notes,
+            extra=extra,
+        )
+
+    def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
+        """Say which configuration misses the least memory, and by how much."""
+        closest: tuple[float, Config] | None = None
+        for pool, config in self.too_large:
+            missing = plans.missing_bytes(self.costs[pool], config, self._n_microbatches(config.mesh))
+            if missing > 0 and (closest is None or (missing, config) < closest):
+                closest = (missing, config)
+        if closest is None:
+            reasons = "; ".join(sorted(self.refused)) or "no combination of degrees divides the batch and the devices"
+            raise InputError(f"search best: no plan is legal for {self.problem.reading.name} with these options: {reasons}")
+        return Answer(None, missing_bytes=closest[0], nearest=_describe(closest[1]), notes=notes, extra=extra)
+
+
+def _degrees(problem: Problem, params: Limits, pool: Pool) -> dict[str, tuple[int, ...]]:
+    """Return the values each degree may take: those given, else the powers of two and divisors that can be legal."""
+    n, batch = pool.n_devices, problem.batch
+    largest = limits.largest_degrees(problem.graph)
+    tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
+    context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
+    expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
+    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= 8)
+    return {
+        "tensor": params.tensor or tensor,
+        "context": params.context or context,
+        "expert": params.expert or expert,
+        "micro_batch": params.micro_batch or micro,
+        "pipeline": params.pipeline,
+        "data": params.data,
+    }
+
+
+def _configs(mesh: Mesh, costs: Costs, n_microbatches: int, params: Limits) -> list[Config]:
+    """Return every configuration of a mesh."""
+    n_layers = len(costs.chain.layers)
+    replicas = mesh.data * mesh.context
+    shards = tuple(level for level in params.shard if level == 0 or replicas > 1)
+    layouts = ("pipeline", "data") if mesh.pipeline > 1 and mesh.data > 1 and len(costs.pool.devices) == 1 else ("pipeline",)
+    configs = []
+    for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules):
+        for shard in shards:
+            for layout in layouts:
+                for degree in (
+                    limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,)
+                ):
+                    configs.append(Config(mesh, shard, degree, schedule, chunks, layout))
+    return configs
+
+
+def _alternatives(ranked: list[Found]) -> tuple[Alternative, ...]:
+    """Return the best plan of every other combination of degrees, with the causes that cost it the most."""
+    best = ranked[0]
+    own = dict(best.timeline.causes)
+    seen = {_degrees_key(best.config)}
+    others = []
+    for found in ranked[1:]:
+        if _degrees_key(found.config) in seen:
+            continue
+        seen.add(_degrees_key(found.config))
+        theirs = dict(found.timeline.causes)
+        worse = sorted(((theirs.get(cause, 0.0) - own.get(cause, 0.0), cause) for cause in {*own, *theirs}), reverse=True)
+        why = ", ".join(f"{cause} +{seconds / best.step_seconds:.1%}" for seconds, cause in worse[:2] if seconds > 0)
+        others.append(Alternative(found.plan, Objective("step_seconds", found.step_seconds), why))
+    return tuple(others)
+
+
+def _rank(found: Found) -> tuple[object, ...]:
+    """Order plans: the shorter step first; of steps alike to nine digits the simpler plan."""
+    mesh = found.config.mesh
+    complexity = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, found.config.chunks, found.config.shard)
+    return (float(f"{found.step_seconds:.9g}"), *complexity, found.config)
+
+
+def _degrees_key(config: Config) -> tuple[object, ...]:
+    mesh = config.mesh
+    return (mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch, config.shard, config.schedule)
+
+
+def _describe(config: Config) -> str:
+    """Return a configuration in words."""
+    mesh = config.mesh
+    degrees = [
+        ("pipeline", mesh.pipeline),
+        ("data", mesh.data),
+        ("context", mesh.context),
+        ("tensor", mesh.tensor),
+        ("expert", mesh.expert),
+    ]
+    parts = [f"{name} {value}" for name, value in degrees if value > 1] or ["one device"]
+    return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}, everything recomputed"
