@@ -16,9 +16,10 @@ from rich.table import Table
 from meshwright.plan import Plan
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
+from meshwright.what_if import Change
 from meshwright.wording import describe, layers_of, ranges_of, utilization
 
-__all__ = ["compared", "explain", "progress", "render"]
+__all__ = ["change_row", "compared", "explain", "progress", "render"]
 
 _WIDTH = 118
 
@@ -59,13 +60,15 @@ def render(*parts: object) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
-def explain(result: Result) -> str:
+def explain(result: Result, changes: Sequence[Change] = ()) -> str:
     """Return the answer as text.
 
     Parameters
     ----------
     result : Result
         The answer.
+    changes : sequence of Change
+        What would help, planned again.
 
     Returns
     -------
@@ -82,8 +85,21 @@ def explain(result: Result) -> str:
             parts += [_causes(result), _memory(result, plan)]
         if result.answer.alternatives:
             parts.append(_alternatives(result))
+    if changes:
+        table = _table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
+        for change in changes:
+            table.add_row(*change_row(change))
+        table.columns[3].justify = "left"
+        parts.append(table)
     parts += [f"note: {note}" for note in result.answer.notes]
     return render(*parts)
+
+
+def change_row(change: Change) -> list[str]:
+    """Return one change as cells: what, the step then, the gain in samples per second, the plan then."""
+    assert change.result.timeline is not None
+    step = format_seconds(change.result.timeline.step_seconds)
+    return [change.name, step, f"{change.speedup_ratio - 1:+.1%}", describe(change.result.plan)]
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:

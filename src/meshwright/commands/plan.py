@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
         report: str = typer.Option("", help="Write a report as one HTML page to this file."),
+        what_if: bool = typer.Option(True, help="Plan again with faster links, more memory, a larger batch (not for --json)."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
@@ -56,6 +57,7 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import _files, api
         from meshwright import report as reports
+        from meshwright import what_if as what_ifs
         from meshwright.errors import InputError
         from meshwright.problem import Batch
         from meshwright.writers import chrome_trace, plan_json, report_html
@@ -78,11 +80,15 @@ def register(app: typer.Typer) -> None:
         with reports.progress(f"planning {problem.reading.name}"):
             result = api.plan(problem, search=search, settings=settings_of(set_), seed=seed)
         result = replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
+        changes: tuple[what_ifs.Change, ...] = ()
+        if what_if and result.feasible and (report or not json_):
+            with reports.progress("planning what would help"):
+                changes = what_ifs.changes(result)
         if out:
             plan_json.write(result, out)
         if trace and result.timeline is not None:
             chrome_trace.write(result, trace)
         if report and result.feasible:
-            report_html.write(result, report)
-        print(json.dumps(plan_json.as_json(result)) if json_ else reports.explain(result))
+            report_html.write(result, report, changes=[reports.change_row(change) for change in changes])
+        print(json.dumps(plan_json.as_json(result)) if json_ else reports.explain(result, changes))
         return 0 if result.feasible else 3

@@ -9,19 +9,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright import sim
+from meshwright import sim, topologies
 from meshwright.costs import analytic
 from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.problem import Problem, Stop
-from meshwright.result import Alternative, Answer, Bound, Objective
+from meshwright.result import Answer, Bound, Objective
 from meshwright.search import _joint_limits as limits
 from meshwright.search import _joint_plans as plans
 from meshwright.search._joint_costs import Costs
 from meshwright.search._joint_digest import chain_of
+from meshwright.search._joint_found import Found, alternatives, degrees_key, describe, rank
 from meshwright.search._joint_space import Config, Mesh, Pool, divisors, meshes, pools, schedules_of
 from meshwright.strategy import RECOMPUTE
-from meshwright.timeline import Timeline
+from meshwright.units import format_seconds
 
 __all__ = ["Limits", "answer", "with_batch", "without_bound"]
 
@@ -66,21 +67,6 @@ class Limits:
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
     uniform: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """One plan, simulated."""
-
-    pool: int
-    config: Config
-    plan: Plan
-    timeline: Timeline
-
-    @property
-    def step_seconds(self) -> float:
-        """The simulated step."""
-        return self.timeline.step_seconds
 
 
 def answer(problem: Problem, limits: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
@@ -255,7 +241,7 @@ class Search:
     def improve(self) -> None:
         """Move single layers of the best plan between neighbouring stages while that shortens the step."""
         if self.found and not self.params.uniform:
-            best = min(self.found, key=_rank)
+            best = min(self.found, key=rank)
             self._improve(self.costs[best.pool], best)
 
     def _evaluate(self, pool: int, config: Config, bound: float) -> None:
@@ -280,18 +266,18 @@ class Search:
         cluster = self.problem.cluster
         assert cluster is not None
         timeline = sim.simulate(self.problem, plan, analytic.loads(self.problem, plan))
-        for rank, devices in enumerate(plan.ranks()):
-            if timeline.peak_bytes[rank] > cluster.device(devices[0]).memory_bytes:
+        for i, devices in enumerate(plan.ranks()):
+            if timeline.peak_bytes[i] > cluster.device(devices[0]).memory_bytes:
                 return None
         return Found(pool, config, plan, timeline)
 
     def runners_up(self) -> None:
         """Play the most promising plans that were only estimated, one of each combination of degrees."""
-        seen = {_degrees_key(found.config) for found in self.found}
+        seen = {degrees_key(found.config) for found in self.found}
         for _, config, pool, plan in sorted(self.others, key=lambda other: other[:2]):
-            if len(seen) >= _MOST_DEGREES or _degrees_key(config) in seen:
+            if len(seen) >= _MOST_DEGREES or degrees_key(config) in seen:
                 continue
-            seen.add(_degrees_key(config))
+            seen.add(degrees_key(config))
             found = self._play(pool, config, plan)
             if found is not None:
                 self.found.append(found)
@@ -331,14 +317,14 @@ class Search:
         extra = {"refused": refused, "n_plans_simulated": self.n_evaluations}
         if not self.found:
             return self._infeasible(notes, extra)
-        ranked = sorted(self.found, key=_rank)
+        ranked = sorted(self.found, key=rank)
         best = ranked[0]
         bound = min(self.open_bound, best.step_seconds)
         return Answer(
             plan=best.plan,
             objective=Objective("step_seconds", best.step_seconds),
             bound=Bound(bound, "branch and bound over the joint space"),
-            alternatives=_alternatives(ranked),
+            alternatives=alternatives(ranked),
             n_iterations=self.n_evaluations,
             notes=notes,
             extra=extra,
@@ -354,7 +340,27 @@ class Search:
         if closest is None:
             reasons = "; ".join(sorted(self.refused)) or "no combination of degrees divides the batch and the devices"
             raise InputError(f"search best: no plan is legal for {self.problem.reading.name} with these options: {reasons}")
-        return Answer(None, missing_bytes=closest[0], nearest=_describe(closest[1]), notes=notes, extra=extra)
+        nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(closest[1])}"
+        return Answer(None, missing_bytes=closest[0], nearest=nearest, notes=notes, extra=extra)
+
+
+def _enough_devices(problem: Problem, limits: Limits) -> str:
+    """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
+    assert problem.cluster is not None
+    kind, _, count = problem.cluster.name.partition(":")
+    if not count.isdigit() or limits.data:
+        return ""
+    for doubling in range(1, 8):
+        n_devices = int(count) * 2**doubling
+        larger = replace(problem, cluster=topologies.cluster(f"{kind}:{n_devices}"))
+        state = Search(larger, replace(limits, evaluations=1), Stop())
+        for pool in pools(larger.cluster):  # type: ignore[arg-type]
+            state.add(pool)
+        state.run()
+        if state.found:
+            best = min(state.found, key=rank)
+            return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
+    return ""
 
 
 def _degrees(problem: Problem, params: Limits, pool: Pool) -> dict[str, tuple[int, ...]]:
@@ -390,46 +396,3 @@ def _configs(mesh: Mesh, costs: Costs, n_microbatches: int, params: Limits) -> l
                 ):
                     configs.append(Config(mesh, shard, degree, schedule, chunks, layout))
     return configs
-
-
-def _alternatives(ranked: list[Found]) -> tuple[Alternative, ...]:
-    """Return the best plan of every other combination of degrees, with the causes that cost it the most."""
-    best = ranked[0]
-    own = dict(best.timeline.causes)
-    seen = {_degrees_key(best.config)}
-    others = []
-    for found in ranked[1:]:
-        if _degrees_key(found.config) in seen:
-            continue
-        seen.add(_degrees_key(found.config))
-        theirs = dict(found.timeline.causes)
-        worse = sorted(((theirs.get(cause, 0.0) - own.get(cause, 0.0), cause) for cause in {*own, *theirs}), reverse=True)
-        why = ", ".join(f"{cause} +{seconds / best.step_seconds:.1%}" for seconds, cause in worse[:2] if seconds > 0)
-        others.append(Alternative(found.plan, Objective("step_seconds", found.step_seconds), why))
-    return tuple(others)
-
-
-def _rank(found: Found) -> tuple[object, ...]:
-    """Order plans: the shorter step first; of steps alike to nine digits the simpler plan."""
-    mesh = found.config.mesh
-    complexity = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, found.config.chunks, found.config.shard)
-    return (float(f"{found.step_seconds:.9g}"), *complexity, found.config)
-
-
-def _degrees_key(config: Config) -> tuple[object, ...]:
-    mesh = config.mesh
-    return (mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch, config.shard, config.schedule)
-
-
-def _describe(config: Config) -> str:
-    """Return a configuration in words."""
-    mesh = config.mesh
-    degrees = [
-        ("pipeline", mesh.pipeline),
-        ("data", mesh.data),
-        ("context", mesh.context),
-        ("tensor", mesh.tensor),
-        ("expert", mesh.expert),
-    ]
-    parts = [f"{name} {value}" for name, value in degrees if value > 1] or ["one device"]
-    return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}, everything recomputed"

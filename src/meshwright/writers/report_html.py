@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -19,13 +20,15 @@ __all__ = ["page", "write"]
 _MOST_SPANS = 60_000
 
 
-def page(result: Result) -> str:
+def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
     """Return the report as one HTML page that needs no network.
 
     Parameters
     ----------
     result : Result
         A feasible answer with its timeline.
+    changes : sequence of sequence of str
+        What would help: change, step then, gain, plan then.
 
     Returns
     -------
@@ -41,12 +44,12 @@ def page(result: Result) -> str:
         raise ExportError("a report needs a plan that was simulated; this answer has none")
     template = files("meshwright").joinpath("data/report.html").read_text(encoding="utf-8")
     # a closing tag inside a name would end the script element
-    data = json.dumps(_data(result), separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace("</", "<\\/")
     return template.replace("__DATA__", data)
 
 
-def write(result: Result, path: str) -> None:
-    """Write the report to a file, whole or not at all.
+def write(result: Result, path: str, changes: Sequence[Sequence[str]] = ()) -> None:
+    """Write the report to a file, whole or not at all; see `page`.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def write(result: Result, path: str) -> None:
     InputError
         When the file cannot be written.
     """
-    _files.write(path, page(result))
+    _files.write(path, page(result, changes))
 
 
 def _data(result: Result) -> dict[str, Any]:
@@ -82,7 +85,6 @@ def _data(result: Result) -> dict[str, Any]:
             ]
             for other in answer.alternatives
         ],
-        "what_if": list(answer.extra.get("what_if_rows", ())),  # type: ignore[call-overload]
         "notes": list(answer.notes),
     }
 

@@ -1,0 +1,73 @@
+"""What would help most: the same question with faster links, more memory or a larger batch, planned again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright import api
+from meshwright.cluster import Cluster, Links
+from meshwright.problem import Problem
+from meshwright.result import Result
+
+__all__ = ["Change", "changes"]
+
+_EVALUATIONS = "24"  # plans evaluated per change: enough to tell what helps, the gap is not stated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One change and the answer under it; `speedup_ratio` compares samples per second with the answer as asked."""
+
+    name: str
+    result: Result
+    speedup_ratio: float
+
+
+def changes(result: Result) -> tuple[Change, ...]:
+    """Return the question planned again under each change, the most helpful first.
+
+    Parameters
+    ----------
+    result : Result
+        A feasible answer of search `best` with the analytic costs.
+
+    Returns
+    -------
+    tuple of Change
+        Empty where the answer is of another kind.
+    """
+    problem, timeline = result.problem, result.timeline
+    if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
+        return ()
+    base = result.plan.global_batch / timeline.step_seconds
+    asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
+    found = []
+    for name, changed in _variants(asked, problem.cluster):
+        other = api.plan(changed, search="best", settings={"evaluations": _EVALUATIONS})
+        if other.timeline is not None:
+            found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
+    return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))
+
+
+def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:
+    """Return the changed questions with their names."""
+    speeds = np.unique(cluster.links.bytes_per_second)
+    variants = []
+    if len(cluster.links):
+        slowest = cluster.links.bytes_per_second == speeds[0]
+        words = "links twice as fast" if len(speeds) == 1 else f"the slowest links ({speeds[0] / 1e9:.3g} GB/s) twice as fast"
+        variants.append((words, replace(problem, cluster=_with_links(cluster, np.where(slowest, 2.0, 1.0)))))
+    kinds = tuple(replace(kind, memory_bytes=2 * kind.memory_bytes) for kind in cluster.kinds)
+    variants.append(("twice the memory", replace(problem, cluster=replace(cluster, kinds=kinds, _cache={}))))
+    batch = replace(problem.batch, global_batch=2 * problem.batch.global_batch)
+    variants.append(("twice the batch", replace(problem, batch=batch)))
+    return variants
+
+
+def _with_links(cluster: Cluster, factor: np.ndarray) -> Cluster:
+    """Return the cluster with the bandwidth of each link multiplied."""
+    links = cluster.links
+    faster = Links(links.source, links.target, links.bytes_per_second * factor, links.latency_seconds)
+    return replace(cluster, links=faster, _cache={})

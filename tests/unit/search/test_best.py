@@ -1,0 +1,184 @@
+"""The joint search against brute force, its bound against everything that can be played, and its answers to odd questions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pathlib
+
+import pytest
+
+from meshwright import api, sim
+from meshwright.costs import analytic
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Batch
+from meshwright.search import _joint_search as joint
+from meshwright.search._joint_costs import Costs
+from meshwright.search._joint_digest import chain_of
+from meshwright.search._joint_space import Config, Mesh, pools
+
+TINY = str(pathlib.Path(__file__).resolve().parents[2] / "data" / "tiny_llama.json")
+
+
+def _small_memory(problem, memory_bytes: float):
+    """The same problem on devices with less memory."""
+    import dataclasses
+
+    kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in problem.cluster.kinds)
+    return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, kinds=kinds, _cache={}))
+
+
+def _all_plans(problem):
+    """Every plan of the 1F1B part of the joint space of a four-layer model on four devices, with its simulated step."""
+    chain = chain_of(problem.graph)
+    batch = problem.batch.global_batch
+    n = problem.cluster.n_devices
+    best = math.inf
+    for tensor, context, data, pipeline in itertools.product((1, 2, 4), (1, 2), (1, 2, 4), (1, 2, 4)):
+        if tensor * context * data * pipeline > n:
+            continue
+        for micro_batch in (1, 2, 4, 8):
+            if batch % (data * micro_batch):
+                continue
+            m = batch // (data * micro_batch)
+            shards = (0, 1, 2, 3) if data * context > 1 else (0,)
+            for shard in shards:
+                mesh = Mesh(pipeline, data, context, tensor, 1, micro_batch)
+                config = Config(mesh, shard, 0, "1f1b", 1, "pipeline")
+                if analytic.illegal(problem, config.strategy, micro_batch):
+                    continue
+                for plan in _splits(problem, chain, config, m):
+                    loads = analytic.loads(problem, plan)
+                    timeline = sim.simulate(problem, plan, loads)
+                    if max(timeline.peak_bytes) <= problem.cluster.device(0).memory_bytes:
+                        best = min(best, timeline.step_seconds)
+    return best
+
+
+def _splits(problem, chain, config, m):
+    """Every split of the layers, with one setting of recomputation per stage."""
+    p = config.mesh.pipeline
+    size = config.mesh.rank_size
+    for cuts in itertools.combinations(range(1, 4), p - 1):
+        ends = (0, *cuts, 4)
+        for words in itertools.product(("none", "selective", "full"), repeat=p):
+            stages = []
+            for s in range(p):
+                ops = chain.layers[ends[s] : ends[s + 1]]
+                ops = (chain.prefix if s == 0 else ()) + ops + (chain.suffix if s == p - 1 else ())
+                recompute = tuple(words[s] if op in chain.layers else "none" for op in ops)
+                stages.append(Stage(ops, tuple(range(s * size, (s + 1) * size)), config.strategy, recompute))
+            yield Plan(tuple(stages), m, config.mesh.micro_batch, "1f1b", problem.batch.global_batch)
+
+
+@pytest.mark.parametrize("memory_bytes", [80e9, 3.2e9, 2.6e9])
+def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(memory_bytes: float) -> None:
+    problem = _small_memory(api.pose(TINY, "dgx-h100:4", batch=Batch(8)), memory_bytes)
+    result = api.plan(problem, search="best", settings={"schedules": "1f1b"})
+    brute = _all_plans(problem)
+    if not result.feasible:
+        assert math.isinf(brute)
+        return
+    bound, value = result.answer.bound.value, result.answer.objective.value
+    assert bound <= brute * (1 + 1e-9)
+    # recomputation per layer and the other layout may do better than the brute force, never worse
+    assert value <= brute * (1 + 1e-6)
+    assert bound <= value
+
+
+@pytest.mark.parametrize("model", ["gpt2", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("cluster", ["dgx-a100:8", "pcie-a100:16"])
+def test_the_bound_of_a_configuration_is_below_its_simulated_step(model: str, cluster: str) -> None:
+    problem = api.pose(model, cluster, batch=Batch(16, sequence_length=1024))
+    search = joint.Search(problem, joint.Limits(), joint.Stop())
+    for pool in pools(problem.cluster):
+        costs = Costs(problem, pool, search.chain)
+        checked = 0
+        for mesh in (
+            Mesh(1, 8, 1, 1, 1, 1),
+            Mesh(2, 4, 1, 1, 1, 2),
+            Mesh(4, 2, 1, 1, 1, 1),
+            Mesh(2, 2, 1, 2, 1, 1),
+            Mesh(3, 1, 2, 1, 1, 1),
+        ):
+            m = 16 // (mesh.data * mesh.micro_batch)
+            if 16 % (mesh.data * mesh.micro_batch):
+                continue
+            for schedule, chunks in (("1f1b", 1), ("zb_h1", 1), ("interleaved_1f1b", 2), ("zb_v", 2)):
+                if (chunks > 1 and mesh.pipeline == 1) or (schedule == "zb_v" and m < 2 * mesh.pipeline):
+                    continue
+                for shard in (0, 1, 3):
+                    config = Config(mesh, shard, 0, schedule, chunks, "pipeline")
+                    if analytic.illegal(problem, config.strategy, mesh.micro_batch):
+                        continue
+                    light = costs.bound(config, m, 1e9, light=True)
+                    full = costs.bound(config, m, 1e9)
+                    quick = costs.quick_bound(mesh, m)
+                    plan = joint.plans.build(costs, config, m, full) if math.isfinite(full) else None
+                    if plan is None:
+                        continue
+                    checked += 1
+                    played = sim.simulate(problem, plan, analytic.loads(problem, plan)).step_seconds
+                    assert full <= played * (1 + 1e-9), config
+                    assert light <= played * (1 + 1e-9), config
+                    assert quick <= played * (1 + 1e-9), config
+        if model == "gpt2":
+            assert checked >= 20
+
+
+def test_best_is_never_worse_than_the_baselines() -> None:
+    problem = api.pose("llama-3.1-8b", "pcie-a100:16", batch=Batch(64, sequence_length=4096))
+    best = api.plan(problem, search="best")
+    for name in ("data_parallel", "megatron_grid"):
+        other = api.plan(problem, search=name)
+        if other.feasible:
+            assert best.answer.objective.value <= other.answer.objective.value * (1 + 1e-9)
+
+
+def test_the_answer_is_the_same_twice_and_its_objective_is_the_simulated_step() -> None:
+    problem = api.pose(TINY, "dgx-h100:8", batch=Batch(32))
+    first, second = (api.plan(problem, search="best") for _ in range(2))
+    assert first.answer.objective == second.answer.objective
+    assert first.plan == second.plan
+    assert first.timeline.step_seconds == pytest.approx(first.answer.objective.value, rel=1e-12)
+    assert sorted(op for stage in first.plan.stages for op in stage.ops) == list(range(len(problem.graph.ops)))
+
+
+def test_a_model_too_large_says_what_is_missing_and_where_it_would_fit() -> None:
+    result = api.plan(api.pose("llama-3.1-70b", "dgx-h100:8", batch=Batch(8)), search="best")
+    assert not result.feasible
+    assert result.answer.missing_bytes > 0
+    assert "dgx-h100:" in result.answer.nearest
+
+
+def test_fixed_degrees_are_kept_and_impossible_ones_are_told() -> None:
+    problem = api.pose(TINY, "dgx-h100:8", batch=Batch(32))
+    result = api.plan(problem, search="best", settings={"tensor": "2", "pipeline": "2"})
+    assert {stage.strategy.tensor for stage in result.plan.stages} == {2}
+    assert len(result.plan.ranks()) == 2
+    with pytest.raises(InputError, match="tensor"):
+        api.plan(problem, search="best", settings={"tensor": "3"})
+
+
+def test_unequal_devices_get_unequal_work(tmp_path) -> None:
+    from meshwright import topologies
+
+    text = (pathlib.Path(__file__).resolve().parents[2] / "data" / "two_kinds.yaml").read_text()
+    path = tmp_path / "mixed.yaml"
+    path.write_text(text)
+    cluster = topologies.cluster(str(path))
+    problem = api.pose("gpt2", cluster, batch=Batch(32))
+    result = api.plan(problem, search="best", settings={"pipeline": "2", "schedules": "1f1b"})
+    layers = {cluster.device(stage.devices[0]).name: len(stage.ops) for stage in result.plan.stages}
+    if len(layers) == 2:
+        assert layers["H100-SXM-80GB"] > layers["A100-SXM-80GB"]
+    everything = api.plan(problem, search="best")
+    assert everything.answer.objective.value <= result.answer.objective.value * (1 + 1e-9)
+
+
+def test_a_published_instance_is_passed_on_with_a_word() -> None:
+    result = api.plan("pase:alexnet", search="best")
+    assert any("passes it on to search pase" in note for note in result.answer.notes)
+    assert json.dumps(dict(result.answer.extra)) is not None
