@@ -9,7 +9,7 @@ from meshwright.graph import Graph
 from meshwright.problem import Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -63,9 +63,9 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
 
 
 def _graph(file: str) -> Graph:
-    """Return the model of a row; attention is not fused."""
+    """Return the model of a row, as Megatron-LM builds it: attention not fused, drop-out on."""
     if "OPT-350" in file:
-        return built_in("opt-350m", 2048, _attn_implementation="eager")
+        return gpt("opt-350m", hidden=1024, layers=24, heads=16, sequence=2048, vocabulary=50272)
     if "GPT-NEO" in file:
         return gpt("gpt-neo-2.7b", hidden=2560, layers=32, heads=20, sequence=2048, vocabulary=50257)
     raise InputError(f"the model of '{file}' is not known")
