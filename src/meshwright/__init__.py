@@ -20,6 +20,7 @@ __all__ = [
     "pose",
     "read",
     "simulate",
+    "validate",
 ]
 
 __version__ = "0.1.0"
@@ -30,7 +31,7 @@ def __getattr__(name: str) -> Any:
     homes = {
         "Batch": "problem", "Cluster": "cluster", "Graph": "graph", "Plan": "plan", "Problem": "problem", "Reading": "problem",
         "Result": "result", "Stop": "problem", "Timeline": "timeline", "Training": "problem", "plan": "api", "pose": "api",
-        "read": "api", "simulate": "api",
+        "read": "api", "simulate": "api", "validate": "validation",
     }  # fmt: skip
     if name not in homes:
         raise AttributeError(f"module 'meshwright' has no attribute '{name}'")

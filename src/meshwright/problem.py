@@ -70,7 +70,7 @@ class Training:
         (mixed-precision Adam: fp32 master weight and two moments).
     loss_bytes : int
         Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them into
-        gradients in place (Megatron-LM), 6 where it is PyTorch's own.
+        gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
     """
 
     precision: str = "bf16"

@@ -162,13 +162,19 @@ def saved_bytes(operator: Operator, shape: Shape, training: Training) -> float:
 
 
 def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:
-    """Return what an operator needs beside what is kept: the larger of the gradients of its output and input."""
+    """Return what an operator needs beside what is kept: gradients of its output and input."""
     tokens = shape.tokens(operator) / shape.split(operator)
     width = training.activation_bytes
     if operator.kind == "cross_entropy":
         return tokens * operator.size("vocabulary") * training.loss_bytes  # the fp32 logits are kept
-    if operator.kind == "matmul":
-        return shape.tokens(operator) * width * max(operator.size("in"), operator.size("out")) / shape.split(operator)
+    if operator.kind == "matmul":  # gathered along the sequence, the unsplit side stands whole on every rank
+        inner, columns = float(operator.size("in")), float(operator.size("out"))
+        if operator.tensor_axis == "sequence":
+            return tokens * width * (inner + columns)
+        inner, columns = (
+            (inner / shape.tensor, columns) if operator.tensor_axis == "in" else (inner, columns / shape.split(operator))
+        )
+        return shape.tokens(operator) * width * (inner + columns)
     if operator.kind == "grouped_matmul":
         return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))
     return tokens * operator.size("hidden") * width

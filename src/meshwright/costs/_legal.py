@@ -80,6 +80,7 @@ def _operator(operator: Operator, strategy: Strategy) -> str:
         size = operator.size(operator.tensor_axis)
         if tensor > size:
             return f"the tensor degree {tensor} exceeds the {size} {operator.tensor_axis}puts of {operator.name}"
-    if strategy.sequence_parallel and operator.tensor_axis == "sequence" and operator.size("sequence") % (tensor * context):
+    split = strategy.sequence_parallel and operator.tensor_axis == "sequence" and operator.size("sequence") > 1
+    if split and operator.size("sequence") % (tensor * context):
         return f"sequence parallelism needs the sequence of {operator.size('sequence')} to divide by tensor times context, {tensor * context}"
     return ""

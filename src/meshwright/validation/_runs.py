@@ -163,7 +163,7 @@ def predict(run: Run) -> Predicted:
         loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)
     timeline = sim.simulate(problem, plan, loads)
     ranks = plan.ranks()
-    room = [run.cluster.device(devices[0]).memory_bytes for devices in ranks]
+    room = [min(run.cluster.device(device).memory_bytes for device in devices) for devices in ranks]
     fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
     return Predicted(timeline.step_seconds, max(timeline.peak_bytes), fits)
 

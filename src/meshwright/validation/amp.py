@@ -30,6 +30,9 @@ COLUMNS = ("experiment", "model", "gbs", "tp", "dp", "pp", "mbs", "layer_bounds"
 LAYERS, BEFORE = 24, 3
 """Layers of the model, and modules before them in DeepSpeed's pipeline (a cast, the embedding, a transposition), which bounds count."""
 
+OPTIMIZER_BYTES = 16
+"""DeepSpeed's fp16 optimizer holds an fp32 copy of the gradients beside the fp32 weights and two moments."""
+
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
@@ -50,7 +53,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
             run = Run(
                 graph, mixed if uneven else homogeneous, (Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")),),
                 pipeline=pipeline, layers_per_stage=_layers(fields["layer_bounds"], pipeline), micro_batch=count(fields, "mbs"),
-                global_batch=batch, training=Training("fp16", gradient_bytes=2),
+                global_batch=batch, training=Training("fp16", gradient_bytes=2, optimizer_bytes=OPTIMIZER_BYTES),
             )  # fmt: skip
             predicted = predict(run)
         except (InputError, ValueError) as error:

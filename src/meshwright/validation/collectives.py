@@ -35,7 +35,10 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         if gpu not in kinds or count(fields, "nodes") != 1:
             return Skipped(row, f"no cluster is known for {fields['nodes']} nodes of '{gpu}'")
         axis = network.axis(where(kinds[gpu]), np.arange(size).reshape(1, size))
-        predicted = axis.seconds(fields["collective"], float(count(fields, "bytes")))
+        n_bytes = float(count(fields, "bytes"))
+        if fields["collective"] == "all_gather":
+            n_bytes *= size  # the set counts what one rank contributes, the network what is gathered
+        predicted = axis.seconds(fields["collective"], n_bytes)
     except InputError as error:
         return Skipped(row, str(error))
     return Point(row, measured, predicted)

@@ -64,7 +64,13 @@ def _precision(text: str) -> str:
 
 def _cluster(system: str, gpus: int) -> str:
     """Return the cluster of a system."""
-    kinds = {"DGX-H100": "dgx-h100", "DGX-B200": "dgx-b200", "DGX-GB200": "gb200-nvl72", "DGX-GB300": "gb300-nvl72"}
+    kinds = {
+        "DGX-H100": "dgx-h100",
+        "DGX-B200": "dgx-b200",
+        "DGX-B300": "dgx-b300",
+        "DGX-GB200": "gb200-nvl72",
+        "DGX-GB300": "gb300-nvl72",
+    }
     if system not in kinds:
         raise InputError(f"no figures of {system} are known")
     return f"{kinds[system]}:{racks(gpus) if 'nvl72' in kinds[system] else max(8, gpus)}"

@@ -37,6 +37,9 @@ COLUMNS = (
 VIRTUAL = 6
 """Virtual stages of GPT-3 runs whose rows tell none: what later rounds of the same submitter tell for the same pipeline degree."""
 
+FP4_ROUND = 5.1
+"""From this round on, large submissions on GB200 and GB300 use fp4."""
+
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
@@ -50,6 +53,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             raise InputError("the set does not tell the plan of this run")
         measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
         name, gpus = _cluster(fields)
+        if float(fields["round"]) >= FP4_ROUND and "nvl72" in name:
+            raise InputError("submissions of this round on GB200 and GB300 ran products in fp4, which is not modelled")
         cluster = where(name)
         tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
         ranks = tensor * pipeline * context

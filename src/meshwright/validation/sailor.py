@@ -9,7 +9,7 @@ from meshwright.graph import Graph
 from meshwright.problem import Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -27,6 +27,12 @@ COLUMNS = (
     "grad_reduce_s",
     "max_mem_bytes",
 )
+
+TRAINING = Training("tf32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+"""The set does not tell the precision; its memory column is that of four-byte activations without drop-out, hence this reading."""
+
+ISSUE_SECONDS = 87e-6
+"""Time of Megatron-DeepSpeed to issue an operator, as found on the runs of vTrain."""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
@@ -51,8 +57,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             stages[end] -= 1  # the set counts the embedding and the head as layers
         gpus = data * tensor * pipeline
         run = Run(
-            graph, where(f"gh200:{max(4, gpus)}"), (Strategy(data, tensor),), pipeline=pipeline, layers_per_stage=tuple(stages),
-            micro_batch=count(fields, "mbs"), global_batch=batch, training=Training("fp16"),
+            graph, where(f"alps-gh200:{max(4, gpus)}", ISSUE_SECONDS), (Strategy(data, tensor),), pipeline=pipeline, layers_per_stage=tuple(stages),
+            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
@@ -63,9 +69,13 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
 
 
 def _graph(file: str) -> Graph:
-    """Return the model of a row; attention is not fused."""
+    """Return the model of a row, attention not fused, without drop-out."""
     if "OPT-350" in file:
-        return built_in("opt-350m", 2048, _attn_implementation="eager")
+        return gpt(
+            "opt-350m", hidden=1024, layers=24, heads=16, sequence=2048, vocabulary=50272, resid_pdrop=0.0, attn_pdrop=0.0
+        )
     if "GPT-NEO" in file:
-        return gpt("gpt-neo-2.7b", hidden=2560, layers=32, heads=20, sequence=2048, vocabulary=50257)
+        return gpt(
+            "gpt-neo-2.7b", hidden=2560, layers=32, heads=20, sequence=2048, vocabulary=50257, resid_pdrop=0.0, attn_pdrop=0.0
+        )
     raise InputError(f"the model of '{file}' is not known")

@@ -46,7 +46,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
                 graph, where(_cluster(fields["gpu"], gpus)), (strategy,), pipeline=pipeline, virtual=VIRTUAL if interleaved else 1,
                 micro_batch=1 if pipeline > 1 else batch // data, global_batch=batch,
                 recompute={"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective"),
-                training=Training("bf16" if fields["float8"] in ("0", "") else "fp8", loss_bytes=6), overlap=True,
+                training=Training("bf16" if fields["float8"] in ("0", "") else "fp8", loss_bytes=8), overlap=True,
             )
         )  # fmt: skip
     except InputError as error:

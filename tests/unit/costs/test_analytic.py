@@ -155,7 +155,7 @@ def test_the_head_keeps_fp32_logits_and_needs_room_for_their_gradient() -> None:
     head = _row(Strategy(tensor=2), row=5)
     logits = SEQUENCE * VOCABULARY / 2
     assert head.activation_bytes == pytest.approx(4 * logits)
-    assert head.working_bytes == pytest.approx(2 * logits)
+    assert head.working_bytes == pytest.approx(2 * (logits + SEQUENCE * HIDDEN))  # gradients of logits and of what made them
 
 
 def test_the_gradient_of_the_word_table_stands_beside_the_main_gradient() -> None:
