@@ -16,7 +16,9 @@ from meshwright.readers import Source, piper_json
 from meshwright.readers._piper_instance import PiperInstance, names
 
 
-def choice(name: str = "vanilla", forward: dict[str, float] | None = None, backward: dict[str, float] | None = None) -> dict[str, Any]:
+def choice(
+    name: str = "vanilla", forward: dict[str, float] | None = None, backward: dict[str, float] | None = None
+) -> dict[str, Any]:
     return {
         "id": name, "timePerSample": 2.0, "parameterSize": 4.0, "memoryUsageA": 1.0, "memoryUsageB": 8.0,
         "syncTimeFw": forward or {}, "syncTimeBw": backward or {},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import piper as oracle
+import piper_by_definition as oracle
 import pytest
 
 from meshwright.costs._piper_menu import Options
@@ -77,7 +77,9 @@ def test_plans_within_a_percent_are_within_a_percent_and_save_something(seed: in
     for stages in solution.nearly:
         other = evaluate(instance, stages)
         assert other.missing_bytes == 0.0 and other.seconds <= value * 1.2 * (1 + 1e-9)
-    found = [(len(stages), sum(stage.data * stage.tensor for stage in stages)) for stages in (*solution.nearly, solution.stages)]
+    found = [
+        (len(stages), sum(stage.data * stage.tensor for stage in stages)) for stages in (*solution.nearly, solution.stages)
+    ]
     assert min(found) == fewest
 
 

@@ -22,7 +22,9 @@ class Rated(NamedTuple):
     peak_bytes: float
 
 
-def random_instance(seed: int, *, n_nodes: int = 5, n_choices: int = 2, alike: bool = False, whole: bool = False) -> PiperInstance:
+def random_instance(
+    seed: int, *, n_nodes: int = 5, n_choices: int = 2, alike: bool = False, whole: bool = False
+) -> PiperInstance:
     """Return a small random instance; `alike` choices share weights and sync terms, `whole` numbers make ties likely."""
     dice = random.Random(seed)
 
@@ -112,7 +114,9 @@ def rated(instance: PiperInstance) -> list[Rated]:
         for picked in itertools.product(*(instance.nodes[v].at(t) for v in sorted(stage))):
             held = sum(c.activation_bytes * y + c.static_bytes for c in picked)
             if held <= instance.memory_bytes:
-                found.append((sum(choice_cost(instance, stage, v, c, d) for v, c in zip(sorted(stage), picked, strict=True)), held))
+                found.append(
+                    (sum(choice_cost(instance, stage, v, c, d) for v, c in zip(sorted(stage), picked, strict=True)), held)
+                )
         found.sort()
         front: list[tuple[float, float]] = []
         for seconds, held in found:
