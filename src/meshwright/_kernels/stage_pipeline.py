@@ -8,10 +8,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from meshwright._kernels.stage_choice import decide
+from meshwright._kernels import knapsack
+from meshwright._kernels.stage_choice import decide, stage_items
 from meshwright._kernels.stage_pairs import FAST_A, FAST_B, LOW_A, LOW_B, UNSUPPORTED, WEIGHT
 
-__all__ = ["Labels", "Pairs", "reach"]
+__all__ = ["Labels", "Pairs", "label_seconds", "reach"]
 
 FAR = np.int32(2**31 - 1)
 
@@ -194,3 +195,53 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
             lowest[s] = FAR
         labels.first[upper + 1] = n_labels
     return n_labels, n_undecided
+
+
+@njit(cache=True)
+def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
+    """Return the time of the slowest stage of a label's pipeline, its inner choices made anew.
+
+    Parameters
+    ----------
+    space, pairs, menu, rules, labels : Space, Pairs, Menu, Rules, Labels
+        The instance, with labels of `reach`.
+    label : int
+        A label of the whole model.
+    memory : float
+        Memory of a device.
+    once : bool
+        Whether borders are charged as listed in `pairs` (a tensor once) and not edge by edge.
+
+    Returns
+    -------
+    float
+        Seconds per micro-batch.
+    """
+    upper = len(space.words) - 1
+    slowest = 0.0
+    n_options = len(rules.replicas)
+    while label > 0:
+        lower, below, option = labels.lower[label], labels.below[label], labels.option[label]
+        t, r = option // n_options, option % n_options
+        d = rules.replicas[r]
+        y = 1 + (labels.replicas[below] + d - 1) // d
+        first, cost, held, position = stage_items(space, menu, rules, upper, lower, t, r, y)
+        chosen = np.empty(len(first) - 1, np.int64)
+        if rules.exact:
+            knapsack.exact(first, cost, held, memory, np.inf, chosen)
+        else:
+            knapsack.greedy(first, cost, held, memory, rules.all_or_none != 0, chosen)
+        seconds = 0.0
+        for c in chosen:
+            seconds += cost[c]
+        if once:
+            seconds = 0.0
+            for c in chosen:
+                at = position[c]
+                seconds += menu.seconds[at] * rules.share[r] + menu.weight[at] * rules.sync[t, r]
+            for p in range(pairs.first[upper], pairs.first[upper + 1]):
+                if pairs.lower[p] == lower:
+                    seconds += pairs.seconds[p, t] * rules.share[r]
+        slowest = max(slowest, seconds)
+        upper, label = lower, below
+    return slowest
