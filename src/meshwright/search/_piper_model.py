@@ -102,7 +102,7 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
                 best = (seconds, _plan(problem, found, case), case)
     if best is None:
         needs = [stage_search.least_memory(menu) - menu.memory_bytes for menu in tight[:ASKED]]
-        missing = max(min(needs, default=0.0), 0.0)
+        missing = max(min((need for need in needs if math.isfinite(need)), default=0.0), 0.0)
         nearest = f"devices with {units.format_bytes(missing)} more memory" if missing else ""
         return Answer(None, missing_bytes=missing, nearest=nearest, notes=notes, problem=problem)
     notes = (

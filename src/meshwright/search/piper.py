@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from meshwright import units
-from meshwright.costs._piper_menu import Options
+from meshwright.costs._piper_menu import Options, allowed_by
 from meshwright.costs.piper import PiperStage, evaluate
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
@@ -218,23 +218,27 @@ def _notes(stages: Sequence[PiperStage], alternatives: Sequence[Alternative], ob
 def _nothing(instance: PiperInstance, options: Options) -> Answer:
     """Return the answer that nothing fits, with what is missing."""
     needed, devices = solve.least_memory(instance, options)
-    if not math.isfinite(needed):
-        lacking = [str(node.id) for node in instance.nodes if not _usable(instance, node.id)]
-        what = (
-            f"nodes without a usable choice: {', '.join(lacking[:5])}" if lacking else "no choice of degrees covers all nodes"
-        )
-        return Answer(None, notes=(f"no memory would be enough: {what}",))
-    missing = max(needed - instance.memory_bytes, 0.0)
-    nearest = f"devices of {units.format_bytes(needed)} ({units.format_bytes(missing)} more)"
+    lacking = [str(node.id) for node in instance.nodes if not _usable(instance, options, node.id)]
+    if lacking:
+        return Answer(None, notes=(f"no memory would be enough: nodes without a usable choice: {', '.join(lacking[:5])}",))
+    notes: tuple[str, ...] = ()
+    ways, missing = [], 0.0
+    if math.isfinite(needed):
+        missing = max(needed - instance.memory_bytes, 0.0)
+        ways.append(f"devices of {units.format_bytes(needed)} ({units.format_bytes(missing)} more)")
+    else:
+        notes = ("no memory would be enough: the layers need different tensor degrees, and more devices than there are",)
     if devices:
-        nearest += f", or {devices} devices of the same memory"
-    return Answer(None, missing_bytes=missing, nearest=nearest)
+        ways.append(f"{devices} devices of the same memory")
+    return Answer(None, missing_bytes=missing, nearest=", or ".join(ways), notes=notes)
 
 
-def _usable(instance: PiperInstance, node_id: int) -> bool:
-    """Return whether a node has a choice at a degree that the devices allow."""
+def _usable(instance: PiperInstance, options: Options, node_id: int) -> bool:
+    """Return whether a node has a choice at a degree that the devices and the options allow."""
     node = next(node for node in instance.nodes if node.id == node_id)
-    return any(choices and degree <= instance.n_devices for degree, choices in node.choices)
+    allowed = allowed_by(options)
+    largest = instance.n_devices if options.tensor_parallel else 1
+    return any(allowed(choice) for degree, choices in node.choices if degree <= largest for choice in choices)
 
 
 def _certificate(instance: PiperInstance, solution: solve.Solution, seconds: float) -> dict[str, object]:

@@ -300,11 +300,14 @@ def least_memory(menu: StageMenu) -> float:
     Returns
     -------
     float
-        Bytes.
+        Bytes; infinite where the devices are too few whatever their memory.
     """
     prepared = _quick(replace(menu, memory_bytes=1e300))
     reached = check(prepared, math.inf, memory_bytes=1e299)
-    low, high = 0.0, found(prepared, reached, best_label(reached), memory_bytes=1e299).memory_bytes
+    label = best_label(reached)
+    if label < 0:
+        return math.inf
+    low, high = 0.0, found(prepared, reached, label, memory_bytes=1e299).memory_bytes
     while high > low * (1.0 + MEMORY_RATIO) and high > 0.0:
         middle = (low + high) / 2.0
         reached = check(prepared, math.inf, memory_bytes=middle)
