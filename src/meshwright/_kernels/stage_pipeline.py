@@ -16,6 +16,9 @@ __all__ = ["Labels", "Pairs", "label_seconds", "reach"]
 
 FAR = np.int32(2**31 - 1)
 
+WINDOW = 96
+"""How many larger sums of replicas a new label is remembered to dominate; the sweep over all follows once a downset is done."""
+
 
 class Pairs(NamedTuple):
     """Stages that may be used: see `meshwright._kernels.stage_pairs.list_pairs`."""
@@ -28,7 +31,7 @@ class Pairs(NamedTuple):
 class Labels(NamedTuple):
     """Ways to run a downset: sum of replicas, devices and stages; and the stage on top with the label below it.
 
-    ``cell_*`` is scratch space, shape (n_layers, n_replicas + 1), `cell_devices` full of the largest int32.
+    ``cell_*`` is scratch space, shape (n_layers, n_replicas + 1), `cell_devices` and `cell_floor` full of the largest int32.
     """
 
     first: NDArray[np.int64]
@@ -39,6 +42,7 @@ class Labels(NamedTuple):
     lower: NDArray[np.int32]
     option: NDArray[np.int32]
     cell_devices: NDArray[np.int32]
+    cell_floor: NDArray[np.int32]
     cell_below: NDArray[np.int32]
     cell_lower: NDArray[np.int32]
     cell_option: NDArray[np.int32]
@@ -146,7 +150,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                         k = k0 + d * degree
                         if k > room_k or s > room_s or rest_a * (s + 1) + rest_b > n_devices - k + 1e-6:
                             break
-                        if labels.cell_devices[layer, s] <= k:
+                        if labels.cell_floor[layer, s] <= k:
                             break
                         synchronise = weight * rules.sync[t, r]
                         if synchronise > threshold:
@@ -166,6 +170,10 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                             if answer == 0:
                                 continue
                         labels.cell_devices[layer, s] = k
+                        for further in range(s, min(s + WINDOW, most + 1)):
+                            if labels.cell_floor[layer, further] <= k:
+                                break
+                            labels.cell_floor[layer, further] = k
                         labels.cell_below[layer, s] = label
                         labels.cell_lower[layer, s] = lower
                         labels.cell_option[layer, s] = t * n_options + r
@@ -179,7 +187,6 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                 k = labels.cell_devices[layer, s]
                 if k < current and k < lowest[s]:
                     if n_labels == len(labels.replicas):
-                        labels.cell_devices[:, smallest_s : largest_s + 1] = FAR
                         return -1, n_undecided
                     labels.replicas[n_labels] = s
                     labels.devices[n_labels] = k
@@ -191,6 +198,8 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                     current = k
                 lowest[s] = min(lowest[s], current)
                 labels.cell_devices[layer, s] = FAR
+            for s in range(smallest_s, min(largest_s + WINDOW, most + 1)):
+                labels.cell_floor[layer, s] = FAR
         for s in range(smallest_s, largest_s + 1):
             lowest[s] = FAR
         labels.first[upper + 1] = n_labels
