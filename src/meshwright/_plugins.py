@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 from types import ModuleType
 
@@ -54,6 +55,10 @@ def load(room: str, name: str, what: str) -> ModuleType:
         When the room has no such plug-in.
     """
     wanted = name.replace("-", "_")
+    # Our own files first: looking through the entry points of all installed packages takes milliseconds.
+    own = wanted.isidentifier() and not wanted.startswith("_")
+    if own and importlib.util.find_spec(f"meshwright.{room}.{wanted}") is not None:
+        return importlib.import_module(f"meshwright.{room}.{wanted}")
     if wanted not in names(room):
         raise UnknownNameError(what, name, names(room))
     for point in importlib.metadata.entry_points(group=f"meshwright.{room}"):

@@ -274,9 +274,12 @@ def decide(space, menu, memo, rules, upper, lower, t, r, y, limit, budget):
     rest = (np.int64(y) * len(rules.degrees) + t) * (len(rules.replicas) + 1)
     if not menu.alike or rules.sharded:
         rest += r + 1
-    mixed = np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(rest) * np.uint64(0xC2B2AE3D27D4EB4F)
-    mixed ^= mixed >> np.uint64(31)
-    at = np.int64(mixed & np.uint64(len(memo.pair) - 1))
+    # 32-bit halves times 31-bit factors: no step overflows, so that it runs the same uncompiled.
+    half = np.int64(0xFFFFFFFF)
+    mixed = ((pair & half) * 0x5BD1E995) & half
+    mixed = (((mixed ^ (pair >> 32) ^ (mixed >> 15)) * 0x2C1B3C6D) + rest) & half
+    mixed = ((mixed ^ (mixed >> 13)) * 0x297A2D39) & half
+    at = (mixed ^ (mixed >> 16)) & np.int64(len(memo.pair) - 1)
     known = memo.pair[at] == pair and memo.rest[at] == rest
     if known:
         if budget >= memo.upper[at]:

@@ -8,12 +8,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from meshwright._kernels.stage_choice import decide
+from meshwright._kernels import knapsack
+from meshwright._kernels.stage_choice import decide, stage_items
 from meshwright._kernels.stage_pairs import FAST_A, FAST_B, LOW_A, LOW_B, UNSUPPORTED, WEIGHT
 
-__all__ = ["Labels", "Pairs", "reach"]
+__all__ = ["Labels", "Pairs", "label_seconds", "reach"]
 
 FAR = np.int32(2**31 - 1)
+
+WINDOW = 96
+"""How many larger sums of replicas a new label is remembered to dominate; the sweep over all follows once a downset is done."""
 
 
 class Pairs(NamedTuple):
@@ -27,7 +31,7 @@ class Pairs(NamedTuple):
 class Labels(NamedTuple):
     """Ways to run a downset: sum of replicas, devices and stages; and the stage on top with the label below it.
 
-    ``cell_*`` is scratch space, shape (n_layers, n_replicas + 1), `cell_devices` full of the largest int32.
+    ``cell_*`` is scratch space, shape (n_layers, n_replicas + 1), `cell_devices` and `cell_floor` full of the largest int32.
     """
 
     first: NDArray[np.int64]
@@ -38,6 +42,7 @@ class Labels(NamedTuple):
     lower: NDArray[np.int32]
     option: NDArray[np.int32]
     cell_devices: NDArray[np.int32]
+    cell_floor: NDArray[np.int32]
     cell_below: NDArray[np.int32]
     cell_lower: NDArray[np.int32]
     cell_option: NDArray[np.int32]
@@ -145,7 +150,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                         k = k0 + d * degree
                         if k > room_k or s > room_s or rest_a * (s + 1) + rest_b > n_devices - k + 1e-6:
                             break
-                        if labels.cell_devices[layer, s] <= k:
+                        if labels.cell_floor[layer, s] <= k:
                             break
                         synchronise = weight * rules.sync[t, r]
                         if synchronise > threshold:
@@ -165,6 +170,10 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                             if answer == 0:
                                 continue
                         labels.cell_devices[layer, s] = k
+                        for further in range(s, min(s + WINDOW, most + 1)):
+                            if labels.cell_floor[layer, further] <= k:
+                                break
+                            labels.cell_floor[layer, further] = k
                         labels.cell_below[layer, s] = label
                         labels.cell_lower[layer, s] = lower
                         labels.cell_option[layer, s] = t * n_options + r
@@ -178,7 +187,6 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                 k = labels.cell_devices[layer, s]
                 if k < current and k < lowest[s]:
                     if n_labels == len(labels.replicas):
-                        labels.cell_devices[:, smallest_s : largest_s + 1] = FAR
                         return -1, n_undecided
                     labels.replicas[n_labels] = s
                     labels.devices[n_labels] = k
@@ -190,7 +198,59 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                     current = k
                 lowest[s] = min(lowest[s], current)
                 labels.cell_devices[layer, s] = FAR
+            for s in range(smallest_s, min(largest_s + WINDOW, most + 1)):
+                labels.cell_floor[layer, s] = FAR
         for s in range(smallest_s, largest_s + 1):
             lowest[s] = FAR
         labels.first[upper + 1] = n_labels
     return n_labels, n_undecided
+
+
+@njit(cache=True)
+def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
+    """Return the time of the slowest stage of a label's pipeline, its inner choices made anew.
+
+    Parameters
+    ----------
+    space, pairs, menu, rules, labels : Space, Pairs, Menu, Rules, Labels
+        The instance, with labels of `reach`.
+    label : int
+        A label of the whole model.
+    memory : float
+        Memory of a device.
+    once : bool
+        Whether borders are charged as listed in `pairs` (a tensor once) and not edge by edge.
+
+    Returns
+    -------
+    float
+        Seconds per micro-batch.
+    """
+    upper = len(space.words) - 1
+    slowest = 0.0
+    n_options = len(rules.replicas)
+    while label > 0:
+        lower, below, option = labels.lower[label], labels.below[label], labels.option[label]
+        t, r = option // n_options, option % n_options
+        d = rules.replicas[r]
+        y = 1 + (labels.replicas[below] + d - 1) // d
+        first, cost, held, position = stage_items(space, menu, rules, upper, lower, t, r, y)
+        chosen = np.empty(len(first) - 1, np.int64)
+        if rules.exact:
+            knapsack.exact(first, cost, held, memory, np.inf, chosen)
+        else:
+            knapsack.greedy(first, cost, held, memory, rules.all_or_none != 0, chosen)
+        seconds = 0.0
+        for c in chosen:
+            seconds += cost[c]
+        if once:
+            seconds = 0.0
+            for c in chosen:
+                at = position[c]
+                seconds += menu.seconds[at] * rules.share[r] + menu.weight[at] * rules.sync[t, r]
+            for p in range(pairs.first[upper], pairs.first[upper + 1]):
+                if pairs.lower[p] == lower:
+                    seconds += pairs.seconds[p, t] * rules.share[r]
+        slowest = max(slowest, seconds)
+        upper, label = lower, below
+    return slowest

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance, PiperNode
 from meshwright.solvers.stage_menu import StageMenu
 
-__all__ = ["RECOMPUTES", "VANILLA", "Options", "buffer_bytes", "menu_of"]
+__all__ = ["RECOMPUTES", "VANILLA", "Options", "allowed_by", "buffer_bytes", "menu_of"]
 
 VANILLA = "vanilla"
 """The id of the choice that recomputes nothing."""
@@ -60,7 +60,7 @@ def menu_of(instance: PiperInstance, options: Options, reserve_bytes: float = 0.
         The arrays.
     """
     counting = instance.counting
-    allowed = _allowed(options)
+    allowed = allowed_by(options)
     largest = instance.n_devices if options.tensor_parallel else 1
     degrees = [degree for degree in instance.degrees if degree <= largest] or [1]
     n_replicas = min(instance.n_devices, instance.n_microbatches)
@@ -122,7 +122,7 @@ def buffer_bytes(node: PiperNode, degree: int, choice: PiperChoice) -> float:
     return 0.0
 
 
-def _allowed(options: Options) -> Callable[[PiperChoice], bool]:
+def allowed_by(options: Options) -> Callable[[PiperChoice], bool]:
     """Return which choices recomputation never, always or by choice leaves."""
     if options.recompute == "never":
         return lambda choice: choice.id != RECOMPUTES

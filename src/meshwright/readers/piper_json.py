@@ -77,7 +77,18 @@ def read(source: Source) -> Reading:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     cluster = flat_cluster(instance)
-    return Reading(name, "piper_json", source.spec, graph, instance, cluster, costs="piper", search="piper")
+    return Reading(
+        name, "piper_json", source.spec, graph, instance, cluster, costs="piper", search="piper", notes=_warnings(instance)
+    )
+
+
+def _warnings(instance: PiperInstance) -> tuple[str, ...]:
+    """Name the nodes that cannot run on one device."""
+    lacking = [str(node.id) for node in instance.nodes if not node.at(1)]
+    if not lacking:
+        return ()
+    some = ", ".join(lacking[:8]) + (", ..." if len(lacking) > 8 else "")
+    return (f"nodes without a choice at tensor degree 1: {some}",)
 
 
 def graph_of(instance: PiperInstance, name: str) -> Graph:

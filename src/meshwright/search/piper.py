@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from meshwright import units
-from meshwright.costs._piper_menu import Options
+from meshwright.costs._piper_menu import Options, allowed_by
 from meshwright.costs.piper import PiperStage, evaluate
+from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.readers._piper_instance import Counting, PiperInstance
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search import _piper_solve as solve
+from meshwright.search._piper_model import ModelOptions, answer
 from meshwright.search._piper_problem import choices_json, instance_of, plan_of, problem_of
 
 __all__ = ["Params", "search"]
@@ -45,7 +47,8 @@ class Params:
     curve : str
         Also answer for every smaller number of ``devices``, or of ``replicas`` in all; ``none`` for no curve.
     any_replicas, tensor_once, shard_optimizer, layer_buffers, fill_drain, node_size, node_bytes_per_second
-        What is counted otherwise than published: `meshwright.readers._piper_instance.Counting`.
+        What is counted otherwise than published: `meshwright.readers._piper_instance.Counting`. Off by default for Piper files;
+        `shard_optimizer` and `fill_drain` are on for other models, whose links and buffers our cost model counts by itself.
     """
 
     max_devices: int | None = field(default=None, metadata={"minimum": 1})
@@ -60,9 +63,9 @@ class Params:
     curve: str = field(default="none", metadata={"choices": ("none", "devices", "replicas")})
     any_replicas: bool = False
     tensor_once: bool = False
-    shard_optimizer: bool = False
+    shard_optimizer: bool | None = None
     layer_buffers: bool = False
-    fill_drain: bool = False
+    fill_drain: bool | None = None
     node_size: int = field(default=0, metadata={"minimum": 0})
     node_bytes_per_second: float | None = field(default=None, metadata={"unit": "bytes_per_second"})
 
@@ -100,6 +103,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Same optimum as the paper's dynamic program over downsets, devices and replicas, reached by a search on the threshold: see
     ``docs/explanation/piper.md``.
     """
+    if problem.costs == "analytic":
+        return _on_model(problem, params)
     instance = instance_of(problem, "piper", params.max_devices, params.n_microbatches, params.bandwidth, params.memory)
     instance = replace(instance, counting=_counting(params))
     options = Options(
@@ -133,10 +138,35 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     )
 
 
+def _on_model(problem: Problem, params: Params) -> Answer:
+    """Answer for a model that is priced by our own cost model."""
+    given = {
+        name: getattr(params, name)
+        for name in ("max_devices", "n_microbatches", "bandwidth", "memory", "node_bytes_per_second")
+    }
+    flags = {
+        name: getattr(params, name) for name in ("all_or_none", "any_replicas", "tensor_once", "layer_buffers", "node_size")
+    }
+    refused = [name for name, value in given.items() if value is not None] + [name for name, value in flags.items() if value]
+    refused += ["curve"] if params.curve != "none" else []
+    if refused:
+        raise InputError(
+            f"--set {refused[0]} (of search piper) is for piper_json files; {problem.reading.format} models take devices, memory and "
+            "links from --cluster and the batch from --global-batch and --micro-batch"
+        )
+    options = ModelOptions(
+        params.knapsack == "exact",
+        params.data_parallel,
+        params.tensor_parallel,
+        params.recompute,
+        params.shard_optimizer is not False,
+        params.fill_drain is not False,
+    )
+    return answer(problem, options)
+
+
 def _counting(params: Params) -> Counting:
     """Return what is counted otherwise than published."""
-    from meshwright.errors import InputError
-
     if bool(params.node_size) != (params.node_bytes_per_second is not None):
         raise InputError("--set node_size and node_bytes_per_second (of search piper) go together: give both or neither")
     if params.knapsack == "exact" and params.all_or_none:
@@ -144,9 +174,9 @@ def _counting(params: Params) -> Counting:
     return Counting(
         params.any_replicas,
         params.tensor_once,
-        params.shard_optimizer,
+        bool(params.shard_optimizer),
         params.layer_buffers,
-        params.fill_drain,
+        bool(params.fill_drain),
         params.node_size,
         params.node_bytes_per_second or 0.0,
     )
@@ -188,23 +218,27 @@ def _notes(stages: Sequence[PiperStage], alternatives: Sequence[Alternative], ob
 def _nothing(instance: PiperInstance, options: Options) -> Answer:
     """Return the answer that nothing fits, with what is missing."""
     needed, devices = solve.least_memory(instance, options)
-    if not math.isfinite(needed):
-        lacking = [str(node.id) for node in instance.nodes if not _usable(instance, node.id)]
-        what = (
-            f"nodes without a usable choice: {', '.join(lacking[:5])}" if lacking else "no choice of degrees covers all nodes"
-        )
-        return Answer(None, notes=(f"no memory would be enough: {what}",))
-    missing = max(needed - instance.memory_bytes, 0.0)
-    nearest = f"devices of {units.format_bytes(needed)} ({units.format_bytes(missing)} more)"
+    lacking = [str(node.id) for node in instance.nodes if not _usable(instance, options, node.id)]
+    if lacking:
+        return Answer(None, notes=(f"no memory would be enough: nodes without a usable choice: {', '.join(lacking[:5])}",))
+    notes: tuple[str, ...] = ()
+    ways, missing = [], 0.0
+    if math.isfinite(needed):
+        missing = max(needed - instance.memory_bytes, 0.0)
+        ways.append(f"devices of {units.format_bytes(needed)} ({units.format_bytes(missing)} more)")
+    else:
+        notes = ("no memory would be enough: the layers need different tensor degrees, and more devices than there are",)
     if devices:
-        nearest += f", or {devices} devices of the same memory"
-    return Answer(None, missing_bytes=missing, nearest=nearest)
+        ways.append(f"{devices} devices of the same memory")
+    return Answer(None, missing_bytes=missing, nearest=", or ".join(ways), notes=notes)
 
 
-def _usable(instance: PiperInstance, node_id: int) -> bool:
-    """Return whether a node has a choice at a degree that the devices allow."""
+def _usable(instance: PiperInstance, options: Options, node_id: int) -> bool:
+    """Return whether a node has a choice at a degree that the devices and the options allow."""
     node = next(node for node in instance.nodes if node.id == node_id)
-    return any(choices and degree <= instance.n_devices for degree, choices in node.choices)
+    allowed = allowed_by(options)
+    largest = instance.n_devices if options.tensor_parallel else 1
+    return any(allowed(choice) for degree, choices in node.choices if degree <= largest for choice in choices)
 
 
 def _certificate(instance: PiperInstance, solution: solve.Solution, seconds: float) -> dict[str, object]:

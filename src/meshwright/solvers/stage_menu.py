@@ -105,15 +105,15 @@ class StageMenu:
     @property
     def alike(self) -> bool:
         """Whether the choices of every node and degree differ in seconds and memory only."""
-        for at in range(self.n_nodes * self.n_degrees):
-            low, high = int(self.first[at]), int(self.first[at + 1])
-            for c in range(low + 1, high):
-                if self.weight_bytes[c] != self.weight_bytes[low]:
-                    return False
-                for first, sync in ((self.sync_in_first, self.sync_in_seconds), (self.sync_out_first, self.sync_out_seconds)):
-                    mine, other = sync[first[c] : first[c + 1]], sync[first[low] : first[low + 1]]
-                    if not np.array_equal(mine, other):
-                        return False
+        sizes = np.diff(self.first)
+        low = np.repeat(self.first[:-1], sizes)
+        if not np.array_equal(self.weight_bytes, self.weight_bytes[low]):
+            return False
+        for first, sync in ((self.sync_in_first, self.sync_in_seconds), (self.sync_out_first, self.sync_out_seconds)):
+            lengths = np.diff(first)
+            within = np.arange(len(sync)) - np.repeat(first[:-1], lengths)
+            if not np.array_equal(sync, sync[np.repeat(first[low], lengths) + within]):
+                return False
         return True
 
 

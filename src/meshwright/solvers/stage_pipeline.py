@@ -18,6 +18,9 @@ __all__ = ["CLOSE_RATIO", "Found", "Prepared", "StageChoice", "check", "minimise
 CLOSE_RATIO = 1e-12
 """Relative distance at which a lower bound counts as met; rounding in sums is about 1e-15."""
 
+NEAR_RATIO = 1.02
+"""Distance to the lower bound from which on probes just below the best pipeline are worth their time."""
+
 GROWTH = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, 16.0, 256.0, math.inf)
 """Multiples of the lower bound tried for a first plan."""
 
@@ -138,10 +141,10 @@ def _labels(prepared: Prepared, size: int, n_layers: int, n_replicas: int) -> ke
     """Return empty labels."""
     cells = (n_layers, n_replicas + 1)
     first = np.zeros(len(prepared.space.words) + 1, np.int64)
-    free = np.full(cells, np.iinfo(np.int32).max, np.int32)
+    free = np.full((2, *cells), np.iinfo(np.int32).max, np.int32)
     replicas, devices, stages, below, lower, option = np.empty((6, size), np.int32)
     cell_below, cell_lower, cell_option = np.empty((3, *cells), np.int32)
-    return kernel.Labels(first, replicas, devices, stages, below, lower, option, free, cell_below, cell_lower, cell_option)
+    return kernel.Labels(first, replicas, devices, stages, below, lower, option, *free, cell_below, cell_lower, cell_option)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,41 +320,54 @@ def minimise(
     Bisection, in turn with probes just below the best pipeline known: a probe that fails ends the search.
     """
 
-    def attempt(seconds: float) -> tuple[Found | None, bool]:
-        """Return a pipeline within the threshold, and whether there provably is none."""
+    memory = prepared.menu.memory_bytes
+
+    def attempt(seconds: float) -> tuple[tuple[Reached, int, float] | None, bool]:
+        """Return labels with one within the threshold and its time, and whether there provably is none."""
         reached = check(prepared, seconds, n_devices=n_devices, n_replicas=n_replicas)
         label = best_label(reached)
         if label >= 0:
-            return found(prepared, reached, label), False
+            value = kernel.label_seconds(
+                prepared.space,
+                prepared.pairs,
+                prepared.kernel_menu,
+                prepared.rules,
+                reached.labels,
+                label,
+                memory,
+                prepared.menu.tensor_once,
+            )
+            return (reached, label, value), False
         if not reached.n_undecided:
             return None, True
         hopeful = check(prepared, seconds, n_devices=n_devices, n_replicas=n_replicas, optimistic=True)
         return None, not len(hopeful.answers)
 
     low = proven = lower_seconds
-    best = known
+    value = math.inf if known is None else known.seconds
+    best: tuple[Reached, int, float] | None = None
     certain = True
-    if best is None:
-        for factor in GROWTH:
-            seconds = low * factor if low > 0.0 else math.inf
-            best, none = attempt(seconds)
-            if best is not None:
-                break
-            certain = certain and none
-            proven = seconds if certain else proven
-            if seconds == math.inf:
-                return None, proven
-        low = max(low, proven)
-    assert best is not None
-    probe = best.seconds <= 1.02 * low
-    while best.seconds > low * (1.0 + CLOSE_RATIO):
-        middle = math.sqrt(low * best.seconds) if low > 0.0 else best.seconds / 2.0
-        seconds = best.seconds * (1.0 - CLOSE_RATIO) if probe else middle
-        probe = not probe
+    for factor in GROWTH if known is None else ():
+        seconds = low * factor if low > 0.0 else math.inf
+        best, none = attempt(seconds)
+        if best is not None:
+            value = best[2]
+            break
+        certain = certain and none
+        proven = seconds if certain else proven
+        if seconds == math.inf:
+            return None, proven
+    low = max(low, proven)
+    probe = False
+    while value > low * (1.0 + CLOSE_RATIO):
+        middle = math.sqrt(low * value) if low > 0.0 else value / 2.0
+        probe = not probe and value <= NEAR_RATIO * low
+        seconds = value * (1.0 - CLOSE_RATIO) if probe else middle
         better, none = attempt(seconds)
-        if better is not None and better.seconds < best.seconds:
-            best = better
+        if better is not None and better[2] < value:
+            best, value = better, better[2]
         else:
-            low = max(low, min(seconds, best.seconds))
+            low = max(low, min(seconds, value))
             proven = max(proven, low) if none else proven
-    return best, min(proven, best.seconds)
+    result = known if best is None else found(prepared, best[0], best[1])
+    return result, min(proven, value)

@@ -152,19 +152,21 @@ def relaxation(menu: StageMenu) -> float:
     work = degree * menu.seconds
     held = degree * (menu.per_microbatch_bytes + menu.fixed_bytes - menu.sharded * menu.weight_bytes) / menu.memory_bytes
     for weight in (1.0, 0.9, 0.75, 0.5, 0.25):
-        least = max(least, _balanced(work, held, starts, weight, menu.n_devices))
+        least = _balanced(work, held, starts, weight, menu.n_devices, least)
     return least * (1.0 - 1e-13)
 
 
-def _balanced(work: np.ndarray, held: np.ndarray, starts: np.ndarray, weight: float, n_devices: int) -> float:
-    """Return the time below which the weighted needs of all nodes exceed the devices."""
-    low, high = 0.0, float(np.minimum.reduceat(work, starts).sum()) / n_devices * 64.0
+def _balanced(work: np.ndarray, held: np.ndarray, starts: np.ndarray, weight: float, n_devices: int, least: float) -> float:
+    """Return the time below which the weighted needs of all nodes exceed the devices; at least a bound already known."""
 
     def too_little(seconds: float) -> bool:
         need = weight * work / seconds + (1.0 - weight) * held
         return float(np.minimum.reduceat(need, starts).sum()) > n_devices * (1.0 + 1e-12)
 
-    if high <= 0.0 or too_little(high):
+    low, high = least, float(np.minimum.reduceat(work, starts).sum()) / n_devices * 64.0
+    if high <= low or low <= 0.0 or not too_little(low):
+        return max(low, high / 64.0 * (1.0 - 1e-12))
+    if too_little(high):
         return high
     for _ in range(24):
         middle = (low + high) / 2.0
@@ -298,11 +300,14 @@ def least_memory(menu: StageMenu) -> float:
     Returns
     -------
     float
-        Bytes.
+        Bytes; infinite where the devices are too few whatever their memory.
     """
     prepared = _quick(replace(menu, memory_bytes=1e300))
     reached = check(prepared, math.inf, memory_bytes=1e299)
-    low, high = 0.0, found(prepared, reached, best_label(reached), memory_bytes=1e299).memory_bytes
+    label = best_label(reached)
+    if label < 0:
+        return math.inf
+    low, high = 0.0, found(prepared, reached, label, memory_bytes=1e299).memory_bytes
     while high > low * (1.0 + MEMORY_RATIO) and high > 0.0:
         middle = (low + high) / 2.0
         reached = check(prepared, math.inf, memory_bytes=middle)

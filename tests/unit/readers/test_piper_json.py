@@ -184,3 +184,13 @@ def _written(content: Any, folder: pathlib.Path) -> pathlib.Path:
     path = folder / "model.json"
     path.write_text(json.dumps(content))
     return path
+
+
+def test_a_node_that_needs_two_devices_is_only_remarked(tmp_path: pathlib.Path) -> None:
+    content = tiny()
+    del content["nodes"][1]["TMPCs"]["1"]
+    result = api.plan(str(_written(content, tmp_path)))
+    assert result.answer.notes[0] == "nodes without a choice at tensor degree 1: 3"
+    assert not result.feasible, "the first node runs on one device only, and three devices are needed"
+    content["maxDevices"] = 3
+    assert api.plan(str(_written(content, tmp_path))).feasible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import piper as oracle
+import piper_by_definition as oracle
 import pytest
 
 from meshwright.costs._piper_menu import Options
