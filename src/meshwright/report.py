@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshwright.plan import Plan
+from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.wording import describe, layers_of, ranges_of, utilization
@@ -78,6 +79,9 @@ def explain(result: Result) -> str:
     else:
         plan = result.answer.plan
         parts += [_answer(result), _stages(result, plan)]
+        rows = result.answer.extra.get("operators")
+        if isinstance(rows, list):
+            parts.append(operators(rows))
         if result.timeline is not None:
             parts += [_causes(result), _memory(result, plan)]
         if result.answer.alternatives:

@@ -61,7 +61,7 @@ def choices(operator: Operator) -> tuple[Choice, ...]:
 def _own(operator: Operator) -> list[Choice]:
     """Return the ways that only this kind of operator has."""
     kind = operator.kind
-    if kind in ("matmul", "grouped_matmul"):
+    if kind in ("matmul", "grouped_matmul") or (kind == "convolution" and min(operator.size("in"), operator.size("out")) > 1):
         found = [
             Choice("out", PARTIAL, HIDDEN, ("out",), "split"),
             Choice("in", HIDDEN, PARTIAL, ("in",), "split"),
