@@ -41,8 +41,8 @@ class MenuRow:
         What is computed again.
     forward_seconds, backward_seconds : float
         One micro-batch on one replica, collectives included.
-    n_parameters : float
-        Weights on one device, before sharding over the data axis.
+    parameters_bytes : float
+        Weights on one device as the products use them, before sharding over the data axis.
     activation_bytes : float
         Kept per micro-batch in flight and device.
     megatron_seconds : float
@@ -57,7 +57,7 @@ class MenuRow:
     recompute: str
     forward_seconds: float
     backward_seconds: float
-    n_parameters: float
+    parameters_bytes: float
     activation_bytes: float
     megatron_seconds: float
     shardings: tuple[tuple[str, tuple[str, ...]], ...]
@@ -166,7 +166,7 @@ def _row(row: int, strategy: Strategy, sharding: ShardingProblem, labels: list[i
         for node, made, label in zip(sharding.wiring.nodes, sharding.menus, labels, strict=True)
     )
     return MenuRow(
-        row, strategy, sharding.costs.recompute, forward, backward, parameters, saved, megatron_seconds, shardings
+        row, strategy, sharding.costs.recompute, forward, backward, parameters * sharding.costs.training.weight_bytes, saved, megatron_seconds, shardings
     )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def table(
     first = np.concatenate(([0], np.cumsum([sum(row.row == one for row in made) for one in distinct])))
     position = {row: i for i, row in enumerate(distinct)}
     training = problem.training
-    parameters = np.array([row.n_parameters for row in made])
+    parameters = np.array([row.parameters_bytes for row in made]) / training.weight_bytes
     state = training.weight_bytes + training.gradient_bytes + training.optimizer_bytes
     return CostTable(
         row_of_op=np.array([position[row] for row in analytic.rows(problem)], dtype=np.int64),
