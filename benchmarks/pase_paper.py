@@ -1,7 +1,7 @@
 """PaSE's evaluation again: optima, proofs and planning time on its five graphs, and on graphs that it could not solve.
 
 Run: ``python benchmarks/pase_paper.py [--large]``. CPU seconds of the second call (kernels compiled, imports done); the paper's
-planning seconds are those of its Table I (p = 4, 64; one 2.4 GHz Xeon core). ``--large`` adds 1024 processors, memory limits
+seconds are those of its table of planning times. ``--large`` adds 1024 processors, memory limits
 and models of ours on device meshes.
 """
 

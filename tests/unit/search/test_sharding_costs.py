@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -179,10 +178,13 @@ def test_over_a_model_the_menu_is_never_slower_than_megatron(model: str) -> None
     rows = _sharding_menu.rows_of(problem, strategies, 1)
     counts = {row: analytic.rows(problem).count(row) for row in {one.row for one in rows}}
     for strategy in strategies:
-        mine = [one for one in rows if one.strategy == strategy]
+        mine = [one for one in rows if one.strategy == strategy and one.split == "best"]
         best = sum(counts[one.row] * (one.forward_seconds + one.backward_seconds) for one in mine)
         assert best <= sum(counts[one.row] * one.megatron_seconds for one in mine) * (1 + 1e-9)
-        assert all(math.isfinite(one.megatron_seconds) for one in mine)
+        hand = [one for one in rows if one.strategy == strategy and one.split == "megatron"]
+        assert [one.forward_seconds + one.backward_seconds for one in hand] == pytest.approx(
+            [one.megatron_seconds for one in mine]
+        )
 
 
 def test_megatrons_split_costs_about_what_the_analytic_model_says() -> None:
@@ -199,12 +201,13 @@ def test_the_menu_is_a_cost_table_that_stage_searches_read() -> None:
     problem = api.pose("gpt2", "dgx-h100:8")
     strategies = [Strategy(1, 1), Strategy(1, 2), Strategy(1, 4)]
     table = _sharding_menu.table(problem, strategies, 2, ("none", "full"))
-    assert table.first.tolist() == [0, 6, 12, 18]
-    assert len(table.strategies) == len(table.recompute) == len(table.forward_seconds) == 18
+    n = len(table.strategies)
+    assert len(table.recompute) == len(table.forward_seconds) == n == table.first[-1]
+    assert (np.diff(table.first) >= 6).all() and len(table.first) == 4
     assert (table.forward_seconds > 0).all() and (table.backward_seconds >= 0).all() and table.micro_batch == 2
     assert table.row_of_op.tolist() == [0, *[1] * 12, 2]
-    full = np.array([how == "full" for how in table.recompute])
-    assert table.activation_bytes[full].sum() < table.activation_bytes[~full].sum()
+    for i in range(n):
+        assert table.recompute[i] == "none" or table.activation_bytes[i] <= table.activation_bytes.max() / 2
 
 
 def test_a_second_input_of_a_layer_is_read_too() -> None:
