@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshwright.plan import Plan
+from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.what_if import Change
@@ -81,6 +82,9 @@ def explain(result: Result, changes: Sequence[Change] = ()) -> str:
     else:
         plan = result.answer.plan
         parts += [_answer(result), _stages(result, plan)]
+        rows = result.answer.extra.get("operators")
+        if isinstance(rows, list):
+            parts.append(operators(rows))
         if result.timeline is not None:
             parts += [_causes(result), _memory(result, plan)]
         if result.answer.alternatives:

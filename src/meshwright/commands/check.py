@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
 
+if TYPE_CHECKING:
+    from meshwright.problem import Problem
+
 __all__ = ["register"]
+
+
+def posed_again(entry: dict[str, Any], where: str) -> Problem:
+    """Return the question that a certificate of kind ``sharding`` answers.
+
+    Raises
+    ------
+    InputError
+        When a field is missing, or the model or the cluster cannot be found again.
+    """
+    from meshwright import api
+    from meshwright.errors import InputError
+    from meshwright.problem import Batch
+
+    try:
+        asked = entry["question"]
+        batch = Batch(global_batch=int(asked["batch"]), sequence_length=int(asked["sequence_length"]))
+        model, cluster, precision = (str(asked[name]) for name in ("model", "cluster", "precision"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    return api.pose(model, cluster, batch=batch, training=api.training(precision))
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
         from meshwright.errors import InputError
         from meshwright.readers import Source
-        from meshwright.search._pase_check import check_certificate
+        from meshwright.search._certificates import check_certificate
 
         source = Source(certificate)
         if source.path is None:
@@ -29,9 +55,8 @@ def register(app: typer.Typer) -> None:
         entry = source.json
         if not isinstance(entry, dict) or entry.get("format") != "meshwright/certificate/1":
             raise InputError(f'{certificate}: is not a certificate of ours: its "format" must be "meshwright/certificate/1"')
-        if entry.get("kind") != "pase":
-            raise InputError(f"{certificate}: its kind is {entry.get('kind')!r}; must be 'pase'")
-        verdict = check_certificate(entry, certificate)
+        problem = posed_again(entry, certificate) if entry.get("kind") == "sharding" else None
+        verdict = check_certificate(entry, certificate, problem)
         if json_:
             found = {"value": verdict.value, "bound": verdict.bound_value}
             numbers = {name: None if math.isnan(number) else number for name, number in found.items()}

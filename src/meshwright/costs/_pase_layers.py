@@ -89,6 +89,8 @@ def tensor_splits(splits: Ints, axes: tuple[tuple[int, ...], ...]) -> Ints:
     ndarray, shape (n_configurations, n_dimensions), int64
         Parts of each dimension.
     """
+    if all(len(group) == 1 for group in axes):
+        return splits[:, [group[0] for group in axes]]
     return np.column_stack([np.prod(splits[:, list(group)], axis=1, dtype=np.int64) for group in axes])
 
 

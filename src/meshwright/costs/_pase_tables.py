@@ -130,9 +130,13 @@ def splits_cost(network: Network, chosen: tuple[Ints, ...], word_flop: float) ->
         In FLOP equivalents.
     """
     rows = [np.asarray(row, dtype=np.int64)[None, :] for row in chosen]
+    known: dict[tuple[PaseOperator, bytes], float] = {}
     total = 0.0
     for operator, row in zip(network.operators, rows, strict=True):
-        total += float(layer_cost(operator, row, word_flop)[0])
+        key = replace(operator, name="", uses=()), row.tobytes()
+        if key not in known:
+            known[key] = float(layer_cost(operator, row, word_flop)[0])
+        total += known[key]
     for u, v, use in network.edges():
         produced, consumed = tensor_splits(rows[u], network.operators[u].output_axes), tensor_splits(rows[v], use.axes)
         total += float(edge_cost(use.shape, produced, consumed, word_flop)[0, 0])

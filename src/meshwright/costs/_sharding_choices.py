@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from meshwright.errors import UnknownNameError
 from meshwright.graph import Operator
 
 __all__ = ["BATCH", "EXPERT", "HIDDEN", "PARTIAL", "REPLICATED", "SEQUENCE", "Choice", "choices", "placement"]
@@ -11,6 +12,12 @@ __all__ = ["BATCH", "EXPERT", "HIDDEN", "PARTIAL", "REPLICATED", "SEQUENCE", "Ch
 BATCH, SEQUENCE, HIDDEN, EXPERT, REPLICATED, PARTIAL = range(6)
 """Layouts of a tensor over one mesh axis. Written: split along a dimension, whole everywhere, or partial sums. Read: PARTIAL
 stands for a tensor read whole whose gradient comes back as partial sums."""
+
+KINDS = (
+    "attention", "causal_attention", "combine", "convolution", "cross_entropy", "dispatch", "elementwise", "embedding",
+    "grouped_matmul", "matmul", "norm", "other", "pooling", "softmax",
+)  # fmt: skip
+"""Kinds of operator, as in `meshwright.graph.Operator`."""
 
 
 class Choice(NamedTuple):
@@ -48,7 +55,14 @@ def choices(operator: Operator) -> tuple[Choice, ...]:
     -------
     tuple of Choice
         Not splitting comes last.
+
+    Raises
+    ------
+    UnknownNameError
+        When the operator is of no known kind.
     """
+    if operator.kind not in KINDS:
+        raise UnknownNameError(f"kind of operator ({operator.name})", operator.kind, KINDS)
     found = [Choice("batch", BATCH, BATCH, ("batch",), "partial")]
     if operator.n_parameters and operator.kind in ("matmul", "grouped_matmul", "embedding"):
         found.append(Choice("batch, weights sharded", BATCH, BATCH, ("batch",), "shard"))
@@ -61,7 +75,7 @@ def choices(operator: Operator) -> tuple[Choice, ...]:
 def _own(operator: Operator) -> list[Choice]:
     """Return the ways that only this kind of operator has."""
     kind = operator.kind
-    if kind in ("matmul", "grouped_matmul"):
+    if kind in ("matmul", "grouped_matmul") or (kind == "convolution" and min(operator.size("in"), operator.size("out")) > 1):
         found = [
             Choice("out", PARTIAL, HIDDEN, ("out",), "split"),
             Choice("in", HIDDEN, PARTIAL, ("in",), "split"),

@@ -115,7 +115,8 @@ def menu(node: Node, costs: MeshCosts) -> Menu:
     Returns
     -------
     Menu
-        A way is legal when every size is divided without remainder.
+        A way is legal when every size is divided without remainder; sizes other than samples, heads and experts may leave one
+        where the last device lacks less than a hundredth (vocabularies are padded by that much).
     """
     own = choices(node.operator)
     per_axis = [own if axis.size > 1 else own[-1:] for axis in costs.axes]
@@ -156,9 +157,9 @@ def _local(operator: Operator, way: Sequence[Choice], costs: MeshCosts) -> tuple
                     return None
                 batch //= n
                 continue
-            if sizes.get(name, 1) % n:
+            if sizes.get(name, 1) % n and (name in ("heads", "experts") or sizes.get(name, 1) < 100 * n):
                 return None
-            sizes[name] //= n
+            sizes[name] = -(-sizes[name] // n)
         if choice.name == "heads" and sizes.get("kv_heads", n) > 1:
             if sizes["kv_heads"] % n and n % sizes["kv_heads"]:
                 return None

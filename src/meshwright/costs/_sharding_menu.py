@@ -39,10 +39,12 @@ class MenuRow:
         The degrees.
     recompute : str
         What is computed again.
+    split : str
+        ``best``, or ``megatron`` for its hand-written split in the same cost model.
     forward_seconds, backward_seconds : float
         One micro-batch on one replica, collectives included.
-    n_parameters : float
-        Weights on one device, before sharding over the data axis.
+    parameters_bytes : float
+        Weights on one device as the products use them, before sharding over the data axis.
     activation_bytes : float
         Kept per micro-batch in flight and device.
     megatron_seconds : float
@@ -55,9 +57,10 @@ class MenuRow:
     row: int
     strategy: Strategy
     recompute: str
+    split: str
     forward_seconds: float
     backward_seconds: float
-    n_parameters: float
+    parameters_bytes: float
     activation_bytes: float
     megatron_seconds: float
     shardings: tuple[tuple[str, tuple[str, ...]], ...]
@@ -81,7 +84,7 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     Returns
     -------
     tuple of MenuRow
-        By layer, then in the order of the strategies.
+        By layer, then in the order of the strategies; for each the best split and, where it divides, Megatron's.
 
     Raises
     ------
@@ -130,24 +133,31 @@ def _under(graph: Graph, counts: dict[int, int], strategy: Strategy, costs: Mesh
         if best is None or total < best[0]:
             best = total, chosen
     assert best is not None
-    megatron = _megatron_seconds(shardings, counts)
-    return [_row(row, strategy, sharding, best[1][row].tolist(), megatron[row]) for row, sharding in shardings.items()]
+    hand = _megatron(shardings, counts)
+    rows = []
+    for row, sharding in shardings.items():
+        seconds = math.inf if hand is None else total_cost(sharding.problem, hand[row])
+        rows.append(_row(row, strategy, sharding, best[1][row].tolist(), "best", seconds))
+        if hand is not None:
+            rows.append(_row(row, strategy, sharding, hand[row].tolist(), "megatron", seconds))
+    return rows
 
 
-def _megatron_seconds(shardings: dict[int, ShardingProblem], counts: dict[int, int]) -> dict[int, float]:
-    """Return what each layer takes under Megatron's split, with sequence parallelism where that is quicker over the model."""
-    best = dict.fromkeys(shardings, math.inf)
+def _megatron(shardings: dict[int, ShardingProblem], counts: dict[int, int]) -> dict[int, NDArray[np.int64]] | None:
+    """Return Megatron's split of each layer, with sequence parallelism where that is quicker over the model; None for none."""
+    best: tuple[float, dict[int, NDArray[np.int64]]] | None = None
     for sequence_parallel in (False, True):
-        seconds = {}
-        for row, sharding in shardings.items():
-            labels = megatron_labels(sharding, sequence_parallel)
-            seconds[row] = math.inf if labels is None else total_cost(sharding.problem, labels)
-        if sum(counts[row] * value for row, value in seconds.items()) < sum(counts[row] * best[row] for row in best):
-            best = seconds
-    return best
+        found = {row: megatron_labels(sharding, sequence_parallel) for row, sharding in shardings.items()}
+        labels = {row: chosen for row, chosen in found.items() if chosen is not None}
+        if len(labels) == len(shardings):
+            seconds = sum(counts[row] * total_cost(shardings[row].problem, chosen) for row, chosen in labels.items())
+            best = (seconds, labels) if best is None or seconds < best[0] else best
+    return None if best is None else best[1]
 
 
-def _row(row: int, strategy: Strategy, sharding: ShardingProblem, labels: list[int], megatron_seconds: float) -> MenuRow:
+def _row(
+    row: int, strategy: Strategy, sharding: ShardingProblem, labels: list[int], split: str, megatron_seconds: float
+) -> MenuRow:
     """Add up one layer."""
     forward = backward = parameters = saved = 0.0
     for made, label in zip(sharding.menus, labels, strict=True):
@@ -166,7 +176,7 @@ def _row(row: int, strategy: Strategy, sharding: ShardingProblem, labels: list[i
         for node, made, label in zip(sharding.wiring.nodes, sharding.menus, labels, strict=True)
     )
     return MenuRow(
-        row, strategy, sharding.costs.recompute, forward, backward, parameters, saved, megatron_seconds, shardings
+        row, strategy, sharding.costs.recompute, split, forward, backward, parameters * sharding.costs.training.weight_bytes, saved, megatron_seconds, shardings
     )  # fmt: skip
 
 
@@ -241,14 +251,22 @@ def table(
     Returns
     -------
     CostTable
-        Rows are distinct layers in order. Working memory is not modelled here and is 0.
+        Rows are distinct layers in order; Megatron's split is a choice of its own where it holds less. Working memory is not modelled here and is 0.
 
     Raises
     ------
     InputError
         When no strategy is legal.
     """
-    made = [row for how in recompute for row in rows_of(problem, strategies, micro_batch, how)]
+    made: list[MenuRow] = []
+    for row in (row for how in recompute for row in rows_of(problem, strategies, micro_batch, how)):
+        # Megatron's split stays on the menu where it is leaner than the best one, which stands just before it.
+        if (
+            row.split == "best"
+            or row.parameters_bytes < made[-1].parameters_bytes
+            or row.activation_bytes < made[-1].activation_bytes
+        ):
+            made.append(row)
     if not made:
         raise InputError(f"model {problem.reading.name}: no strategy given can run it")
     distinct = sorted({row.row for row in made})
@@ -256,7 +274,7 @@ def table(
     first = np.concatenate(([0], np.cumsum([sum(row.row == one for row in made) for one in distinct])))
     position = {row: i for i, row in enumerate(distinct)}
     training = problem.training
-    parameters = np.array([row.n_parameters for row in made])
+    parameters = np.array([row.parameters_bytes for row in made]) / training.weight_bytes
     state = training.weight_bytes + training.gradient_bytes + training.optimizer_bytes
     return CostTable(
         row_of_op=np.array([position[row] for row in analytic.rows(problem)], dtype=np.int64),

@@ -148,14 +148,14 @@ def _nearest_strategy(sharding: ShardingProblem, labels: NDArray[np.int64]) -> t
     votes: list[dict[str, float]] = [{"context": 0.0, "data": 0.0, "tensor": 0.0} for _ in sizes]
     weights: list[dict[str, int]] = [dict.fromkeys(("partial", "same", "shard", "split"), 0) for _ in sizes]
     experts = [False] * len(sizes)
-    sequence = False
+    split_norms = [False] * len(sizes)
     for v, way in enumerate(_ways(sharding, labels)):
         operator = sharding.wiring.nodes[v].operator
         for d, choice in enumerate(way):
             votes[d][_degree(choice)] += float(sharding.menus[v].compute_seconds[labels[v]])
             weights[d][choice.weights] += operator.n_parameters
             experts[d] |= choice.name == "experts" and operator.kind == "grouped_matmul"
-            sequence |= choice.name == "sequence" and operator.kind == "norm"
+            split_norms[d] |= choice.name != "none" and operator.kind == "norm"
     kinds = [max(vote, key=vote.__getitem__) for vote in votes]
     degree = dict.fromkeys(("data", "context", "tensor"), 1)
     shards, expert = 1, 1
@@ -164,7 +164,7 @@ def _nearest_strategy(sharding: ShardingProblem, labels: NDArray[np.int64]) -> t
         shards *= sizes[d] if kind == "data" and weights[d]["shard"] > weights[d]["partial"] else 1
         expert *= sizes[d] if kind != "tensor" and experts[d] else 1
     strategy = Strategy(
-        **degree, expert=expert, sequence_parallel=sequence and degree["tensor"] > 1,
+        **degree, expert=expert, sequence_parallel=degree["tensor"] > 1 and all(split_norms[d] for d, kind in enumerate(kinds) if kind == "tensor"),
         shard=3 if shards > 1 else 0, shard_degree=shards if 1 < shards < degree["data"] else 0,
     )  # fmt: skip
     order = [d for word in ("data", "context", "tensor") for d, kind in enumerate(kinds) if kind == word]

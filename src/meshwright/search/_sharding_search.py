@@ -44,6 +44,8 @@ def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: s
     name = problem.reading.name
     if cluster is None:
         raise InputError(f"model {name}: say where to train it: --cluster dgx-h100:64")
+    if problem.costs != "analytic":
+        raise InputError(f"search pase: on a cluster it prices operators by --costs analytic, not by {problem.costs}")
     if not cluster.homogeneous:
         raise InputError(f"search pase: cluster {cluster.name} has several kinds of device; it shards over one kind only")
     if not any(op.body for op in problem.graph.ops):

@@ -112,6 +112,9 @@ def solve_within(
         return None
     labels, value = root.best, total_cost(problem, root.best)
     if root.outside is None:
+        if np.isfinite(budget_bytes):
+            labels = _lightest_of_equals(problem, weights, root.relaxed)
+            value = total_cost(problem, labels)
         return Budgeted(
             labels, value, _used(problem, weights, labels), root.bound_value, root.relaxed.method, 0.0, root.relaxed
         )
@@ -153,6 +156,21 @@ def _programmed(root: _Branch, budget_bytes: float, labels: Ints, bound_value: f
         if _used(problem, root.weights, found) <= budget_bytes and total_cost(problem, found) < value:
             labels = found
     return labels, max(bound_value, program.bound_value)
+
+
+def _lightest_of_equals(problem: Pairwise, weights: Floats, found: Labelling) -> Ints:
+    """Return labels of the same cost (to a trillionth) that use less of the budget, where a small price on it finds some."""
+    kept = found.relaxation.forced_cost <= found.value * (1 + 1e-11)
+    kept[problem.first[:-1] + found.labels] = True
+    smaller, old = restrict(problem, kept)
+    light = weights[kept]
+    whole = _used(problem, weights, found.labels)
+    if whole <= 0.0:
+        return found.labels
+    priced = replace(smaller, node_cost=smaller.node_cost + 1e-7 * abs(found.value) / whole * light)
+    labels = old[smaller.first[:-1] + solve(priced, seconds=60.0).labels]
+    equal = total_cost(problem, labels) <= found.value + 1e-12 * abs(found.value)
+    return labels if equal and _used(problem, weights, labels) < whole else found.labels
 
 
 def _used(problem: Pairwise, weights: Floats, labels: Ints) -> float:

@@ -64,7 +64,7 @@ def solve(
     scale = float(np.abs(cost).max()) or 1.0
     highs = highspy.Highs()
     for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0),
-                          ("time_limit", float(seconds)), ("random_seed", 0)):  # fmt: skip
+                          ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9), ("time_limit", float(seconds)), ("random_seed", 0)):  # fmt: skip
         highs.setOptionValue(option, value)
     program = highspy.HighsLp()
     if weights is not None:

@@ -13,7 +13,7 @@ from meshwright import api
 from meshwright.costs._pase_layers import configurations
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.readers.pase_graph import build
-from meshwright.search._pase_check import check_certificate
+from meshwright.search._certificates import check_certificate
 
 
 def _value(graph: str = "alexnet", search: str = "pase", **settings: str) -> float:
