@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import units
 from meshwright.costs import _dapple_states
 from meshwright.errors import InputError
 from meshwright.problem import Problem
@@ -127,17 +128,33 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     best, bound = _proof(judge, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
+    extra = _extra(judge, first, problem, states)
+    overlapped = extra["baselines"]["data_parallel_overlap"]
+    if overlapped is not None and overlapped < best[0]:
+        notes.append(
+            f"data parallelism that reduces gradients beside its backward pass would take {units.format_seconds(overlapped)}; "
+            "this plan's reductions wait for the backward pass, as in the paper"
+        )
     if space.unit > 1:
         notes.append(f"stages take devices in multiples of {space.unit}")
-    plan = judge.plan(best[1])
     return Answer(
-        plan=plan,
+        plan=judge.plan(best[1]),
         objective=Objective("step_seconds", best[0]),
         bound=bound,
         alternatives=_alternatives(judge, ranked, best[1]),
         notes=tuple(notes),
-        extra={"baselines": {"data_parallel": upper_seconds if math.isfinite(upper_seconds) else None}},
+        extra=extra,
     )
+
+
+def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
+    """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
+    baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
+    if data_parallel:
+        shape = data_parallel[0]
+        baselines = {"data_parallel": judge.seconds(shape), "data_parallel_overlap": judge.overlapped_seconds(shape)}
+    ratio = problem.batch.global_batch / judge.training.profile_batch
+    return {"baselines": baselines, "one_device_seconds": float(states.compute_seconds[-1]) * ratio}
 
 
 def _starts(ranked: list[Shape]) -> list[Shape]:
