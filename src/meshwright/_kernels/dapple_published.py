@@ -93,7 +93,7 @@ def analytical_speedup(tables, n_micro_batches, replication, block, begins, stop
     return total / (length + delta)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
     """Best two-stage plan; ties go to the last one. Returns speed-up, last state of the first stage, placement."""
     n_states = len(tables.cut_bytes)
@@ -117,7 +117,7 @@ def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
     return best, best_state, best_placement
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def straight(tables, before_first, before, replication, arcs, level_first):
     """Smallest bottleneck of stages of `replication` devices each, as many as there are levels.
 

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def drained_seconds(forward, backward, send, depth, n_microbatches):
     """When each stage ends its last backward pass.
 

@@ -58,7 +58,7 @@ class Places(NamedTuple):
 
 class Rules(NamedTuple):
     """Numbers of one run: micro-batches, samples of one, warm-up factor (1 or 2), bytes per weight byte, recompute (0 never, 1 where
-    needed, 2 always), seconds beyond which nothing is kept."""
+    needed, 2 always), seconds beyond which nothing is kept, devices of a unit."""
 
     n_microbatches: int
     n_samples: int
@@ -66,6 +66,7 @@ class Rules(NamedTuple):
     scaling_ratio: float
     recompute: int
     upper_seconds: float
+    unit: int
 
 
 class Suffixes(NamedTuple):
@@ -100,7 +101,7 @@ def stage_bytes(layers, rules, k, j, n_samples, depth, recomputes):
     return static + depth * kept
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def by_stages(layers, places, rules, max_stages):
     """Best suffixes for every number of stages.
 
@@ -112,6 +113,8 @@ def by_stages(layers, places, rules, max_stages):
     n_positions = places.reduce_class.shape[0] - 1
     n_columns = len(places.n_units)
     m = rules.n_microbatches
+    whole = layers.forward_seconds[n_nodes - 1] + layers.backward_seconds[n_nodes - 1]
+    work = float(m) * rules.n_samples / rules.unit
     shape = (max_stages + 1, n_nodes, n_positions + 1)
     found = Suffixes(np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
     for r in range(1, max_stages + 1):
@@ -124,6 +127,11 @@ def by_stages(layers, places, rules, max_stages):
                 parameters = layers.parameter_bytes[j] - layers.parameter_bytes[k]
                 sample_forward = layers.forward_seconds[j] - layers.forward_seconds[k]
                 sample_backward = layers.backward_seconds[j] - layers.backward_seconds[k]
+                # devices before and after must have had, and have, the time for their layers
+                before = layers.forward_seconds[k] + layers.backward_seconds[k]
+                rest = whole - (layers.forward_seconds[j] + layers.backward_seconds[j])
+                first_position = min(n_positions, int(np.ceil(before * work / rules.upper_seconds - 1e-9)))
+                last_position = n_positions - min(n_positions, int(np.ceil(rest * work / rules.upper_seconds - 1e-9)))
                 for i in range(n_columns):
                     samples = places.n_samples[i]
                     if samples == 0:
@@ -138,7 +146,7 @@ def by_stages(layers, places, rules, max_stages):
                     if rules.recompute > 0:
                         small = stage_bytes(layers, rules, k, j, samples, depth, True)
                     width = places.n_units[i]
-                    for p in range(n_positions - width + 1):
+                    for p in range(first_position, last_position - width + 1):
                         q = p + width
                         if r > 1 and found.end_seconds[r - 1, j, q] == np.inf:
                             continue
@@ -155,7 +163,7 @@ def by_stages(layers, places, rules, max_stages):
                             drain = max(drain, compute + 2.0 * send + found.drain_seconds[r - 1, j, q])
                             drain = max(drain, compute + (m + 1) * send)
                             after = forward + send + found.end_seconds[r - 1, j, q]
-                        if max(drain, after) > found.end_seconds[r, k, p]:
+                        if max(drain, after) > min(found.end_seconds[r, k, p], rules.upper_seconds):
                             continue
                         end = drain + reduce_seconds(places.reduce_lines[places.reduce_class[p, i]], parameters)
                         end = max(end, after)
@@ -168,7 +176,7 @@ def by_stages(layers, places, rules, max_stages):
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def lower_bound(layers, n_units, n_samples, reduce_lines, rules, n_positions):
     """Seconds that no plan can beat, whatever its number of stages, placement and schedule: transfers free, memory unlimited.
 

@@ -10,7 +10,7 @@ from meshwright.cluster import Cluster, Device
 from meshwright.errors import InputError
 from meshwright.topologies._wires import Wires
 
-__all__ = ["all_reduce_seconds", "machines_cluster", "sizes_of"]
+__all__ = ["all_reduce_seconds", "machines_cluster", "send_seconds_per_byte", "sizes_of"]
 
 NVLINK_BYTES_PER_SECOND = 25e9
 """Between devices of one machine (published constant)."""
@@ -90,3 +90,28 @@ def all_reduce_seconds(cluster: Cluster, devices: Sequence[int], n_bytes: float)
     if np.any(nodes != nodes[0]):
         return volume_bytes / COLLECTIVE_BYTES_PER_SECOND
     return volume_bytes / NVLINK_BYTES_PER_SECOND / (n // 2)
+
+
+def send_seconds_per_byte(cluster: Cluster, sources: Sequence[int], targets: Sequence[int]) -> float:
+    """Return the time per byte of a micro-batch that all `sources` hold equal parts of and all `targets` want equal parts of.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        From `machines_cluster`: what general routing would find on it, from its two kinds of links alone.
+    sources, targets : sequence of int
+        Devices in mesh order; none in both.
+
+    Returns
+    -------
+    float
+        Seconds per byte of the slowest link.
+    """
+    a, b = len(sources), len(targets)
+    slowest = max(1.0 / a, 1.0 / b) / NVLINK_BYTES_PER_SECOND
+    node = cluster.node_of_device
+    ends = np.union1d(np.arange(a + 1) * b, np.arange(b + 1) * a)
+    here, there = node[list(sources)][ends[:-1] // b], node[list(targets)][ends[:-1] // a]
+    crossing = np.where(here != there, np.diff(ends) / (a * b), 0.0)
+    through = max(float(np.bincount(here, crossing).max()), float(np.bincount(there, crossing).max()))
+    return max(slowest, through / ETHERNET_BYTES_PER_SECOND)

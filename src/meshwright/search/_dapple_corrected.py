@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import units
 from meshwright.costs import _dapple_states
 from meshwright.errors import InputError
 from meshwright.problem import Problem
@@ -29,6 +29,12 @@ MOST_WORK = 2e10
 
 MOST_STATES = 320
 """States beyond which only some cuts are tried."""
+
+COARSE_STATES = 64
+"""States beyond which fewer cuts are tried first, for a step that the search over all of them need not exceed."""
+
+SLACK_RATIO = 1.02
+"""How much longer than that plans may take, so that more than one is left to improve."""
 
 MOST_POSITIONS = 512
 """Positions in an order of devices; on more devices, stages take them in units of a power of two."""
@@ -72,6 +78,7 @@ class Limits:
 class _Space:
     """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
 
+    kept: tuple[int, ...]
     layers: tuple[NDArray, ...]
     n_microbatches: tuple[int, ...]
     n_replicas: NDArray[np.int64]
@@ -110,14 +117,19 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
     states = _dapple_states.states_of(problem.reading)
     notes = _notes(states, training)
-    kept = _kept_states(states)
+    kept = _kept_states(states, MOST_STATES)
     if len(kept) < states.n_states:
         notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
     judge = Judge.of(problem, training, states, limits.recompute)
     space = _space(problem, training, states, kept, limits)
     upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
-    shapes = [shape for _, _, shape in sorted(_candidates(problem, space, limits, upper_seconds), key=lambda item: item[:2])]
-    ranked = judge.ranked(first + shapes)
+    ranked = judge.ranked(first)
+    if len(kept) > COARSE_STATES:
+        coarse = _space(problem, training, states, _kept_states(states, COARSE_STATES), limits)
+        ranked = judge.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
+        rough = judge.best([shape for _, shape in ranked[:N_JUDGED]])
+        upper_seconds = upper_seconds if rough is None else min(upper_seconds, rough[0] * SLACK_RATIO)
+    ranked = judge.ranked([shape for _, shape in ranked] + _candidates(problem, space, limits, upper_seconds))
     around = Around(tuple(kept), space.n_microbatches, limits.uneven)
     shapes = _starts([shape for _, shape in ranked])
     best = judge.best(first + shapes + [judge.improved(shape, around) for shape in shapes])
@@ -127,17 +139,33 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     best, bound = _proof(judge, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
+    extra = _extra(judge, first, problem, states)
+    overlapped = extra["baselines"]["data_parallel_overlap"]
+    if overlapped is not None and overlapped < best[0]:
+        notes.append(
+            f"data parallelism that reduces gradients beside its backward pass would take {units.format_seconds(overlapped)}; "
+            "this plan's reductions wait for the backward pass, as in the paper"
+        )
     if space.unit > 1:
         notes.append(f"stages take devices in multiples of {space.unit}")
-    plan = judge.plan(best[1])
     return Answer(
-        plan=plan,
+        plan=judge.plan(best[1]),
         objective=Objective("step_seconds", best[0]),
         bound=bound,
         alternatives=_alternatives(judge, ranked, best[1]),
         notes=tuple(notes),
-        extra={"baselines": {"data_parallel": upper_seconds if math.isfinite(upper_seconds) else None}},
+        extra=extra,
     )
+
+
+def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
+    """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
+    baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
+    if data_parallel:
+        shape = data_parallel[0]
+        baselines = {"data_parallel": judge.seconds(shape), "data_parallel_overlap": judge.overlapped_seconds(shape)}
+    ratio = problem.batch.global_batch / judge.training.profile_batch
+    return {"baselines": baselines, "one_device_seconds": float(states.compute_seconds[-1]) * ratio}
 
 
 def _starts(ranked: list[Shape]) -> list[Shape]:
@@ -161,12 +189,12 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _kept_states(states: _dapple_states.States) -> list[int]:
+def _kept_states(states: _dapple_states.States, most: int) -> list[int]:
     """Return the states that stages may end with: all, or the one with the least traffic in each of equal intervals of time."""
-    if states.n_states <= MOST_STATES:
+    if states.n_states <= most:
         return list(range(states.n_states))
     share = states.compute_seconds / max(float(states.compute_seconds[-1]), 1e-300)
-    interval = np.minimum((share * MOST_STATES).astype(np.int64), MOST_STATES - 1)
+    interval = np.minimum((share * most).astype(np.int64), most - 1)
     kept: dict[int, int] = {}
     for state in range(states.n_states - 1):
         rival = kept.setdefault(int(interval[state]), state)
@@ -212,7 +240,7 @@ def _space(
     n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
     work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
     max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))
-    return _Space(layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
+    return _Space(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
 
 
 def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -250,16 +278,14 @@ def _data_parallel(judge: Judge, space: _Space, batch: int, limits: Limits) -> t
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
-def _candidates(
-    problem: Problem, space: _Space, limits: Limits, upper_seconds: float
-) -> Iterator[tuple[float, tuple[int, ...], Shape]]:
-    """Yield the best plan of every order, number of micro-batches and stages, with its closed-form seconds and a key for ties."""
+def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: float) -> list[Shape]:
+    """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels import pipeline_suffix as kernel
 
     training = problem.reading.instance
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
-    kept = _kept_states(_dapple_states.states_of(problem.reading))
     layers = kernel.Layers(*space.layers)
+    shapes: dict[tuple[float, int, int, int], Shape] = {}
     whole = space.n_replicas % space.unit == 0
     n_units = space.n_replicas[whole] // space.unit
     for which, order in enumerate(space.orders):
@@ -267,7 +293,7 @@ def _candidates(
         for n_microbatches in space.n_microbatches:
             n_samples = problem.batch.global_batch // n_microbatches
             allowed = _samples(space, n_samples, limits)[whole]
-            rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds)
+            rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds, space.unit)
             places = kernel.Places(
                 n_units, allowed, tables.reduce_class, tables.reduce_lines,
                 tables.send_class, tables.send_lines, tables.memory_bytes,
@@ -275,12 +301,14 @@ def _candidates(
             found = kernel.by_stages(layers, places, rules, space.max_stages)
             for r in range(1, space.max_stages + 1):
                 if np.isfinite(found.end_seconds[r, 0, 0]):
-                    cuts = _cuts(found, r, order, (n_units, space.unit), kept)
-                    yield float(found.end_seconds[r, 0, 0]), (r, n_microbatches, which), Shape(n_microbatches, cuts, "1f1b")
+                    cuts = _cuts(found, r, order, (n_units, space.unit), space.kept)
+                    key = (float(found.end_seconds[r, 0, 0]), r, n_microbatches, which)
+                    shapes[key] = Shape(n_microbatches, cuts, "1f1b")
+    return [shapes[key] for key in sorted(shapes)]
 
 
 def _cuts(
-    found: Suffixes, r: int, order: tuple[int, ...], widths: tuple[NDArray[np.int64], int], kept: list[int]
+    found: Suffixes, r: int, order: tuple[int, ...], widths: tuple[NDArray[np.int64], int], kept: tuple[int, ...]
 ) -> tuple[Cut, ...]:
     """Follow the choices from the front."""
     n_units, unit = widths
@@ -307,7 +335,7 @@ def _proof(
     layers, lowest, numbers = kernel.Layers(*space.layers), best[0], []
     for n_microbatches in space.n_microbatches:
         n_samples = problem.batch.global_batch // n_microbatches
-        rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, best[0])
+        rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, best[0], space.unit)
         allowed = _samples(space, n_samples, limits)
         table = kernel.lower_bound(layers, n_units, allowed, lines, rules, n_positions)
         lowest = min(lowest, float(table[1, 0, n_positions]))
@@ -324,13 +352,15 @@ def _proof(
     return best, Bound(lowest, "relaxation")
 
 
-def _rules(training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float) -> Rules:
+def _rules(
+    training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
+) -> Rules:
     """Return the numbers of one run of a kernel."""
     from meshwright._kernels import pipeline_suffix as kernel
 
     recompute = ("never", "choose", "always").index(limits.recompute)
     ratio = float(training.optimizer_scaling_ratio)
-    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds))
+    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
 def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:

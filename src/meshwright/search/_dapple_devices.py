@@ -100,13 +100,14 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
                 here, there = slice(start * unit, p * unit), slice(p * unit, (p + after) * unit)
                 pair = (_pattern(node[here.start : there.stop]), before)
                 if pair not in sends:
-                    sends[pair] = (len(sends), _send_line(cluster, order[here], order[there]))
+                    line, _ = send_lines(cluster, order[here], order[there], published_links=published_links)
+                    sends[pair] = (len(sends), line)
                 send_class[p, i, j] = sends[pair][0]
     padded = np.full((len(lines), max(len(found) for _, found in lines.values()), 2), np.inf)
     for row, found in lines.values():
         padded[row, : len(found)] = found
-    send_lines = np.array([line for _, line in sends.values()]).reshape(-1, 2)
-    return Tables(reduce_class, padded, send_class, send_lines, memory_bytes)
+    first_lines = np.array([line for _, line in sends.values()]).reshape(-1, 2)
+    return Tables(reduce_class, padded, send_class, first_lines, memory_bytes)
 
 
 def _period(nodes: NDArray[np.int64], unit: int) -> int:
@@ -139,15 +140,13 @@ def _reduce_lines(cluster: Cluster, devices: tuple[int, ...], *, published_links
     return [(line.latency_seconds, line.seconds_per_byte) for line in lines]
 
 
-def _send_line(cluster: Cluster, sources: tuple[int, ...], targets: tuple[int, ...]) -> tuple[float, float]:
-    """Return latency and seconds per byte of a whole micro-batch from one stage's devices to the next one's."""
-    return send_lines(cluster, sources, targets)[0]
-
-
 def send_lines(
-    cluster: Cluster, sources: tuple[int, ...], targets: tuple[int, ...]
+    cluster: Cluster, sources: tuple[int, ...], targets: tuple[int, ...], *, published_links: bool
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return latency and seconds per byte of a whole micro-batch from one stage's devices to the next one's, and back."""
+    if published_links:
+        line = (0.0, _dapple_links.send_seconds_per_byte(cluster, sources, targets))
+        return line, line
     from meshwright.network import routes
 
     source, target, share = transfers.pairs(sources, targets)

@@ -191,7 +191,7 @@ class Judge:
                 continue
             key = (here.devices, there.devices)
             if key not in self._sends:
-                self._sends[key] = _dapple_devices.send_lines(cluster, *key)
+                self._sends[key] = _dapple_devices.send_lines(cluster, *key, published_links=self.training.published_links)
             for way, (latency_seconds, seconds_per_byte) in enumerate(self._sends[key]):
                 seconds[way, i + way] = latency_seconds + seconds_per_byte * n_bytes
         return seconds
@@ -206,6 +206,25 @@ class Judge:
             seconds = engine.played_seconds(plan, loads, transfers.transfers(self.problem, plan, loads))
         self._exact[shape] = seconds
         return seconds
+
+    def overlapped_seconds(self, shape: Shape) -> float:
+        """Return the step of one stage whose layers reduce their gradients, one after the other, as soon as they are there."""
+        (load,) = self.loads(shape)
+        compute = load.forward_total_seconds + load.backward_total_seconds
+        # where states branch, what is common to all before them counts with the first
+        backward = np.maximum.accumulate(self.states.backward_seconds)
+        parameters = np.maximum.accumulate(self.states.parameter_bytes)
+        start = (shape.n_microbatches - 1) * compute + load.forward_total_seconds
+        total, line = float(backward[-1]), start
+        for state in range(self.n_states - 1, -1, -1):
+            before = state - 1
+            passed = total - (float(backward[before]) if state else 0.0)
+            ready = start + (passed / total if total else 1.0) * load.backward_total_seconds
+            n_bytes = float(parameters[state] - (parameters[before] if state else 0.0))
+            if n_bytes > 0.0:
+                devices = shape.cuts[0].devices
+                line = max(line, ready) + costs.reduce_seconds(self.problem, self.training, devices, n_bytes)
+        return max(line, shape.n_microbatches * compute)
 
     def _skeleton(self, shape: Shape) -> Plan:
         """Return the plan without its layers: enough to be played."""

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.costs import _dapple_links, _dapple_states
+from meshwright.costs import _dapple_states
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Stop
 from meshwright.readers._profile import ProfiledTraining
 from meshwright.result import Alternative, Answer, Objective
 from meshwright.search import _dapple_published as published
+from meshwright.search import _dapple_question as question
 from meshwright.strategy import Strategy
 
-__all__ = ["Params", "complete", "search"]
+__all__ = ["Params", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,18 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     InputError
         When a batch size or the machines are missing, contradict each other, or do not go together.
     """
-    completed, notes = complete(problem, params)
+    scaling = params.optimizer_memory_scaling
+    if scaling is None:
+        scaling = 1.0 if params.mode == "published" else 4.0
+    asked = question.Asked(
+        params.profile_batch,
+        params.global_batch,
+        params.machines,
+        params.min_micro_batch,
+        scaling,
+        params.peak_activation_per_sample,
+    )
+    completed, notes = question.completed(problem, asked, "dapple")
     if params.mode == "published":
         return _published(completed, params, notes)
     from meshwright.search import _dapple_corrected as corrected
@@ -113,78 +125,6 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         ),
     )
     return replace(answer, notes=notes + answer.notes, problem=completed)
-
-
-def complete(problem: Problem, params: Params) -> tuple[Problem, tuple[str, ...]]:
-    """Return the problem with what the settings say about it, and notes on what was assumed.
-
-    Parameters
-    ----------
-    problem : Problem
-        As asked.
-    params : Params
-        The settings.
-
-    Returns
-    -------
-    problem : Problem
-        Its reading holds a `ProfiledTraining`, its cluster is there, its global batch is positive.
-    notes : tuple of str
-        What was assumed.
-
-    Raises
-    ------
-    InputError
-        When something is missing or contradicts.
-    """
-    notes = []
-    profile = _dapple_states.profile_of(problem.reading, "search dapple")
-    profile_batch = params.profile_batch or profile.profile_batch
-    if not profile_batch:
-        raise InputError(
-            f"model {problem.reading.name}: the file does not say how many samples it was measured with; "
-            "give --set profile_batch=N"
-        )
-    if not params.profile_batch:
-        notes.append(f"profile_batch={profile_batch}, from the file's name")
-    asked = problem.batch.global_batch
-    if params.global_batch and asked and params.global_batch != asked:
-        raise InputError(f"--global-batch {asked} and --set global_batch={params.global_batch} contradict; give one")
-    batch = params.global_batch or asked
-    if not batch:
-        raise InputError("search dapple: give the samples of one step: --set global_batch=N")
-    if batch < params.min_micro_batch:
-        raise InputError(
-            f"global_batch={batch} is smaller than min_micro_batch={params.min_micro_batch}, so there is no micro-batch at all; "
-            "raise the one or lower the other"
-        )
-    cluster = problem.cluster
-    if params.machines:
-        if cluster is not None:
-            raise InputError("--cluster and --set machines=... both say where to train; give one")
-        cluster = _dapple_links.machines_cluster(_dapple_links.sizes_of(params.machines, "--set machines"))
-    if cluster is None:
-        raise InputError("search dapple: say where to train: --set machines=8,16 (published links) or --cluster dgx-h100:16")
-    if params.optimizer_memory_scaling is None:
-        scaling = 1.0 if params.mode == "published" else 4.0
-    else:
-        scaling = params.optimizer_memory_scaling
-    states = _dapple_states.states_of(problem.reading)
-    per_sample = float(states.activation_bytes[-1]) / profile_batch
-    ratio = 1.0
-    if params.peak_activation_per_sample is not None and per_sample > 0.0:
-        ratio = params.peak_activation_per_sample / per_sample
-    training = ProfiledTraining(profile, profile_batch, scaling, ratio, bool(params.machines))
-    return (
-        replace(
-            problem,
-            reading=replace(problem.reading, instance=training),
-            cluster=cluster,
-            costs="dapple",
-            batch=replace(problem.batch, global_batch=batch),
-        ),
-        tuple(notes),
-    )
 
 
 def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answer:

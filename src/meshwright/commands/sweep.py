@@ -1,0 +1,64 @@
+"""``meshwright sweep``: one search over many global batch sizes, as one table and one plot."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def sweep(
+        model: str = typer.Argument(help="A built-in name, a config.json, or a file of any known format."),
+        global_batches: str = typer.Option(help="Sizes: 64,128,256 or FIRST:LAST:STEP."),
+        cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
+        search: str = typer.Option("", help="The recipe; default: the one that suits the input."),
+        costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
+        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
+        sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        precision: str = typer.Option("bf16", help="Of matrix products: bf16, fp16, fp8, fp32."),
+        set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
+        seed: int = typer.Option(0, help="Seed of everything random."),
+        jobs: int = typer.Option(-1, help="Rows at once; -1: every core."),
+        backend: str = typer.Option("loky", help="Where rows run: loky (this machine), dask, ray."),
+        scheduler: str = typer.Option("", help="Address of a Dask scheduler or Ray cluster; default: one on this machine."),
+        out: str = typer.Option("", help="Write the table to this CSV file."),
+        plot: str = typer.Option("", help="Write a plot of the speed-ups to this SVG file."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Plan for many global batch sizes: data parallel, data parallel with overlap, and the plan found, side by side."""
+        import json
+        from dataclasses import asdict
+
+        from meshwright import _files, api, report, sweeping
+        from meshwright.commands.plan import settings_of
+        from meshwright.problem import Batch
+        from meshwright.writers import _sweep
+
+        for path, option in ((out, "--out"), (plot, "--plot")):
+            if path:
+                _files.check_target(path, option)
+        sizes = sweeping.batches(global_batches)
+        batch = Batch(sizes[0], micro_batch, sequence_length)
+        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision), form=form)
+        name = (search or problem.reading.search).replace("-", "_")
+        with report.progress(f"planning {problem.reading.name} for {len(sizes)} batch sizes"):
+            rows = sweeping.sweep(
+                problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler
+            )  # fmt: skip
+        entries = [asdict(row) | {"plan": row.plan} for row in rows]
+        if out:
+            _files.write(out, _sweep.csv(entries))
+        if plot:
+            _files.write(plot, _sweep.svg(problem.reading.name, entries))
+        if json_:
+            print(json.dumps({"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}))
+        else:
+            print(report.render(_sweep.table(problem.reading.name, entries)))
+        if any(row.stages for row in rows):
+            return 0
+        return 2 if all(not row.note.startswith("nothing fits") for row in rows) else 3

@@ -1,0 +1,1 @@
+"""Calls that users of other planners know, answered by this one."""
