@@ -38,6 +38,8 @@ class MapArrays(NamedTuple):
 def pair_rates(first, target, rate, n_devices, forwards):
     """Return the bandwidth between all devices: over routes with the fewest links, the widest; 0 where there is none.
 
+    Where devices pass on traffic, a route of h links counts 1/h of its width: it uses up that many links that others need.
+
     Parameters
     ----------
     first, target, rate : ndarray
@@ -75,7 +77,7 @@ def pair_rates(first, target, rate, n_devices, forwards):
                     width[v] = max(width[v], min(width[u], rate[e]))
         for v in range(n_devices):
             if v != source:
-                result[source, v] = width[v]
+                result[source, v] = width[v] / max(hops[v], 1) if forwards else width[v]
     return result
 
 

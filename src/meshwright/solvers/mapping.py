@@ -88,8 +88,9 @@ class Mapping:
 def pair_seconds(cluster: Cluster) -> NDArray[np.float64]:
     """Return the seconds per byte between all devices, the slower direction of each pair; shape (n, n), float64, read-only.
 
-    The route is one with the fewest links and among these the widest; its narrowest link counts. Links are not shared here:
-    the simulator sees sharing.
+    The route is one with the fewest links and among these the widest; its narrowest link counts. Where devices pass on traffic
+    (tori, meshes), the time is multiplied by the number of links, which others cannot use meanwhile. Apart from that links are
+    not shared here: the simulator sees sharing.
     """
     links, n_nodes = cluster.links, cluster.n_devices + cluster.n_switches
     order = np.argsort(links.source, kind="stable")
@@ -215,7 +216,9 @@ def lower_bound(graph: StageGraph, slow: NDArray[np.float64]) -> float:
     n, n_stages, n_replicas = len(slow), graph.n_stages, graph.n_replicas
     packed = graph.arrays(slow)
     most = int(np.diff(packed.first).max(initial=0))
-    links = np.sort(slow + np.diag(np.full(n, np.inf)), axis=1)[:, : max(most, 2)]
+    n_links = max(most, 2)
+    apart = slow + np.diag(np.full(n, np.inf))
+    links = np.partition(apart, range(min(n_links, n)), axis=1)[:, :n_links]
     table = np.zeros((n_stages, n))
     for s in range(n_stages):
         volumes = np.sort(packed.volume[packed.first[s] : packed.first[s + 1]])[::-1]
