@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshwright.solvers.mapping import StageGraph, evaluate, lower_bound, map_stages
+from meshwright._kernels import mapping as kernel
+from meshwright.solvers.mapping import StageGraph, evaluate, map_stages
+from meshwright.solvers.mapping_bounds import lower_bound
 
 
 def problem_of(seed: int, n_stages: int, n_replicas: int, n_devices: int) -> tuple[StageGraph, NDArray[np.float64]]:
@@ -77,6 +79,18 @@ def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, sha
     assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
     start = np.arange(graph.n_stages * graph.n_replicas).reshape(graph.n_stages, -1)
     assert found.seconds <= evaluate(graph, slow, start).seconds * (1 + 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 4, 14), (2, 6, 12)]))
+def test_annealing_keeps_its_costs_up_to_date(seed: int, shape: tuple[int, int, int]) -> None:
+    graph, slow = problem_of(seed, *shape)
+    packed, random = graph.arrays(slow), np.random.default_rng(seed)
+    place = random.permutation(shape[2])[: shape[0] * shape[1]]
+    rings = np.tile(np.arange(shape[1]), (shape[0], 1))
+    near = np.argsort(slow, axis=1, kind="stable")[:, 1:4].copy()
+    place, rings, seconds = kernel.anneal(packed, place, rings, near, 3000, 1.0, random)
+    assert seconds == pytest.approx(kernel.all_costs(packed, place, rings).max(), rel=1e-12)
 
 
 def test_the_same_seed_gives_the_same_mapping() -> None:

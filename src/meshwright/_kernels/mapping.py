@@ -232,7 +232,7 @@ def anneal(m, place, rings, near, n_moves, heat, random):
                         stamp[neighbour] = move + 1
                         touched[n_touched] = neighbour
                         n_touched += 1
-                        fresh[neighbour] = own[neighbour]
+                        fresh[neighbour] = _own_seconds(m, place, neighbour, n_replicas)
         t_other = other // n_replicas if other >= 0 else s
         highest_before = 0.0
         highest_after = 0.0
@@ -334,7 +334,7 @@ def _lowest(m, place, rings, slot, least, n_replicas):
 
 
 @njit(cache=True)
-def branch(m, order, twins, least, options, limit):
+def branch(m, order, twins, least, widest, options, limit):
     """Search all mappings below a limit, depth first.
 
     Parameters
@@ -347,6 +347,8 @@ def branch(m, order, twins, least, options, limit):
         Class of interchangeable devices of each device; all different where symmetry is not to be used.
     least : ndarray, shape (n_devices,), float64
         Fastest link of each device, seconds per byte; zeros for bounds from placed neighbours only.
+    widest : ndarray, shape (n_devices, n_devices), float64
+        Slowest link on the best path between two devices: no ring through both avoids it; zeros where not to be used.
     options : ndarray, shape (4,), int64
         Replicas; whether ring orders are chosen (at most 9 replicas); whether to stop at the first mapping; most nodes.
     limit : float
@@ -410,7 +412,11 @@ def branch(m, order, twins, least, options, limit):
                             rings[s, k] = found[k]
                         ring = _ring_seconds(m, place, rings, s, n_replicas)
                     else:
-                        ring = m.ring[s] * least[device]
+                        slowest = least[device]
+                        for k in range(n_replicas):
+                            if devices[k] >= 0:
+                                slowest = max(slowest, widest[device, devices[k]])
+                        ring = m.ring[s] * slowest
                 else:
                     slowest = 0.0
                     for k in range(n_replicas):

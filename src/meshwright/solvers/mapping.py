@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from meshwright._kernels import mapping as kernel
 from meshwright.cluster import Cluster
+from meshwright.solvers.mapping_bounds import lower_bound
 
-__all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "lower_bound", "map_stages", "pair_seconds", "point_to_point"]
+__all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,60 +190,6 @@ def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]
     return devices
 
 
-def lower_bound(graph: StageGraph, slow: NDArray[np.float64]) -> float:
-    """Return a proven lower bound of the largest cost over all mappings and ring orders, in seconds.
-
-    Parameters
-    ----------
-    graph : StageGraph
-        What to map.
-    slow : ndarray, shape (n_devices, n_devices), float64
-        Seconds per byte.
-
-    Returns
-    -------
-    float
-        The least t such that every replica can be given a device of its own on which it costs at most t when it gets that
-        device's fastest links, its largest transfers on the fastest.
-
-    References
-    ----------
-    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, equations (10) and (11): the same per stage, on its best device alone. Here
-       all replicas need devices at once, so slow devices count as well.
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
-    n, n_stages, n_replicas = len(slow), graph.n_stages, graph.n_replicas
-    packed = graph.arrays(slow)
-    most = int(np.diff(packed.first).max(initial=0))
-    n_links = max(most, 2)
-    apart = slow + np.diag(np.full(n, np.inf))
-    links = np.partition(apart, range(min(n_links, n)), axis=1)[:, :n_links]
-    table = np.zeros((n_stages, n))
-    for s in range(n_stages):
-        volumes = np.sort(packed.volume[packed.first[s] : packed.first[s + 1]])[::-1]
-        table[s] = packed.compute[s] + links[:, : len(volumes)] @ volumes
-        if n_replicas > 1 and packed.ring[s] > 0:
-            table[s] += packed.ring[s] * links[:, 0 if n_replicas == 2 else 1]
-    values = np.unique(table)
-    low, high = 0, len(values) - 1
-    supply = np.full(n_stages, n_replicas)
-    while low < high:
-        middle = (low + high) // 2
-        rows, columns = np.nonzero(table <= values[middle])
-        source, sink = n_stages + n, n_stages + n + 1
-        heads = np.concatenate([np.full(n_stages, source), rows, n_stages + np.arange(n)])
-        tails = np.concatenate([np.arange(n_stages), n_stages + columns, np.full(n, sink)])
-        capacity = np.concatenate([supply, np.ones(len(rows) + n)]).astype(np.int32)
-        network = csr_array((capacity, (heads, tails)), shape=(sink + 1, sink + 1))
-        if maximum_flow(network, source, sink).flow_value >= n_stages * n_replicas:
-            high = middle
-        else:
-            low = middle + 1
-    return float(values[low])
-
-
 def twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return classes of devices that can be exchanged for each other without any change; shape (n_devices,), int64."""
     n = len(slow)
@@ -264,7 +211,7 @@ def twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def map_stages(
-    graph: StageGraph, slow: NDArray[np.float64], *, seed: int = 0, n_moves: int = 0, prove: bool = True, n_nodes: int = 3_000_000
+    graph: StageGraph, slow: NDArray[np.float64], *, seed: int = 0, n_moves: int = 0, prove: bool = True, n_nodes: int = 30_000_000
 ) -> Mapping:
     """Return a mapping of all replicas of all stages with a small largest cost, and how far from the least it can be.
 
@@ -304,7 +251,7 @@ def map_stages(
     best, best_name = begun[0][0], begun[0][1]
     near = np.argsort(slow + np.diag(np.full(len(slow), np.inf)), axis=1, kind="stable")[:, : min(12, max(len(slow) - 1, 1))]
     near = np.ascontiguousarray(near)
-    moves = n_moves or int(min(4_000_000, max(200_000, 8_000 * n_slots)) / max(1.0, graph.n_replicas / 16))
+    moves = n_moves or int(min(12_000_000, 60_000 * n_slots) / max(1.0, graph.n_replicas / 16))
     chosen = begun[:3] if n_slots > 2 and len(slow) > 1 else []
     for rank, (start, name, _) in enumerate(chosen):
         if best.seconds <= bound * (1 + 1e-12):
@@ -328,10 +275,17 @@ def map_stages(
 def _prove(graph: StageGraph, packed: kernel.MapArrays, seconds: float, n_nodes: int) -> tuple[Mapping | None, bool]:
     """Search all mappings for a better one; return it, and whether the search finished."""
     n_stages, n_replicas = graph.n_stages, graph.n_replicas
-    order = np.arange(n_stages * n_replicas).reshape(n_stages, n_replicas).T.ravel().copy()  # replica by replica
+    slots = np.arange(n_stages * n_replicas).reshape(n_stages, n_replicas)
+    # what costs most should be known first: whole stages where rings weigh more, whole replicas where transfers do
+    order = (slots if packed.ring.sum() > packed.volume.sum() else slots.T).ravel().copy()
     least = np.sort(packed.slow + np.diag(np.full(len(packed.slow), np.inf)), axis=1)[:, 0].copy()
     least[~np.isfinite(least)] = 0.0
+    widest = packed.slow.copy()
+    for k in range(len(widest)):
+        widest = np.minimum(widest, np.maximum(widest[:, k : k + 1], widest[k : k + 1, :]))
     options = np.array([n_replicas, 1, 0, n_nodes], dtype=np.int64)
-    place, rings, value, visited = kernel.branch(packed, order, twins(packed.slow), least, options, seconds * (1 - 1e-12))
+    place, rings, value, visited = kernel.branch(
+        packed, order, twins(packed.slow), least, widest, options, seconds * (1 - 1e-12)
+    )
     found = Mapping(place.reshape(n_stages, n_replicas), rings, float(value)) if math.isfinite(value) else None
     return found, visited <= n_nodes
