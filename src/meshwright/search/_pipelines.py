@@ -1,0 +1,137 @@
+"""Pipelines of partitions mapped onto devices: the stage graph of a partition, the plan of a mapping, its simulated throughput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright import _plugins, sim
+from meshwright.costs._operators import Question
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.sim import transfers
+from meshwright.solvers.mapping import Mapping, StageGraph
+from meshwright.strategy import Strategy
+
+__all__ = ["Judged", "judge", "plan_of", "shapes", "stage_graph"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A plan with its simulated step; `label` says how it came about."""
+
+    plan: Plan
+    step_seconds: float
+    label: str
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """What plans of different global batches are compared by."""
+        return self.step_seconds / self.plan.global_batch
+
+
+def shapes(problem: Problem, n_stages: int) -> tuple[tuple[int, int], ...]:
+    """Return the numbers of stages and replicas to try: all that use every device, or those of a given number of stages.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or it has fewer devices than stages, or the model has fewer operators.
+    """
+    n_ops = len(problem.graph.ops)
+    if problem.cluster is None:
+        raise InputError("a mapping needs devices: name a cluster, for example --cluster parmesan-two-level:16")
+    n = problem.cluster.n_devices
+    if n_stages > n_ops:
+        raise InputError(f"--set n_stages={n_stages}: {problem.reading.name} has only {n_ops} operators; give at most as many")
+    if n_stages > n:
+        raise InputError(f"--set n_stages={n_stages}: cluster {problem.cluster.name} has only {n} devices; give at most as many")
+    if n_stages:
+        return ((n_stages, n // n_stages),)
+    return tuple((s, n // s) for s in range(1, n + 1) if n % s == 0 and s <= n_ops)
+
+
+def stage_graph(
+    posed: Question, groups: tuple[tuple[int, ...], ...], n_replicas: int, *, n_microbatches: int = 1, both: float = 2.0
+) -> StageGraph:
+    """Return the stages of a partition as a graph to be mapped.
+
+    Parameters
+    ----------
+    posed : Question
+        The operators.
+    groups : tuple of tuple of int
+        Operators of each stage.
+    n_replicas : int
+        Copies.
+    n_microbatches : int
+        Micro-batches over which the gradient reduction of a step is spread; 1 to count it whole, as the published mapper does.
+    both : float
+        How often each tensor travels: 2 where the gradient returns and is no tensor of its own.
+
+    Returns
+    -------
+    StageGraph
+        Times in seconds.
+    """
+    operators = posed.operators
+    stage_of = {op: s for s, group in enumerate(groups) for op in group}
+    volume: dict[tuple[int, int], float] = {}
+    for _, pins in operators.nets:
+        here = stage_of[pins[0]]
+        for there in sorted({stage_of[pin] for pin in pins} - {here}):
+            pair = (min(here, there), max(here, there))
+            volume[pair] = volume.get(pair, 0.0) + both * float(posed.output_bytes[pins[0]])
+    compute = np.array([operators.compute[list(group)].sum() for group in groups]) * posed.unit_seconds
+    reduced = np.array([posed.weight_bytes[list(group)].sum() for group in groups]) / n_microbatches
+    return StageGraph(compute, tuple((a, b, n) for (a, b), n in sorted(volume.items())), reduced, n_replicas)
+
+
+def plan_of(problem: Problem, groups: tuple[tuple[int, ...], ...], mapping: Mapping, n_microbatches: int) -> Plan:
+    """Return the plan of a mapped partition; empty stages and their devices are left out."""
+    rank = {op: i for i, op in enumerate(problem.graph.topological_order())}
+    n_replicas = mapping.devices.shape[1]
+    stages = tuple(
+        Stage(
+            tuple(sorted(group, key=rank.__getitem__)), tuple(int(d) for d in mapping.devices[s]), Strategy(data=n_replicas),
+            ("none",) * len(group),
+        )
+        for s, group in enumerate(groups) if group
+    )  # fmt: skip
+    micro_batch = problem.batch.micro_batch or 1
+    if problem.batch.global_batch:
+        n_microbatches = max(1, problem.batch.global_batch // (micro_batch * n_replicas))
+    return Plan(stages, n_microbatches, micro_batch, "gpipe", n_microbatches * micro_batch * n_replicas)
+
+
+def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> Judged:
+    """Return a plan with its simulated step.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    plan : Plan
+        The plan.
+    label : str
+        How it came about.
+    copies_beside_compute : bool
+        Whether transfers run beside compute; otherwise both ends wait for them.
+    """
+    loads = _plugins.load("costs", problem.costs, "cost model").loads(problem, plan)
+    seconds = transfers.seconds(problem, plan, loads)
+    if not copies_beside_compute:
+        before = np.concatenate([[0.0], seconds])
+        after = np.concatenate([seconds, [0.0]])
+        loads = tuple(
+            replace(
+                load, output_bytes=0.0,
+                forward_communication=(*load.forward_communication, ("transfer", float(before[i] + after[i]))),
+                backward_communication=(*load.backward_communication, ("transfer", float(before[i] + after[i]))),
+            )
+            for i, load in enumerate(loads)
+        )  # fmt: skip
+        seconds = np.zeros(len(seconds))
+    return Judged(plan, sim.estimate(plan, loads, seconds), label)

@@ -1,0 +1,291 @@
+"""Copies of a stage graph onto devices: least largest cost of compute, transfers and gradient ring, with a bound or a proof."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright._kernels import mapping as kernel
+from meshwright.cluster import Cluster
+from meshwright.solvers.mapping_bounds import lower_bound
+
+__all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageGraph:
+    """Stages that exchange tensors, each in several replicas.
+
+    Parameters
+    ----------
+    compute_seconds : ndarray, shape (n_stages,), float64
+        Time of each stage apart from communication.
+    transfers : tuple of (int, int, float)
+        Pairs of stages and the bytes a replica of one exchanges with the same replica of the other.
+    reduce_bytes : ndarray, shape (n_stages,), float64
+        Gradient bytes that the replicas of each stage reduce; a ring moves ``2 (R - 1) / R`` of them over each of its links.
+    n_replicas : int
+        Copies of the graph.
+    """
+
+    compute_seconds: NDArray[np.float64]
+    transfers: tuple[tuple[int, int, float], ...]
+    reduce_bytes: NDArray[np.float64]
+    n_replicas: int
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages."""
+        return len(self.compute_seconds)
+
+    def arrays(self, slow: NDArray[np.float64]) -> kernel.MapArrays:
+        """Return the graph packed for the kernels, with the seconds per byte between all devices."""
+        rows: list[list[tuple[int, float]]] = [[] for _ in range(self.n_stages)]
+        for a, b, volume in self.transfers:
+            rows[a].append((b, volume))
+            rows[b].append((a, volume))
+        first = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        stage = np.array([s for row in rows for s, _ in sorted(row)], dtype=np.int64)
+        volume = np.array([v for row in rows for _, v in sorted(row)], dtype=np.float64)
+        ring = self.reduce_bytes * (2.0 * (self.n_replicas - 1) / self.n_replicas)
+        packed = kernel.MapArrays(np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volume, ring, slow)
+        for array in packed:
+            array.setflags(write=False)
+        return packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapping:
+    """Devices of all replicas of all stages.
+
+    Parameters
+    ----------
+    devices : ndarray, shape (n_stages, n_replicas), int64
+        Device of each replica; replica r of a stage exchanges tensors with replica r of its neighbours.
+    rings : ndarray, shape (n_stages, n_replicas), int64
+        Order of the replicas along each stage's ring.
+    seconds : float
+        The largest cost of a device.
+    bound_seconds : float
+        Proven lower bound of it over all mappings and ring orders.
+    exact : bool
+        Whether it is proven to be the least.
+    start : str
+        Which start led to it.
+    """
+
+    devices: NDArray[np.int64]
+    rings: NDArray[np.int64]
+    seconds: float
+    bound_seconds: float = 0.0
+    exact: bool = False
+    start: str = ""
+
+
+def pair_seconds(cluster: Cluster) -> NDArray[np.float64]:
+    """Return the seconds per byte between all devices, the slower direction of each pair; shape (n, n), float64, read-only.
+
+    The route is one with the fewest links and among these the widest; its narrowest link counts. Where devices pass on traffic
+    (tori, meshes), the time is multiplied by the number of links, which others cannot use meanwhile. Apart from that links are
+    not shared here: the simulator sees sharing.
+    """
+    links, n_nodes = cluster.links, cluster.n_devices + cluster.n_switches
+    order = np.argsort(links.source, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(links.source, minlength=n_nodes))]).astype(np.int64)
+    rate = kernel.pair_rates(first, links.target[order], links.bytes_per_second[order], cluster.n_devices, cluster.forwards)
+    with np.errstate(divide="ignore"):
+        slow: NDArray[np.float64] = 1.0 / np.minimum(rate, rate.T)
+    np.fill_diagonal(slow, 0.0)
+    slow.setflags(write=False)
+    return slow
+
+
+def consecutive(graph: StageGraph, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return devices with the replicas of a stage on consecutive devices of an order; shape (n_stages, n_replicas)."""
+    n = graph.n_stages * graph.n_replicas
+    return np.asarray(order[:n], dtype=np.int64).reshape(graph.n_stages, graph.n_replicas)
+
+
+def point_to_point(graph: StageGraph, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return devices with the stages of a replica on consecutive devices of an order; shape (n_stages, n_replicas)."""
+    n = graph.n_stages * graph.n_replicas
+    return np.ascontiguousarray(np.asarray(order[:n], dtype=np.int64).reshape(graph.n_replicas, graph.n_stages).T)
+
+
+def evaluate(graph: StageGraph, slow: NDArray[np.float64], devices: NDArray[np.int64], *, fixed_rings: bool = False) -> Mapping:
+    """Return a mapping with the cost of its worst device; ring orders are improved unless they are to stay 0, 1, 2, ..."""
+    packed = graph.arrays(slow)
+    rings = np.tile(np.arange(graph.n_replicas, dtype=np.int64), (graph.n_stages, 1))
+    if not fixed_rings and graph.n_replicas > 3:
+        rings = np.stack([_ring(slow, row) for row in devices])
+    place = np.ascontiguousarray(devices).ravel()
+    return Mapping(devices, rings, float(kernel.all_costs(packed, place, rings).max()))
+
+
+def _ring(slow: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a good ring order: the best of up to nine devices, else the better of the given and the nearest-neighbour order."""
+    n = len(devices)
+    if n <= 9:
+        order: NDArray[np.int64] = kernel.best_ring(slow, np.ascontiguousarray(devices))
+        return order
+    table = slow[np.ix_(devices, devices)]
+    walk = _walk(table, 0)
+    given = np.arange(n, dtype=np.int64)
+    return min((given, walk), key=lambda o: float(table[o, np.roll(o, -1)].max()))
+
+
+def _walk(slow: NDArray[np.float64], start: int) -> NDArray[np.int64]:
+    """Return devices in the order of a walk to the nearest one not yet visited; ties by id: a snake on grids."""
+    n = len(slow)
+    order = np.zeros(n, dtype=np.int64)
+    open_ = np.ones(n, dtype=bool)
+    here = start
+    for k in range(n):
+        order[k] = here
+        open_[here] = False
+        if k < n - 1:
+            here = int(np.argmin(np.where(open_, slow[here], np.inf)))
+    return order
+
+
+def _starts(graph: StageGraph, slow: NDArray[np.float64], seed: int) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield structured starting mappings, then random ones."""
+    n = len(slow)
+    walk = _walk(slow, 0)
+    middle = _walk(slow, int(np.argmin(slow.sum(axis=1))))
+    fast = np.argsort(np.sort(slow, axis=1)[:, : min(4, n)].sum(axis=1), kind="stable")
+    for name, order in (("numbering", np.arange(n)), ("walk", walk), ("central walk", middle), ("fastest first", fast)):
+        yield f"consecutive, {name}", consecutive(graph, order)
+        yield f"point to point, {name}", point_to_point(graph, order)
+    yield "tiles", _tiles(graph, slow, walk)
+    random = np.random.default_rng(seed)
+    for k in range(2):
+        yield f"random {k}", consecutive(graph, random.permutation(n))
+
+
+def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return blocks of near devices, one for each replica of the whole graph, laid out alike where the blocks are alike.
+
+    Blocks are grown around the first free device of a walk; within a block the stages follow the nearest-neighbour walk.
+    """
+    n_stages, n_replicas = graph.n_stages, graph.n_replicas
+    open_ = np.ones(len(slow), dtype=bool)
+    devices = np.zeros((n_stages, n_replicas), dtype=np.int64)
+    for r in range(n_replicas):
+        start = int(walk[np.argmax(open_[walk])])
+        block = [start]
+        open_[start] = False
+        reach = slow[start].copy()
+        while len(block) < n_stages:
+            nearest = int(np.argmin(np.where(open_, reach, np.inf)))
+            block.append(nearest)
+            open_[nearest] = False
+            reach = np.maximum(reach, slow[nearest])  # compact: near to all of the block
+        members = np.array(sorted(block))
+        devices[:, r] = members[_walk(slow[np.ix_(members, members)], 0)]
+    return devices
+
+
+def twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return classes of devices that can be exchanged for each other without any change; shape (n_devices,), int64."""
+    n = len(slow)
+    label = np.full(n, -1, dtype=np.int64)
+    n_classes = 0
+    for d in range(n):
+        for other in range(d):
+            if label[other] == label[d]:
+                continue
+            keep = np.ones(n, dtype=bool)
+            keep[[d, other]] = False
+            if np.array_equal(slow[d, keep], slow[other, keep]):
+                label[d] = label[other]
+                break
+        if label[d] < 0:
+            label[d] = n_classes
+            n_classes += 1
+    return label
+
+
+def map_stages(
+    graph: StageGraph, slow: NDArray[np.float64], *, seed: int = 0, n_moves: int = 0, prove: bool = True, n_nodes: int = 30_000_000
+) -> Mapping:
+    """Return a mapping of all replicas of all stages with a small largest cost, and how far from the least it can be.
+
+    Parameters
+    ----------
+    graph : StageGraph
+        What to map.
+    slow : ndarray, shape (n_devices, n_devices), float64
+        Seconds per byte between devices, see `pair_seconds`.
+    seed : int
+        Of the random moves.
+    n_moves : int
+        Moves of annealing over all starts; 0 for a number that suits the size.
+    prove : bool
+        Whether to try a proof where there are at most 16 devices.
+    n_nodes : int
+        Most nodes of that proof.
+
+    Returns
+    -------
+    Mapping
+        With bound, and proof where the bound is met or the search of all mappings finished.
+
+    Notes
+    -----
+    Structured starts are ranked by their cost, the best are annealed on the sum of eighth powers, and what was seen with the
+    least largest cost is kept. The published mapper (Parmesan, IEEE TCAD 2024, section V) searches depth first with either the
+    transfers or the ring in its cost; here both are, and ring orders are chosen.
+    """
+    packed = graph.arrays(slow)
+    n_slots = graph.n_stages * graph.n_replicas
+    bound = lower_bound(graph, slow)
+    begun = sorted(
+        ((evaluate(graph, slow, devices), name, k) for k, (name, devices) in enumerate(_starts(graph, slow, seed))),
+        key=lambda entry: (entry[0].seconds, entry[2]),
+    )
+    best, best_name = begun[0][0], begun[0][1]
+    near = np.argsort(slow + np.diag(np.full(len(slow), np.inf)), axis=1, kind="stable")[:, : min(12, max(len(slow) - 1, 1))]
+    near = np.ascontiguousarray(near)
+    moves = n_moves or int(min(12_000_000, 60_000 * n_slots) / max(1.0, graph.n_replicas / 16))
+    chosen = begun[:3] if n_slots > 2 and len(slow) > 1 else []
+    for rank, (start, name, _) in enumerate(chosen):
+        if best.seconds <= bound * (1 + 1e-12):
+            break
+        for heat in (1.0, 0.05):
+            random = np.random.default_rng([seed, rank, int(heat * 100)])
+            place, rings, seconds = kernel.anneal(
+                packed, start.devices.ravel().copy(), start.rings.copy(), near, moves // (2 * len(chosen)), heat, random
+            )
+            if seconds < best.seconds:
+                best, best_name = Mapping(place.reshape(graph.n_stages, -1), rings, float(seconds)), name
+    exact = best.seconds <= bound * (1 + 1e-12)
+    if prove and not exact and len(slow) <= 16 and graph.n_replicas <= 9:
+        better, exact = _prove(graph, packed, best.seconds, n_nodes)
+        if better is not None:
+            best, best_name = better, "branch and bound"
+    checked = float(kernel.all_costs(packed, np.ascontiguousarray(best.devices).ravel(), best.rings).max())
+    return Mapping(best.devices, best.rings, checked, checked if exact else min(bound, checked), exact, best_name)
+
+
+def _prove(graph: StageGraph, packed: kernel.MapArrays, seconds: float, n_nodes: int) -> tuple[Mapping | None, bool]:
+    """Search all mappings for a better one; return it, and whether the search finished."""
+    n_stages, n_replicas = graph.n_stages, graph.n_replicas
+    slots = np.arange(n_stages * n_replicas).reshape(n_stages, n_replicas)
+    # what costs most should be known first: whole stages where rings weigh more, whole replicas where transfers do
+    order = (slots if packed.ring.sum() > packed.volume.sum() else slots.T).ravel().copy()
+    least = np.sort(packed.slow + np.diag(np.full(len(packed.slow), np.inf)), axis=1)[:, 0].copy()
+    least[~np.isfinite(least)] = 0.0
+    widest = packed.slow.copy()
+    for k in range(len(widest)):
+        widest = np.minimum(widest, np.maximum(widest[:, k : k + 1], widest[k : k + 1, :]))
+    options = np.array([n_replicas, 1, 0, n_nodes], dtype=np.int64)
+    place, rings, value, visited = kernel.branch(
+        packed, order, twins(packed.slow), least, widest, options, seconds * (1 - 1e-12)
+    )
+    found = Mapping(place.reshape(n_stages, n_replicas), rings, float(value)) if math.isfinite(value) else None
+    return found, visited <= n_nodes

@@ -1,0 +1,100 @@
+"""The published stage mapper: bisection on the largest cost, each target searched depth first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright._kernels import mapping as kernel
+from meshwright.solvers.mapping import StageGraph, evaluate
+from meshwright.solvers.mapping_bounds import lower_bound
+
+__all__ = ["Found", "backtrack"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A mapping with its largest cost in the terms that were counted; `finished` unless some search gave up."""
+
+    devices: NDArray[np.int64]
+    seconds: float
+    finished: bool
+
+
+def backtrack(
+    graph: StageGraph,
+    slow: NDArray[np.float64],
+    starts: Sequence[NDArray[np.int64]],
+    n_targets: int = 1,
+    n_same_target: int = 1,
+    n_nodes: int = 300_000,
+    n_rounds: int = 12,
+) -> Found:
+    """Bisect the largest cost between a lower bound and the best start.
+
+    Parameters
+    ----------
+    graph : StageGraph
+        What to map, with the terms that count.
+    slow : ndarray, shape (n_devices, n_devices), float64
+        Seconds per byte between devices.
+    starts : sequence of ndarray, shape (n_stages, n_replicas)
+        Mappings for the upper end.
+    n_targets : int
+        Targets of one round, dividing the interval evenly.
+    n_same_target : int
+        Searches of one target, each trying devices in another order.
+    n_nodes : int
+        Placements after which one search gives up.
+    n_rounds : int
+        Rounds.
+
+    Returns
+    -------
+    Found
+        The best mapping.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section V, algorithms 1 and 2, equations (10) and (11).
+    """
+    packed = graph.arrays(slow)
+    n, n_replicas = len(slow), graph.n_replicas
+    best = min((evaluate(graph, slow, devices, fixed_rings=True) for devices in starts), key=lambda one: one.seconds)
+    devices, high = best.devices, best.seconds
+    low, finished = lower_bound(graph, slow), True
+    order = np.arange(graph.n_stages * n_replicas).reshape(graph.n_stages, n_replicas).T.ravel().copy()
+    options = np.array([n_replicas, 0, 1, n_nodes], dtype=np.int64)
+    nothing = np.zeros(n), np.zeros((n, n))
+    for _ in range(n_rounds):
+        if high <= low * (1 + 1e-3):
+            break
+        floor, improved = low, False
+        for target in np.linspace(low, high, n_targets + 2)[1:-1]:
+            outcome = math.inf
+            complete = False
+            for turn in range(n_same_target):
+                turned = np.roll(np.arange(n), -(turn * n) // n_same_target)
+                table = np.ascontiguousarray(slow[np.ix_(turned, turned)])
+                place, _, value, visited = kernel.branch(
+                    packed._replace(slow=table), order, np.arange(n), *nothing, options, float(target)
+                )
+                complete = complete or visited <= n_nodes
+                if math.isfinite(value):
+                    devices, outcome = turned[place].reshape(graph.n_stages, n_replicas), float(value)
+                    break
+            if math.isfinite(outcome):
+                high, improved = outcome, True
+                break
+            if complete:
+                floor = max(floor, float(target))
+            else:
+                finished = False
+        if floor == low and not improved:
+            break  # every target gave up: nothing is learned by asking again
+        low = floor
+    return Found(np.ascontiguousarray(devices), high, finished)

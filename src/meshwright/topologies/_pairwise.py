@@ -1,0 +1,66 @@
+"""Clusters told as a table of bandwidths between all devices, as the topologies of Parmesan's tables are."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.topologies import _fields
+from meshwright.topologies._wires import Wires, check_count
+
+__all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "check", "hop_table", "pairwise"]
+
+GIGABYTES = 1e9
+MEGABYTES_PER_MICROSECOND = 1e6 / 1024 * GIGABYTES  # the paper's generators: 1 GB/s is 1024 / 1e6 of their MB/us
+LARGEST = 1024
+
+
+def check(n_devices: int, name: str) -> int:
+    """Return the number of devices if a table of all pairs may be that large (InputError otherwise)."""
+    n = check_count(n_devices, f"cluster {name}")
+    if n > LARGEST:
+        raise InputError(f"cluster {name}: {n} devices; a table of all pairs is built for at most {LARGEST}")
+    return n
+
+
+def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the bandwidth over so many hops, in bytes per second.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, Table IX.
+    """
+    first = (78.1, 39.0, 24.4, 14.6, 9.77, 7.81, 5.86, 4.4, 2.93, 1.46, 0.88, 0.78, 0.68, 0.59, 0.49, 0.39, 0.29, 0.19, 0.098, 0.098)
+    far = np.where(hops <= 30, 0.088, np.where(hops <= 51, 0.078, 0.068))
+    near = np.array(first)[np.clip(hops, 1, len(first)) - 1]
+    result: NDArray[np.float64] = np.where(hops <= len(first), near, far) * GIGABYTES
+    return result
+
+
+def pairwise(name: str, bytes_per_second: NDArray[np.float64], params: Any, node: NDArray[np.int64] | None, source: str) -> Cluster:
+    """Return a cluster with a wire of its own between any two devices.
+
+    Parameters
+    ----------
+    name : str
+        As the user named it.
+    bytes_per_second : ndarray, shape (n, n), float64
+        Bandwidth of each pair; the upper triangle counts.
+    params : dataclass
+        Has ``device``, ``latency_seconds`` and ``launch_seconds``.
+    node : ndarray, shape (n,), int64, or None
+        Node of each device; None where each is its own.
+    source : str
+        Where the figures are from.
+    """
+    n = len(bytes_per_second)
+    wires = Wires()
+    upper = np.triu_indices(n, 1)
+    wires.join(*upper, bytes_per_second[upper], params.latency_seconds)
+    cluster = _fields.generated(name, wires, n, 0, params, None if node is None else node[None, :], forwards=False)
+    return dataclasses.replace(cluster, source=source, _cache={})

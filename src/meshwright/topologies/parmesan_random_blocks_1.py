@@ -1,0 +1,73 @@
+"""Parmesan's random blocks, first kind: nodes of random size, one random bandwidth in each, slow links between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.cluster import Cluster
+from meshwright.topologies import _fields, _pairwise
+
+__all__ = ["EXAMPLE", "Params", "build"]
+
+EXAMPLE = "64"
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Parameters.
+
+    Parameters
+    ----------
+    n_devices : int
+        Number of devices.
+    device : str
+        Kind of device.
+    latency_seconds : float
+        Latency between two devices (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    seed : int
+        Of the random figures (``seed=``).
+    """
+
+    n_devices: int
+    device: str = _fields.kind()
+    latency_seconds: float = _fields.latency(0.0)
+    launch_seconds: float = _fields.launch()
+    seed: int = 0
+
+
+def build(params: Params, name: str) -> Cluster:
+    """Return the cluster.
+
+    Parameters
+    ----------
+    params : Params
+        What the user typed.
+    name : str
+        As the user named it.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    InputError
+        When a number is out of range.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII-C.
+    """
+    n = _pairwise.check(params.n_devices, name)
+    random = np.random.default_rng(params.seed)
+    sizes = random.integers(2, 9, size=n)  # the paper does not say how large nodes are
+    node = np.repeat(np.arange(n), sizes)[:n]
+    rate = random.uniform(1e-4, 1e-2, size=n)
+    table = np.where(node[:, None] == node[None, :], rate[node][:, None], 1e-4) * _pairwise.MEGABYTES_PER_MICROSECOND
+    source = f"Parmesan (TCAD 2024), random_blk_1, seed {params.seed}: drawn, not measured"
+    return _pairwise.pairwise(name, table, params, node, source)

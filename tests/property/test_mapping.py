@@ -1,0 +1,99 @@
+"""The stage mapper against every mapping of small problems."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from meshwright._kernels import mapping as kernel
+from meshwright.solvers.mapping import StageGraph, evaluate, map_stages
+from meshwright.solvers.mapping_bounds import lower_bound
+
+
+def problem_of(seed: int, n_stages: int, n_replicas: int, n_devices: int) -> tuple[StageGraph, NDArray[np.float64]]:
+    """Return a random stage graph (a chain and perhaps a skip) and a random table of links, some of them alike."""
+    random = np.random.default_rng(seed)
+    slow = random.choice([1.0, 2.0, 5.0, 10.0], size=(n_devices, n_devices))
+    slow = np.maximum(slow, slow.T)
+    np.fill_diagonal(slow, 0.0)
+    transfers = [(s, s + 1, float(random.integers(0, 4))) for s in range(n_stages - 1)]
+    if n_stages > 2:
+        transfers.append((0, n_stages - 1, 1.0))
+    return StageGraph(
+        random.integers(1, 9, size=n_stages).astype(float), tuple(transfers), random.integers(0, 5, size=n_stages).astype(float), n_replicas
+    ), slow
+
+
+def cost(graph: StageGraph, slow: NDArray[np.float64], devices: NDArray[np.int64], rings: NDArray[np.int64]) -> float:
+    """Return the largest cost of a device, straight from the definition."""
+    n = graph.n_replicas
+    worst = 0.0
+    for s in range(graph.n_stages):
+        ring = max((slow[devices[s, rings[s, k]], devices[s, rings[s, k - 1]]] for k in range(n)), default=0.0)
+        for r in range(n):
+            seconds = graph.compute_seconds[s] + 2 * (n - 1) / n * graph.reduce_bytes[s] * ring
+            for a, b, volume in graph.transfers:
+                if s in (a, b):
+                    seconds += volume * slow[devices[a, r], devices[b, r]]
+            worst = max(worst, seconds)
+    return worst
+
+
+def brute(graph: StageGraph, slow: NDArray[np.float64]) -> float:
+    """Return the least largest cost over all mappings and all ring orders."""
+    shape = (graph.n_stages, graph.n_replicas)
+    orders = [np.array(order) for order in itertools.permutations(range(graph.n_replicas)) if order[0] == 0]
+    best = np.inf
+    for place in itertools.permutations(range(len(slow)), shape[0] * shape[1]):
+        devices = np.array(place).reshape(shape)
+        # rings do not depend on each other: the best of each stage
+        rings = np.stack([min(orders, key=lambda o, row=row: max(slow[row[o[k]], row[o[k - 1]]] for k in range(shape[1]))) for row in devices])  # type: ignore[misc]
+        best = min(best, cost(graph, slow, devices, rings))
+    return float(best)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 1, 4), (2, 2, 5), (1, 4, 5), (3, 2, 6)]))
+def test_the_mapping_is_the_best_of_all_and_proven(seed: int, shape: tuple[int, int, int]) -> None:
+    graph, slow = problem_of(seed, *shape)
+    found = map_stages(graph, slow, n_moves=2000)
+    assert found.exact
+    assert found.seconds == pytest.approx(brute(graph, slow) if shape[2] < 6 else found.seconds, rel=1e-12)
+    assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=st.sampled_from([(4, 5, 24), (3, 8, 24), (1, 12, 12), (20, 1, 20)]))
+def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, shape: tuple[int, int, int]) -> None:
+    graph, slow = problem_of(seed, *shape)
+    found = map_stages(graph, slow, n_moves=3000, n_nodes=20_000)
+    assert len(set(found.devices.ravel().tolist())) == graph.n_stages * graph.n_replicas
+    assert all(sorted(ring) == list(range(graph.n_replicas)) for ring in found.rings.tolist())
+    assert found.bound_seconds <= found.seconds * (1 + 1e-12)
+    assert lower_bound(graph, slow) <= found.seconds * (1 + 1e-12)
+    assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
+    start = np.arange(graph.n_stages * graph.n_replicas).reshape(graph.n_stages, -1)
+    assert found.seconds <= evaluate(graph, slow, start).seconds * (1 + 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 4, 14), (2, 6, 12)]))
+def test_annealing_keeps_its_costs_up_to_date(seed: int, shape: tuple[int, int, int]) -> None:
+    graph, slow = problem_of(seed, *shape)
+    packed, random = graph.arrays(slow), np.random.default_rng(seed)
+    place = random.permutation(shape[2])[: shape[0] * shape[1]]
+    rings = np.tile(np.arange(shape[1]), (shape[0], 1))
+    near = np.argsort(slow, axis=1, kind="stable")[:, 1:4].copy()
+    place, rings, seconds = kernel.anneal(packed, place, rings, near, 3000, 1.0, random)
+    assert seconds == pytest.approx(kernel.all_costs(packed, place, rings).max(), rel=1e-12)
+
+
+def test_the_same_seed_gives_the_same_mapping() -> None:
+    graph, slow = problem_of(3, 4, 6, 24)
+    first, second = (map_stages(graph, slow, seed=5, n_moves=4000) for _ in range(2))
+    assert np.array_equal(first.devices, second.devices) and np.array_equal(first.rings, second.rings)
