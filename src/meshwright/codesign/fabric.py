@@ -169,16 +169,46 @@ class Fabric:
     def _rings(self, members: tuple[int, ...]) -> list[Flow]:
         """Return flows over the rings that together finish first, shares by linear programme."""
         rings = [ring for order in self._orders(members) for ring in order]
-        busy = np.zeros((len(rings), len(self.source)))
-        for row, ring in zip(busy, rings, strict=True):
-            for _, links in ring:
-                np.add.at(row, list(links), self.seconds_per_byte[list(links)])
-        shares = even_out(busy)
-        used = [(ring, share) for ring, share in zip(rings, shares.tolist(), strict=True) if share > 0]
-        by_member: list[tuple[int, int, Flow]] = []
-        for i, (ring, share) in enumerate(used):
-            by_member += [(member, i, (links, share)) for member, links in ring]
-        return [flow for _, _, flow in sorted(by_member, key=lambda entry: entry[:2])]
+        shares = even_out(np.stack([self._busy(ring) for ring in rings]), np.zeros(len(rings), dtype=np.int64))
+        return _by_member(rings, shares.tolist())
+
+    def _busy(self, ring: list[tuple[int, tuple[int, ...]]]) -> NDArray[np.float64]:
+        """Return how long each link is busy if every member sends one byte round a ring."""
+        busy = np.zeros(len(self.source))
+        for _, links in ring:
+            np.add.at(busy, list(links), self.seconds_per_byte[list(links)])
+        return busy
+
+    def balance(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> None:
+        """Choose the rings of all groups of a traffic together, so that the busiest link is as little busy as possible.
+
+        Parameters
+        ----------
+        pair_bytes : ndarray, shape (n_servers, n_servers), float64
+            Point-to-point traffic, on its routes.
+        group_bytes : sequence of (tuple of int, float)
+            Bytes all-reduced by each group.
+        """
+        if self.paths is not None or not group_bytes:
+            return
+        rings, busy, item = [], [], []
+        for i, (members, n_bytes) in enumerate(group_bytes):
+            for order in self._orders(members):
+                for ring in order:
+                    rings.append(ring)
+                    item.append(i)
+                    busy.append(self._busy(ring) * (2.0 * (len(members) - 1) / len(members) * n_bytes))
+        base = np.zeros(len(self.source))
+        np.add.at(base, self.pair_link, np.repeat(pair_bytes.ravel(), np.diff(self.pair_first)))
+        items = np.array(item)
+        shares = even_out(np.stack(busy), items, base * self.seconds_per_byte)
+        self.groups.clear()
+        self._flows.clear()
+        self._network = None
+        for i, (members, _) in enumerate(group_bytes):
+            own = np.flatnonzero(items == i).tolist()
+            self.groups[members] = i
+            self._flows.append(_by_member([rings[k] for k in own], shares[own].tolist()))
 
     def _orders(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
         """Return candidate rings: along the cycles laid in the topology, and in steps over shortest routes."""
@@ -249,3 +279,14 @@ class Fabric:
             elif (b, a) not in self.link_of:
                 found += [(b, a)] * int(count)
         return found
+
+
+def _by_member(rings: Sequence[list[tuple[int, tuple[int, ...]]]], shares: Sequence[float]) -> list[Flow]:
+    """Return the flows of the rings that carry something, member by member."""
+    found = [
+        (member, i, (links, share))
+        for i, (ring, share) in enumerate(zip(rings, shares, strict=True))
+        if share > 0
+        for member, links in ring
+    ]
+    return [flow for _, _, flow in sorted(found, key=lambda entry: entry[:2])]
