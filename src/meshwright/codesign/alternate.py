@@ -168,7 +168,8 @@ def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, 
     """
 
     def candidates(plan: Placement) -> Sequence[Fabric]:
-        return [fabric]
+        traffic = step.traffic(plan)
+        return [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
 
     return _alternate(step, candidates, rng, budget, placement)
 

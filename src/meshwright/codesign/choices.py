@@ -159,14 +159,22 @@ def _choices(
     operation, n = workload.operations[i], servers.n_servers
     degrees = [k for k in range(1, n + 1) if n % k == 0 and workload.global_batch % k == 0]
     rank = len(operation.shape) + 1
-    own = {split[-1]: row for (key, split), row in table.items() if key == operation.key and set(split[:-1]) <= {1} and len(split) == rank}
+    own = {
+        split[-1]: row
+        for (key, split), row in table.items()
+        if key == operation.key and set(split[:-1]) <= {1} and len(split) == rank
+    }
     found = []
     for samples in degrees if operation.kind != "embedding" else [1]:
         if own and samples not in own:
             continue
-        found.append(_measured(own[samples], samples, servers, operation) if own else _estimated(workload, i, servers, samples, 1, 1))
+        found.append(
+            _measured(own[samples], samples, servers, operation) if own else _estimated(workload, i, servers, samples, 1, 1)
+        )
     if not found:
-        raise InputError(f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides {n} servers and the batch")
+        raise InputError(
+            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides {n} servers and the batch"
+        )
     if shard and operation.kind in ("linear", "embedding"):
         for parts in degrees[1:]:
             if operation.n_features % parts == 0:
@@ -183,9 +191,7 @@ def _measured(row: Measurement, samples: int, servers: Servers, operation: Opera
     return Choice(samples, 1, 1, forward, backward, float(row.memory_bytes * devices), measured=True)
 
 
-def _split(
-    workload: Workload, i: int, servers: Servers, found: list[Choice], degrees: list[int], columns: int
-) -> list[Choice]:
+def _split(workload: Workload, i: int, servers: Servers, found: list[Choice], degrees: list[int], columns: int) -> list[Choice]:
     """Return the choices of an operator whose output features are split into `columns`."""
     operation = workload.operations[i]
     if operation.kind == "embedding":

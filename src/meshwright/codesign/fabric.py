@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -125,6 +126,14 @@ class Fabric:
         self._flows.clear()
         self._network = None
 
+    def refitted(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> Fabric:
+        """Return the same wires with routes and rings chosen for a traffic; see `route` and `balance`."""
+        made = copy.copy(self)
+        made.groups, made._flows, made._network = {}, [], None
+        made.route(pair_bytes)
+        made.balance(pair_bytes, group_bytes)
+        return made
+
     def pair(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the route from server `a` to `b`."""
         at = a * self.n_servers + b
@@ -221,6 +230,12 @@ class Fabric:
         steps = [k for k in range(1, size // 2 + 1) if math.gcd(k, size) == 1]
         if self.n_nodes > self.n_servers and not self.forwards:
             steps = steps[:1]
+            for switch in range(self.n_servers, self.n_nodes):
+                if all((member, switch) in self.link_of and (switch, member) in self.link_of for member in members):
+                    following = zip(members, members[1:] + members[:1], strict=True)
+                    found.append([[(a, (self.link_of[a, switch], self.link_of[switch, b])) for a, b in following]])
+            if found:
+                return found
         for step in steps[:MOST_STEPS]:
             pairs = [(members[i], members[(i + step) % size]) for i in range(size)]
             ring = [(a, self.pair(a, b)) for a, b in pairs]

@@ -123,7 +123,7 @@ def chains(workload: Workload) -> tuple[tuple[int, ...], ...]:
 def propose(
     space: Space, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
 ) -> Placement:
-    """Return a neighbour: one operator anew, a stretch of a chain on the same servers, two tables exchanged, or a neighbour copied.
+    """Return a neighbour: an operator anew, a stretch of a chain together, like chains side by side, a swap, a neighbour copied.
 
     Parameters
     ----------
@@ -139,6 +139,8 @@ def propose(
         ``contiguous``, ``strided`` or ``either``.
     """
     n, draw = space.servers.n_servers, rng.random()
+    if draw < 0.1:
+        return _beside(space, groups, current, rng, placement)
     if draw < 0.4:
         chain = groups[int(rng.integers(len(groups)))]
         low, high = sorted(rng.integers(len(chain) + 1, size=2).tolist()) if rng.random() < 0.5 else (0, len(chain))
@@ -155,22 +157,51 @@ def propose(
         if near:
             j = near[int(rng.integers(len(near)))]
             like = space.choices[j][current.choice[j]]
-            same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (like.samples, like.columns, like.rows)]
+            same = [
+                k
+                for k, c in enumerate(space.choices[i])
+                if (c.samples, c.columns, c.rows) == (like.samples, like.columns, like.rows)
+            ]
             if same:
                 return current.with_op(i, same[0], current.servers[j])
     k = int(rng.integers(len(space.choices[i])))
     return current.with_op(i, k, servers_for(n, space.choices[i][k].n_parts, rng, placement))
 
 
-def _together(
-    space: Space, current: Placement, ops: tuple[int, ...], rng: np.random.Generator, placement: str
+def _beside(
+    space: Space, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
 ) -> Placement:
+    """Put two chains that look alike, or their first operators, on different halves of the servers, to run at once."""
+    n = space.servers.n_servers
+    one = groups[int(rng.integers(len(groups)))]
+    alike = [chain for chain in groups if chain != one and space.choices[chain[0]] == space.choices[one[0]]]
+    if not alike or n % 2:
+        return current
+    other = alike[int(rng.integers(len(alike)))]
+    length = min(len(one), len(other)) if rng.random() < 0.5 else 1
+    way = placement if placement != "either" else ("strided" if rng.random() < 0.5 else "contiguous")
+    halves = (
+        (tuple(range(0, n, 2)), tuple(range(1, n, 2))) if way == "strided" else (tuple(range(n // 2)), tuple(range(n // 2, n)))
+    )
+    for chain, servers in zip((one, other), halves, strict=True):
+        for i in chain[:length]:
+            same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (n // 2, 1, 1)]
+            if same:
+                current = current.with_op(i, same[0], servers)
+    return current
+
+
+def _together(space: Space, current: Placement, ops: tuple[int, ...], rng: np.random.Generator, placement: str) -> Placement:
     """Put some operators on the same servers with the same split, where each has that split."""
     first = space.choices[ops[0]]
     like = first[int(rng.integers(len(first)))]
     servers = servers_for(space.servers.n_servers, like.n_parts, rng, placement)
     for i in ops:
-        same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (like.samples, like.columns, like.rows)]
+        same = [
+            k
+            for k, c in enumerate(space.choices[i])
+            if (c.samples, c.columns, c.rows) == (like.samples, like.columns, like.rows)
+        ]
         if same:
             current = current.with_op(i, same[0], servers)
     return current
@@ -189,7 +220,11 @@ def starts(space: Space, placement: str) -> Iterator[Placement]:
     base = data_parallel(space)
     yield base
     operations, n = space.workload.operations, space.servers.n_servers
-    towers = [chain for chain in chains(space.workload) if set(operations[chain[0]].inputs) == {DATA} and operations[chain[0]].kind != "embedding"]
+    towers = [
+        chain
+        for chain in chains(space.workload)
+        if set(operations[chain[0]].inputs) == {DATA} and operations[chain[0]].kind != "embedding"
+    ]
     work = {chain: sum(space.choices[i][base.choice[i]].forward_seconds for i in chain) for chain in towers}
     towers.sort(key=lambda chain: (-work[chain], chain))
     if len(towers) < 2:
@@ -200,7 +235,11 @@ def starts(space: Space, placement: str) -> Iterator[Placement]:
                 made = base
                 for t, chain in enumerate(towers[:n_apart]):
                     block = t % (n // size)
-                    servers = tuple(range(block * size, block * size + size)) if way == "contiguous" else tuple(range(block, n, n // size))
+                    servers = (
+                        tuple(range(block * size, block * size + size))
+                        if way == "contiguous"
+                        else tuple(range(block, n, n // size))
+                    )
                     for i in chain:
                         same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (size, 1, 1)]
                         if same:

@@ -39,7 +39,9 @@ class Placement:
     def with_op(self, i: int, choice: int, servers: tuple[int, ...]) -> Placement:
         """Return the placement with one operator changed."""
         return replace(
-            self, choice=(*self.choice[:i], choice, *self.choice[i + 1 :]), servers=(*self.servers[:i], servers, *self.servers[i + 1 :])
+            self,
+            choice=(*self.choice[:i], choice, *self.choice[i + 1 :]),
+            servers=(*self.servers[:i], servers, *self.servers[i + 1 :]),
         )
 
 

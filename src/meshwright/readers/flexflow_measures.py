@@ -87,7 +87,9 @@ def read(source: Source) -> Reading:
     keys = dict.fromkeys(row.key for row in measurements.rows)
     graph = Graph(source.spec, tuple(Op(key, key.partition("_")[0].lower()) for key in keys), tokens_name="")
     note = "operator times without edges; give the file to 'meshwright codesign MODEL --measures FILE'"
-    return Reading(name=source.spec, format="flexflow_measures", spec=source.spec, graph=graph, instance=measurements, notes=(note,))
+    return Reading(
+        name=source.spec, format="flexflow_measures", spec=source.spec, graph=graph, instance=measurements, notes=(note,)
+    )
 
 
 def load(path: str) -> Measurements:
@@ -122,7 +124,9 @@ def load(path: str) -> Measurements:
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path}: measurements: must be a list with at least one entry")
     made = tuple(_row(row, f"{path}: measurement {i}") for i, row in enumerate(rows))
-    return Measurements(_whole(content["batch_size"], f"{path}: batch_size", 1), _whole(content["ngpus"], f"{path}: ngpus", 1), made)
+    return Measurements(
+        _whole(content["batch_size"], f"{path}: batch_size", 1), _whole(content["ngpus"], f"{path}: ngpus", 1), made
+    )
 
 
 def _fields(entry: dict[str, Any], names: tuple[str, ...], where: str) -> None:
