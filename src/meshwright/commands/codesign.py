@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import _files, api
         from meshwright import report as reports
-        from meshwright.writers import codesign_json, codesign_text
+        from meshwright.writers import _codesign_text, codesign_json
 
         outputs = {
             "--out": out,
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
             _write_all(design, outputs)
         if out:
             codesign_json.write(design, out)
-        print(json.dumps(codesign_json.as_json(design)) if json_ else codesign_text.explain(design))
+        print(json.dumps(codesign_json.as_json(design)) if json_ else _codesign_text.explain(design))
         return 0 if design.entries else 3
 
 
