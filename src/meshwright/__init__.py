@@ -16,6 +16,7 @@ __all__ = [
     "Stop",
     "Timeline",
     "Training",
+    "codesign",
     "plan",
     "pose",
     "read",
@@ -31,7 +32,7 @@ def __getattr__(name: str) -> Any:
     homes = {
         "Batch": "problem", "Cluster": "cluster", "Graph": "graph", "Plan": "plan", "Problem": "problem", "Reading": "problem",
         "Result": "result", "Stop": "problem", "Timeline": "timeline", "Training": "problem", "plan": "api", "pose": "api",
-        "read": "api", "simulate": "api", "validate": "validation",
+        "read": "api", "simulate": "api", "validate": "validation", "codesign": "api",
     }  # fmt: skip
     if name not in homes:
         raise AttributeError(f"module 'meshwright' has no attribute '{name}'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from meshwright import _params, _plugins
 from meshwright.cluster import Cluster
@@ -15,7 +16,10 @@ from meshwright.result import Answer, Result
 from meshwright.table import StageLoad
 from meshwright.timeline import Timeline
 
-__all__ = ["judge", "plan", "pose", "read", "simulate", "training"]
+if TYPE_CHECKING:
+    from meshwright.codesign.design import Design
+
+__all__ = ["codesign", "judge", "plan", "pose", "read", "simulate", "training"]
 
 
 def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
@@ -157,6 +161,78 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
     from meshwright import sim
 
     return sim.simulate(problem, plan, loads)
+
+
+def codesign(
+    model: str | Reading,
+    *,
+    servers: int,
+    degree: int = 0,
+    link_bandwidth: str | float,
+    link_latency: str | float = "1 us",
+    measures: str = "",
+    topologies: tuple[str, ...] = ("topoopt",),
+    budget: int = 1000,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    form: str = "",
+) -> Design:
+    """Return plan and network topology found together.
+
+    Parameters
+    ----------
+    model : str or Reading
+        As on the command line, or already read.
+    servers, degree : int
+        Servers, and interfaces of each.
+    link_bandwidth, link_latency : str or float
+        Of one interface, one direction: ``"100 Gbit/s"``, ``"1 us"``; numbers are in bytes per second and seconds.
+    measures : str
+        File of measured operators; empty to estimate.
+    topologies : tuple of str
+        Which to search on; see `meshwright.codesign.networks.NAMES`.
+    budget : int
+        Plans to simulate on each.
+    settings : mapping of str to str or None
+        Options, as after ``--set``.
+    seed : int
+        Seed of everything random.
+    form : str
+        Format of the model's file where it should not be recognised.
+
+    Returns
+    -------
+    Design
+        The answer on every topology, the fastest, and the bound.
+
+    Raises
+    ------
+    InputError
+        When anything in the question is wrong.
+    """
+    from meshwright import units
+    from meshwright.codesign import design as room
+    from meshwright.codesign.alternate import Wires
+
+    params = _params.parse(room.Params, dict(settings or {}), "codesign")
+    if params.node_degree and degree and params.node_degree != degree:
+        raise InputError(f"--degree {degree} and --set node_degree={params.node_degree}: are the same option; give one")
+    if not (degree or params.node_degree):
+        raise InputError("say how many interfaces a server has: --degree 4")
+    if not 1 <= budget <= 10**7:
+        raise InputError(f"--budget {budget}: must be between 1 and {10**7}")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be at least 0")
+    if not topologies:
+        raise InputError("--topology: name at least one, for example topoopt,fat-tree")
+    wires = Wires(
+        servers,
+        degree or params.node_degree,
+        units.parse(link_bandwidth, "bytes_per_second", where="--link-bandwidth", exclusive=True),
+        units.parse(link_latency, "seconds", where="--link-latency"),
+    )
+    reading = read(model, form=form) if isinstance(model, str) else model
+    return room.design(reading, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 
 def training(precision: str) -> Training:

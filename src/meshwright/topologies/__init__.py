@@ -88,7 +88,8 @@ def cluster(spec: str) -> Cluster:
     ----------
     spec : str
         A built-in kind with its number of devices (``dgx-h100:64``), a generated topology with its parameters
-        (``torus:4x4x4,device=tpu-v4-32gb,bandwidth=50 GB/s``), or the path of a YAML file.
+        (``torus:4x4x4,device=tpu-v4-32gb,bandwidth=50 GB/s``), or the path of a file: our YAML, ASTRA-sim's network YAML, the
+        output of ``nvidia-smi topo -m``, NCCL's topology XML.
 
     Returns
     -------
@@ -103,9 +104,10 @@ def cluster(spec: str) -> Cluster:
     word, colon, rest = spec.partition(":")
     path = Path(spec)
     if path.is_file() or spec.endswith((".yaml", ".yml")) or "/" in word:
-        from meshwright.topologies import _yaml
+        from meshwright.topologies import _foreign, _yaml
 
-        return _yaml.read(path)
+        foreign = _foreign.read(path, spec) if path.is_file() else None
+        return _yaml.read(path) if foreign is None else foreign
     known = names()
     wanted = word.strip().lower().replace("_", "-")
     if wanted not in known:

@@ -1,0 +1,248 @@
+"""Plan and topology in turn: as published, and ours, which starts from good shapes and takes back every rejected move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.codesign import finder, moves, published
+from meshwright.codesign.fabric import Fabric
+from meshwright.codesign.step import Placement, Step, data_parallel
+
+__all__ = ["Found", "Wires", "fixed", "improved", "released"]
+
+SIMULATED_STARTS = 4
+WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """What the network is built of.
+
+    Parameters
+    ----------
+    n_servers, degree : int
+        Servers, and interfaces of each.
+    bytes_per_second, latency_seconds : float
+        Of one link.
+    """
+
+    n_servers: int
+    degree: int
+    bytes_per_second: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A plan on its network.
+
+    Parameters
+    ----------
+    placement : Placement
+        The plan.
+    fabric : Fabric
+        The network.
+    seconds : float
+        Of a step.
+    start_seconds : float
+        Of the data-parallel plan the search began with, on the network found for it.
+    n_proposals : int
+        Plans simulated.
+    """
+
+    placement: Placement
+    fabric: Fabric
+    seconds: float
+    start_seconds: float
+    n_proposals: int
+
+
+def released(
+    step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, propagation: bool, placement: str, alpha_ratio: float
+) -> Found:
+    """Return what the released search finds: proposals one at a time, topology by its own annealing.
+
+    Parameters
+    ----------
+    step : Step
+        Simulates.
+    wires : Wires
+        The network's parts.
+    rng : numpy.random.Generator
+        All draws.
+    budget : int
+        Proposals.
+    propagation, placement
+        See `moves.published_proposal`.
+    alpha_ratio : float
+        A plan slower by x milliseconds is accepted with probability ``exp(-alpha x)``.
+
+    Returns
+    -------
+    Found
+        The best pair that was simulated together.
+
+    Notes
+    -----
+    As in the released program a topology that was built for a rejected plan stays; the topology depends on the sums of all-reduced
+    bytes by group size alone. Unlike there, plans that exceed memory are rejected, and draws are seeded.
+    """
+    known: dict[published.Rings, Fabric] = {}
+
+    def wire(plan: Placement) -> Fabric:
+        totals = step.traffic(plan).by_group_size() or {wires.n_servers: 1.0}
+        rings = published.find(wires.n_servers, wires.degree, totals)
+        if rings not in known:
+            known[rings] = published.fabric(rings, wires.bytes_per_second, wires.latency_seconds)
+        return known[rings]
+
+    capacity = step.space.servers.memory_bytes
+    current = best = data_parallel(step.space)
+    fabric = best_fabric = wire(current)
+    now_ms = best_ms = first_ms = 1e3 * step.seconds(current, fabric)
+    topology_ms, n_unchanged, last_reset = best_ms, 0, 0
+    span = min(max(budget // 100, 1), 1000)
+    for iteration in range(budget):
+        if iteration - last_reset >= span:
+            current, now_ms, fabric, last_reset = best, best_ms, best_fabric, iteration
+        proposal = moves.published_proposal(step.space, current, rng, propagation=propagation, placement=placement)
+        if proposal is current or step.memory_bytes(proposal).max() > capacity:
+            continue
+        threshold, draw = now_ms - math.log(max(rng.random(), 1e-300)) / alpha_ratio, rng.random()
+        topology_draw = topology_ms - math.log(max(draw, 1e-300)) / 0.5
+        new_ms = 1e3 * step.seconds(proposal, fabric, 1e-3 * max(threshold, topology_draw))
+        if new_ms < best_ms:
+            best, best_ms, best_fabric = proposal, new_ms, fabric
+        accepted = new_ms < threshold
+        if accepted:
+            current, now_ms = proposal, new_ms
+        n_unchanged += 1
+        if accepted or (new_ms != topology_ms and new_ms < topology_draw) or n_unchanged >= 50:
+            if math.isfinite(new_ms):
+                topology_ms = new_ms
+            fabric, n_unchanged = wire(proposal), 0
+    return Found(best, best_fabric, best_ms * 1e-3, first_ms * 1e-3, budget)
+
+
+def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
+    """Return the best plan and topology our search finds within a number of simulated plans.
+
+    Parameters
+    ----------
+    step, wires, rng, budget, placement
+        See `released`; `placement` may also be ``either``.
+
+    Returns
+    -------
+    Found
+        Plan and topology.
+
+    Notes
+    -----
+    Shapes from `moves.starts` are tried on all topologies of `finder.fabrics`; then annealing of the plan on the best topology
+    and the choice of a topology for the best plan take turns until neither improves or the budget is used up.
+    """
+
+    def candidates(plan: Placement) -> Sequence[Fabric]:
+        traffic = step.traffic(plan)
+        args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
+        rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
+        return [*finder.fabrics(traffic, *args, rng), published.fabric(rings, *args[2:])]
+
+    return _alternate(step, candidates, rng, budget, placement)
+
+
+def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
+    """Return the best plan our search finds on a given topology; routes and rings follow the plan.
+
+    Parameters
+    ----------
+    step, rng, budget, placement
+        See `improved`.
+    fabric : Fabric
+        The network.
+    """
+
+    def candidates(plan: Placement) -> Sequence[Fabric]:
+        traffic = step.traffic(plan)
+        return [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
+
+    return _alternate(step, candidates, rng, budget, placement)
+
+
+def _alternate(
+    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str
+) -> Found:
+    """Take turns until neither plan nor topology improves."""
+    capacity = step.space.servers.memory_bytes
+    found: list[tuple[float, int, Placement, Fabric]] = []
+    first_seconds, n_used = math.inf, 0
+    shapes = [plan for plan in moves.starts(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
+    shapes = shapes or [_fitting(step, rng, placement)]
+    shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)]
+    for plan in shapes[: max(SIMULATED_STARTS, min(len(shapes), budget // 100))]:
+        limit = min((entry[0] for entry in found), default=math.inf)
+        for fabric in candidates(plan):
+            seconds = step.seconds(plan, fabric, 2.0 * limit)
+            found.append((seconds, n_used, plan, fabric))
+            n_used += 1
+        if not math.isfinite(first_seconds):
+            first_seconds = min(entry[0] for entry in found)
+    seconds, _, plan, fabric = min(found, key=lambda entry: entry[:2])
+    floor = step.compute_seconds(plan)
+    n_done, n_rounds = 0, 4
+    while n_done < budget:
+        part = min(max(budget // n_rounds, 1), budget - n_done)
+        plan, seconds_now = _anneal(step, plan, fabric, seconds, rng, part, placement)
+        n_done += part
+        options = [(seconds_now, -1, fabric)]
+        for k, other in enumerate(candidates(plan)):
+            options.append((step.seconds(plan, other, options[0][0]), k, other))
+        seconds_new, k, fabric = min(options, key=lambda entry: entry[:2])
+        floor = min(floor, step.compute_seconds(plan))
+        if seconds_new >= seconds * (1 - 1e-6) and n_done >= budget // 2:
+            seconds = min(seconds, seconds_new)
+            break
+        seconds = seconds_new
+    return Found(plan, fabric, seconds, first_seconds, n_used + n_done)
+
+
+def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:
+    """Return a plan with as little memory on the fullest server as a descent finds."""
+    plan = data_parallel(step.space)
+    groups = moves.chains(step.space.workload)
+    least = float(step.memory_bytes(plan).max())
+    for _ in range(2000):
+        if least <= step.space.servers.memory_bytes:
+            break
+        proposal = moves.propose(step.space, groups, plan, rng, placement)
+        held = float(step.memory_bytes(proposal).max())
+        if held <= least:
+            plan, least = proposal, held
+    return plan
+
+
+def _anneal(
+    step: Step, plan: Placement, fabric: Fabric, seconds: float, rng: np.random.Generator, budget: int, placement: str
+) -> tuple[Placement, float]:
+    """Return the best plan of a walk that accepts slower ones less and less; the limit of a proposal is drawn before it is played."""
+    space = step.space
+    capacity, groups = space.servers.memory_bytes, moves.chains(space.workload)
+    current = best = plan
+    now = least = seconds
+    for iteration in range(budget):
+        proposal = moves.propose(space, groups, current, rng, placement)
+        heat = least * WARM_RATIO * (COLD_RATIO / WARM_RATIO) ** (iteration / budget)
+        threshold = now - heat * math.log(max(rng.random(), 1e-300))
+        if proposal == current or step.memory_bytes(proposal).max() > capacity or step.compute_seconds(proposal) > threshold:
+            continue
+        tried = step.seconds(proposal, fabric, threshold)
+        if tried <= threshold:
+            current, now = proposal, tried
+            if tried < least:
+                best, least = proposal, tried
+    return best, least

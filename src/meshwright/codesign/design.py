@@ -1,0 +1,314 @@
+"""Design network and plan together: pose the question, search on every topology asked for, and keep the proofs beside the answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.codesign import alternate, bounds, components, networks
+from meshwright.codesign.alternate import Found, Wires
+from meshwright.codesign.choices import Servers, Space, space
+from meshwright.codesign.step import Step
+from meshwright.errors import InputError, UnknownNameError
+from meshwright.problem import Reading
+from meshwright.readers import flexflow_measures
+from meshwright.readers._workload import Workload
+from meshwright.topologies import _wires
+
+__all__ = ["Design", "Entry", "Params", "design"]
+
+MOST_SERVERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options of ``codesign``, as after ``--set``.
+
+    Parameters
+    ----------
+    node_degree : int
+        Interfaces of a server, the same as ``--degree``.
+    gpus_per_server : int
+        Devices of a server.
+    inter_gpu_bandwidth : float
+        Of one device into the network inside its server.
+    gpu : str
+        Kind of device: its memory is the limit, its speed the estimate of operators that were not measured.
+    search : str
+        ``improved`` is ours, ``published`` the released program's (topoopt only).
+    propagation : bool
+        Whether the published search copies splits to neighbours.
+    placement : str
+        How parts lie on servers: ``contiguous``, ``strided`` or ``either``.
+    alpha_ratio : float
+        The published search accepts a plan slower by x milliseconds with probability ``exp(-alpha x)``.
+    shard_weights : str
+        Whether weights may be split, tables by columns and rows too: ``yes``, ``no``, or ``auto``: where times are estimated.
+    reconfiguration : float
+        Of the optical switch: how long its circuits are dark when they change.
+    components : str
+        A TOML file with prices; empty for round figures of ours.
+    equal_cost : bool
+        Whether every other topology is also given the link speed at which it costs as much as the first.
+    """
+
+    node_degree: int = field(default=0, metadata={"minimum": 0})
+    gpus_per_server: int = field(default=4, metadata={"minimum": 1})
+    inter_gpu_bandwidth: float = field(default=25e9, metadata={"unit": "bytes_per_second", "minimum": 1.0})
+    gpu: str = "a100-sxm-40gb"
+    search: str = field(default="improved", metadata={"choices": ("improved", "published")})
+    propagation: bool = True
+    placement: str = field(default="either", metadata={"choices": ("contiguous", "strided", "either")})
+    alpha_ratio: float = field(default=1.0, metadata={"minimum": 1e-6, "word": "alpha_ratio"})
+    shard_weights: str = field(default="auto", metadata={"choices": ("yes", "no", "auto")})
+    reconfiguration: float = field(default=10e-3, metadata={"unit": "seconds"})
+    components: str = ""
+    equal_cost: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """What was found on one topology.
+
+    Parameters
+    ----------
+    found : Found
+        Plan and network.
+    cost : float
+        Of the network's parts, in dollars.
+    link_bytes_per_second : float
+        Speed of one interface.
+    """
+
+    found: Found
+    cost: float
+    link_bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """The answer of ``codesign``.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is trained.
+    step : Step
+        Simulates it.
+    wires : Wires
+        The network's parts.
+    entries : tuple of (str, Entry)
+        What was found on each topology, in the order asked for; empty when nothing fits.
+    best : str
+        The fastest of them.
+    bound_seconds : float
+        What no plan on any topology with these interfaces beats.
+    missing_bytes : float
+        When nothing fits: how much the fullest server lacks in the plan that needs least.
+    seed : int
+        Of everything random.
+    planning_seconds : float
+        Wall time.
+    notes : tuple of str
+        Sentences the user should read.
+    """
+
+    workload: Workload
+    step: Step
+    wires: Wires
+    entries: tuple[tuple[str, Entry], ...]
+    best: str
+    bound_seconds: float
+    missing_bytes: float
+    seed: int
+    planning_seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def entry(self) -> Entry:
+        """What was found on the fastest topology."""
+        return dict(self.entries)[self.best]
+
+
+def design(
+    reading: Reading,
+    wires: Wires,
+    params: Params,
+    *,
+    measures: str = "",
+    names: tuple[str, ...] = ("topoopt",),
+    budget: int = 1000,
+    seed: int = 0,
+) -> Design:
+    """Return plan and network for a model.
+
+    Parameters
+    ----------
+    reading : Reading
+        The model.
+    wires : Wires
+        Servers, degree, links.
+    params : Params
+        Options.
+    measures : str
+        File of measured operators; empty to estimate.
+    names : tuple of str
+        Topologies, of `networks.NAMES`.
+    budget : int
+        Plans to simulate on each.
+    seed : int
+        Of everything random.
+
+    Returns
+    -------
+    Design
+        The answer.
+
+    Raises
+    ------
+    InputError
+        When the numbers do not fit each other, a name is unknown, or a file is wrong.
+    """
+    started = time.perf_counter()
+    workload = _workload(reading)
+    _check(wires, names)
+    gpu = _wires.device(params.gpu)
+    servers = Servers(wires.n_servers, params.gpus_per_server, gpu, params.inter_gpu_bandwidth)
+    measured = flexflow_measures.load(measures) if measures else None
+    shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
+    choices = space(workload, servers, measured, shard=shard, where=measures)
+    step = Step(choices)
+    known = components.prices(params.components)
+    notes = [note for note in reading.notes if "codesign" not in note] + list(choices.notes)
+    bound = bounds.step_seconds(choices, _injection(wires, names))
+    missing = _missing(choices)
+    entries: list[tuple[str, Entry]] = []
+    if missing <= 0:
+        for name in names:
+            entries += _entries(name, step, wires, params, known, entries, budget, seed)
+        if missing_plan := _unfit(step, entries):
+            missing, entries = missing_plan, []
+    best = (
+        min(entries, key=lambda pair: (pair[1].found.seconds, names.index(pair[0].removesuffix("-equal-cost"))))[0]
+        if entries
+        else ""
+    )
+    if "published" in params.search and any(name != "topoopt" for name in names):
+        notes.append("search=published applies to topoopt; other topologies are searched by ours")
+    seconds = time.perf_counter() - started
+    return Design(workload, step, wires, tuple(entries), best, bound, max(missing, 0.0), seed, seconds, tuple(notes))
+
+
+def _workload(reading: Reading) -> Workload:
+    """Return what is trained in the terms of this room."""
+    if isinstance(reading.instance, Workload):
+        return reading.instance
+    from meshwright.codesign import models
+
+    return models.workload(reading)
+
+
+def _check(wires: Wires, names: tuple[str, ...]) -> None:
+    """Check servers, degree and names of topologies."""
+    if not 2 <= wires.n_servers <= MOST_SERVERS:
+        raise InputError(f"--servers {wires.n_servers}: must be between 2 and {MOST_SERVERS}")
+    if not 1 <= wires.degree <= wires.n_servers - 1:
+        raise InputError(
+            f"--degree {wires.degree}: must be between 1 and {wires.n_servers - 1} for {wires.n_servers} servers: more interfaces have no server to lead to"
+        )
+    for name in names:
+        if name not in networks.NAMES:
+            raise UnknownNameError("topology", name, networks.NAMES)
+        if names.count(name) > 1:
+            raise InputError(f"--topology: {name} is given twice")
+    if {"topoopt", "optical"} & set(names) and wires.degree < 2 and wires.n_servers > 2:
+        raise InputError(
+            f"--degree {wires.degree}: {wires.n_servers} servers with one interface each form no connected network without a switch; "
+            "take --degree 2 or more, or --topology switch"
+        )
+
+
+def _injection(wires: Wires, names: tuple[str, ...]) -> float:
+    """Return the fastest that a server's interfaces together are in any of these topologies."""
+    degree = wires.n_servers - 1 if "full-mesh" in names else wires.degree
+    return degree * wires.bytes_per_second
+
+
+def _missing(choices: Space) -> float:
+    """Return how much memory is missing even if every operator takes the least and all is spread evenly."""
+    least = sum(min(choice.memory_bytes * choice.n_parts for choice in options) for options in choices.choices)
+    return least / choices.servers.n_servers - choices.servers.memory_bytes
+
+
+def _unfit(step: Step, entries: list[tuple[str, Entry]]) -> float:
+    """Return what the fullest server lacks in the plan that needs least, 0 where one fits."""
+    capacity = step.space.servers.memory_bytes
+    lacks = [float(step.memory_bytes(entry.found.placement).max()) - capacity for _, entry in entries]
+    return max(min(lacks), 0.0) if lacks else 0.0
+
+
+def _entries(
+    name: str,
+    step: Step,
+    wires: Wires,
+    params: Params,
+    known: components.Prices,
+    before: list[tuple[str, Entry]],
+    budget: int,
+    seed: int,
+) -> list[tuple[str, Entry]]:
+    """Return what is found on one topology, and on the same one at the cost of the first."""
+    if name in ("topoopt", "optical"):
+        return [(name, _found_together(name, step, wires, params, known, budget, seed))]
+    size = (name, wires.n_servers, wires.degree)
+    built = networks.build(*size, wires.bytes_per_second, wires.latency_seconds, seed)
+    made = [(name, _on(built, step, params, known, budget, seed))]
+    if params.equal_cost and before:
+        parts = components.bill(
+            name, wires.n_servers, built.degree, built.n_links, built.n_switch_ports, built.port_bytes_per_second
+        )
+        speed = components.equal_cost_bandwidth(parts, before[0][1].cost, known)
+        if speed > 0:
+            ratio = wires.bytes_per_second / built.port_bytes_per_second
+            built = networks.build(*size, speed * ratio, wires.latency_seconds, seed)
+            made.append((f"{name}-equal-cost", _on(built, step, params, known, budget, seed)))
+    return made
+
+
+def _on(built: networks.Built, step: Step, params: Params, known: components.Prices, budget: int, seed: int) -> Entry:
+    """Search on a fixed topology."""
+    rng = np.random.default_rng(seed)
+    found = alternate.fixed(step, built.fabric, rng, budget, placement=params.placement)
+    parts = components.bill(
+        built.fabric.name,
+        built.fabric.n_servers,
+        built.degree,
+        built.n_links,
+        built.n_switch_ports,
+        built.port_bytes_per_second,
+    )
+    return Entry(found, parts.cost(known), built.port_bytes_per_second)
+
+
+def _found_together(
+    name: str, step: Step, wires: Wires, params: Params, known: components.Prices, budget: int, seed: int
+) -> Entry:
+    """Search plan and topology together."""
+    rng = np.random.default_rng(seed)
+    if name == "optical":
+        from meshwright.codesign import optical
+
+        found = optical.search(
+            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration
+        )
+    elif params.search == "published":
+        placement = "strided" if params.placement == "either" else params.placement
+        found = alternate.released(
+            step, wires, rng, budget, propagation=params.propagation, placement=placement, alpha_ratio=params.alpha_ratio
+        )
+    else:
+        found = alternate.improved(step, wires, rng, budget, placement=params.placement)
+    parts = components.bill(name, wires.n_servers, wires.degree, len(found.fabric.wires()), 0, wires.bytes_per_second)
+    return Entry(found, parts.cost(known), wires.bytes_per_second)

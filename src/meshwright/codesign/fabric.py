@@ -1,0 +1,307 @@
+"""A network as the flow simulation sees it: links, one route for every pair of servers, rings for every all-reduce group."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import InputError
+from meshwright.solvers.shares import even_out
+
+if TYPE_CHECKING:
+    from meshwright._kernels.flow_simulation import Network
+
+__all__ = ["Fabric", "Flow"]
+
+Flow = tuple[tuple[int, ...], float]
+"""Links, and the part of a rank's traffic that goes over them."""
+
+MOST_STEPS = 6
+
+
+class Fabric:
+    """Links between servers and switches, with routes; flows of groups are made when first asked for.
+
+    Parameters
+    ----------
+    name : str
+        ``"topoopt"``, ``"fat-tree"``, ...
+    n_servers : int
+        Nodes ``0 .. n_servers - 1``; switches follow.
+    count : mapping of (int, int) to float
+        Directed links and how many lie side by side: they act as one that much faster.
+    bytes_per_second : float
+        Of one link, one direction.
+    latency_seconds : float
+        Of every link.
+    forwards : bool
+        Whether servers pass on traffic of others.
+    paths : mapping of int to tuple, or None
+        Published ring paths: for a group size, jumps that lead from a member to the next. None for our own rings.
+    cycles : sequence of tuple of int
+        Rings laid in the topology, as servers in order; groups inside one may use it.
+
+    Raises
+    ------
+    InputError
+        When a server cannot reach another.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n_servers: int,
+        count: Mapping[tuple[int, int], float],
+        bytes_per_second: float,
+        latency_seconds: float,
+        *,
+        forwards: bool = True,
+        paths: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
+        cycles: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        self.name, self.n_servers, self.forwards = name, n_servers, forwards
+        self.bytes_per_second, self.latency_seconds = bytes_per_second, latency_seconds
+        self.paths, self.cycles = paths, tuple(cycles)
+        ends = sorted(count)
+        self.link_of = {pair: i for i, pair in enumerate(ends)}
+        self.source = np.array([a for a, _ in ends], dtype=np.int64)
+        self.target = np.array([b for _, b in ends], dtype=np.int64)
+        self.count = np.array([count[pair] for pair in ends], dtype=np.float64)
+        self.n_nodes = max(n_servers, int(max(self.source.max(initial=0), self.target.max(initial=0))) + 1)
+        self.seconds_per_byte = 1.0 / (self.count * bytes_per_second)
+        self.hops = self._hops()
+        self.groups: dict[tuple[int, ...], int] = {}
+        self._flows: list[list[Flow]] = []
+        self._network: Network | None = None
+        self.route(np.ones((n_servers, n_servers)))
+
+    def _hops(self) -> NDArray[np.int64]:
+        """Return hops from every node (column) to every server (row)."""
+        from meshwright._kernels import short_routes
+
+        order = np.argsort(self.target, kind="stable")
+        first = np.searchsorted(self.target[order], np.arange(self.n_nodes + 1)).astype(np.int64)
+        found = short_routes.distances(first, np.ascontiguousarray(self.source[order]), self.n_servers, self.forwards)
+        lost = np.argwhere(found[:, : self.n_servers] < 0)
+        if len(lost):
+            raise InputError(
+                f"topology {self.name}: server {lost[0][1]} cannot reach server {lost[0][0]}; raise --degree or choose another topology"
+            )
+        return np.ascontiguousarray(found)
+
+    def route(self, demand_bytes: NDArray[np.float64], n_passes: int = 2) -> None:
+        """Choose a shortest route for every pair so that a demand loads links evenly; larger demands choose first.
+
+        Parameters
+        ----------
+        demand_bytes : ndarray, shape (n_servers, n_servers), float64
+            Bytes from row to column.
+        n_passes : int
+            How often every pair chooses.
+        """
+        from meshwright._kernels import short_routes
+
+        n = self.n_servers
+        pairs = np.flatnonzero(~np.eye(n, dtype=bool).ravel())
+        amount = np.maximum(demand_bytes.ravel()[pairs], 1.0)
+        sequence = np.lexsort((pairs, -amount))
+        order = pairs[sequence]
+        first = np.searchsorted(self.source, np.arange(self.n_nodes + 1)).astype(np.int64)
+        links = short_routes.routes(
+            first, self.target, self.seconds_per_byte, self.hops, order, amount[sequence],
+            np.zeros(len(self.source)), n_passes, self.forwards,
+        )  # fmt: skip
+        lengths = np.zeros(n * n, dtype=np.int64)
+        lengths[order] = (links >= 0).sum(axis=1)
+        self.pair_first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        place = np.argsort(order, kind="stable")
+        ordered = links[place]
+        self.pair_link = np.ascontiguousarray(ordered[ordered >= 0])
+        self.groups.clear()
+        self._flows.clear()
+        self._network = None
+
+    def refitted(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> Fabric:
+        """Return the same wires with routes and rings chosen for a traffic; see `route` and `balance`."""
+        made = copy.copy(self)
+        made.groups, made._flows, made._network = {}, [], None
+        made.route(pair_bytes)
+        made.balance(pair_bytes, group_bytes)
+        return made
+
+    def pair(self, a: int, b: int) -> tuple[int, ...]:
+        """Return the links of the route from server `a` to `b`."""
+        at = a * self.n_servers + b
+        return tuple(self.pair_link[self.pair_first[at] : self.pair_first[at + 1]].tolist())
+
+    def group(self, members: tuple[int, ...]) -> int:
+        """Return the number of an all-reduce group; its flows are made at the first call.
+
+        Parameters
+        ----------
+        members : tuple of int
+            Servers, ascending, at least two.
+        """
+        found = self.groups.get(members)
+        if found is None:
+            flows = self._published(members) if self.paths is not None else self._rings(members)
+            found = self.groups[members] = len(self._flows)
+            self._flows.append(flows)
+            self._network = None
+        return found
+
+    def flows(self, members: tuple[int, ...]) -> list[Flow]:
+        """Return the flows of an all-reduce group: one for each member and ring, in that order."""
+        return self._flows[self.group(members)]
+
+    def _published(self, members: tuple[int, ...]) -> list[Flow]:
+        """Return flows from every member over every stored path of its group size, equal shares."""
+        assert self.paths is not None
+        stored = self.paths.get(len(members), ())
+        if not stored:
+            raise InputError(f"topology {self.name}: has no ring path for groups of {len(members)} servers")
+        flows: list[Flow] = []
+        for member in members:
+            for jumps in stored:
+                links, at = [], member
+                for jump in jumps:
+                    links.append(self.link_of[at, (at + jump) % self.n_servers])
+                    at = (at + jump) % self.n_servers
+                flows.append((tuple(links), 1.0 / len(stored)))
+        return flows
+
+    def _rings(self, members: tuple[int, ...]) -> list[Flow]:
+        """Return flows over the rings that together finish first, shares by linear programme."""
+        rings = [ring for order in self._orders(members) for ring in order]
+        shares = even_out(np.stack([self._busy(ring) for ring in rings]), np.zeros(len(rings), dtype=np.int64))
+        return _by_member(rings, shares.tolist())
+
+    def _busy(self, ring: list[tuple[int, tuple[int, ...]]]) -> NDArray[np.float64]:
+        """Return how long each link is busy if every member sends one byte round a ring."""
+        busy = np.zeros(len(self.source))
+        for _, links in ring:
+            np.add.at(busy, list(links), self.seconds_per_byte[list(links)])
+        return busy
+
+    def balance(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> None:
+        """Choose the rings of all groups of a traffic together, so that the busiest link is as little busy as possible.
+
+        Parameters
+        ----------
+        pair_bytes : ndarray, shape (n_servers, n_servers), float64
+            Point-to-point traffic, on its routes.
+        group_bytes : sequence of (tuple of int, float)
+            Bytes all-reduced by each group.
+        """
+        if self.paths is not None or not group_bytes:
+            return
+        rings, busy, item = [], [], []
+        for i, (members, n_bytes) in enumerate(group_bytes):
+            for order in self._orders(members):
+                for ring in order:
+                    rings.append(ring)
+                    item.append(i)
+                    busy.append(self._busy(ring) * (2.0 * (len(members) - 1) / len(members) * n_bytes))
+        base = np.zeros(len(self.source))
+        np.add.at(base, self.pair_link, np.repeat(pair_bytes.ravel(), np.diff(self.pair_first)))
+        items = np.array(item)
+        shares = even_out(np.stack(busy), items, base * self.seconds_per_byte)
+        self.groups.clear()
+        self._flows.clear()
+        self._network = None
+        for i, (members, _) in enumerate(group_bytes):
+            own = np.flatnonzero(items == i).tolist()
+            self.groups[members] = i
+            self._flows.append(_by_member([rings[k] for k in own], shares[own].tolist()))
+
+    def _orders(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
+        """Return candidate rings: along the cycles laid in the topology, and in steps over shortest routes."""
+        inside = set(members)
+        found = []
+        for cycle in self.cycles:
+            if inside <= set(cycle):
+                found.append([self._along(way, inside) for way in (cycle, cycle[::-1])])
+        size = len(members)
+        steps = [k for k in range(1, size // 2 + 1) if math.gcd(k, size) == 1]
+        if self.n_nodes > self.n_servers and not self.forwards:
+            steps = steps[:1]
+            for switch in range(self.n_servers, self.n_nodes):
+                if all((member, switch) in self.link_of and (switch, member) in self.link_of for member in members):
+                    following = zip(members, members[1:] + members[:1], strict=True)
+                    found.append([[(a, (self.link_of[a, switch], self.link_of[switch, b])) for a, b in following]])
+            if found:
+                return found
+        for step in steps[:MOST_STEPS]:
+            pairs = [(members[i], members[(i + step) % size]) for i in range(size)]
+            ring = [(a, self.pair(a, b)) for a, b in pairs]
+            found.append([ring] if size == 2 else [ring, [(b, self.pair(b, a)) for a, b in pairs]])
+        return found
+
+    def _along(self, cycle: Sequence[int], inside: set[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the ring of some servers of a cycle, each sending to the next along the links of the cycle."""
+        start = next(i for i, server in enumerate(cycle) if server in inside)
+        turned = [*cycle[start:], *cycle[:start], cycle[start]]
+        ring: list[tuple[int, tuple[int, ...]]] = []
+        links: list[int] = []
+        member = turned[0]
+        for a, b in zip(turned[:-1], turned[1:], strict=True):
+            links.append(self.link_of[a, b])
+            if b in inside:
+                ring.append((member, tuple(links)))
+                member, links = b, []
+        return ring
+
+    def network(self) -> Network:
+        """Return the arrays of the flow simulation, with the flows of every group asked for so far."""
+        if self._network is None:
+            from meshwright._kernels.flow_simulation import Network
+
+            flows = [flow for group in self._flows for flow in group]
+            lengths = np.array([len(links) for links, _ in flows], dtype=np.int64)
+            sizes = np.array([len(group) for group in self._flows], dtype=np.int64)
+            members = np.array([len(group) for group in self.groups], dtype=np.int64)
+            self._network = Network(
+                self.seconds_per_byte,
+                np.full(len(self.source), self.latency_seconds),
+                self.pair_first,
+                self.pair_link,
+                np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+                np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+                np.array([link for links, _ in flows for link in links], dtype=np.int64),
+                np.array([share for _, share in flows], dtype=np.float64),
+                members,
+            )
+        return self._network
+
+    def mean_hops(self) -> float:
+        """Return the mean number of links between different servers."""
+        n = self.n_servers
+        return float(self.hops[:, :n].sum() / max(n * (n - 1), 1))
+
+    def wires(self) -> list[tuple[int, int]]:
+        """Return the links once for both directions, smaller end first, repeated where several lie side by side."""
+        found = []
+        for a, b, count in zip(self.source.tolist(), self.target.tolist(), self.count.tolist(), strict=True):
+            if a < b:
+                back = self.link_of.get((b, a))
+                both = min(count, self.count[back]) if back is not None else 0
+                found += [(a, b)] * int(max(both, count))
+            elif (b, a) not in self.link_of:
+                found += [(b, a)] * int(count)
+        return found
+
+
+def _by_member(rings: Sequence[list[tuple[int, tuple[int, ...]]]], shares: Sequence[float]) -> list[Flow]:
+    """Return the flows of the rings that carry something, member by member."""
+    found = [
+        (member, i, (links, share))
+        for i, (ring, share) in enumerate(zip(rings, shares, strict=True))
+        if share > 0
+        for member, links in ring
+    ]
+    return [flow for _, _, flow in sorted(found, key=lambda entry: entry[:2])]

@@ -1,0 +1,215 @@
+"""One training step of a placed workload: its task graph, its traffic, its time on a network, the memory it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.codesign.choices import ELEMENT_BYTES, Choice, Space
+from meshwright.codesign.fabric import Fabric
+from meshwright.readers._workload import DATA
+
+if TYPE_CHECKING:
+    from meshwright._kernels.flow_simulation import Model, Played, Split, Tasks
+
+__all__ = ["SEGMENT_BYTES", "Placement", "Step", "Traffic", "data_parallel"]
+
+SEGMENT_BYTES = 1 << 20
+"""Links serve transfers in segments of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which choice every operator takes, and the servers of its parts in order.
+
+    Parameters
+    ----------
+    choice : tuple of int
+        Position among the operator's choices.
+    servers : tuple of tuple of int
+        One for each part.
+    """
+
+    choice: tuple[int, ...]
+    servers: tuple[tuple[int, ...], ...]
+
+    def with_op(self, i: int, choice: int, servers: tuple[int, ...]) -> Placement:
+        """Return the placement with one operator changed."""
+        return replace(
+            self,
+            choice=(*self.choice[:i], choice, *self.choice[i + 1 :]),
+            servers=(*self.servers[:i], servers, *self.servers[i + 1 :]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """What a placement sends in one step.
+
+    Parameters
+    ----------
+    pair_bytes : ndarray, shape (n_servers, n_servers), float64
+        Point to point, from row to column.
+    group_bytes : tuple of (tuple of int, float)
+        Tensor bytes all-reduced by each group of servers, largest total first.
+    """
+
+    pair_bytes: NDArray[np.float64]
+    group_bytes: tuple[tuple[tuple[int, ...], float], ...]
+
+    def by_group_size(self) -> dict[int, float]:
+        """Return the all-reduce bytes of each group size as the released TopologyFinder weights them: ``(2 g - 1) / g``."""
+        found: dict[int, float] = {}
+        for members, n_bytes in self.group_bytes:
+            size = len(members)
+            found[size] = found.get(size, 0.0) + n_bytes * (2 * size - 1) / size
+        return found
+
+
+def data_parallel(space: Space) -> Placement:
+    """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn."""
+    n = space.servers.n_servers
+    choice, servers, n_tables = [], [], 0
+    for i, operation in enumerate(space.workload.operations):
+        if operation.kind == "embedding":
+            choice.append(0)
+            servers.append((n_tables % n,))
+            n_tables += 1
+            continue
+        options = [(c.samples, -k) for k, c in enumerate(space.choices[i]) if c.columns == c.rows == 1]
+        samples, k = max(options)
+        choice.append(-k)
+        servers.append(tuple(range(0, n, n // samples)))
+    return Placement(tuple(choice), tuple(servers))
+
+
+class Step:
+    """The question that is asked again and again: how long is a step of this placement on that network?
+
+    Parameters
+    ----------
+    space : Space
+        The workload's choices.
+    """
+
+    def __init__(self, space: Space) -> None:
+        from meshwright._kernels.flow_simulation import Model
+
+        operations, batch = space.workload.operations, space.workload.global_batch
+        self.space = space
+        inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
+        weights = [[ELEMENT_BYTES * w for w in operation.weights] for operation in operations]
+        self.model: Model = Model(
+            batch,
+            _first(inputs),
+            np.array([p for row in inputs for p in row], dtype=np.int64),
+            np.array([ELEMENT_BYTES * operation.n_elements for operation in operations], dtype=np.int64),
+            _first(weights),
+            np.array([w for row in weights for w in row], dtype=np.int64),
+        )
+
+    def chosen(self, placement: Placement) -> list[Choice]:
+        """Return the choice of every operator."""
+        return [options[k] for options, k in zip(self.space.choices, placement.choice, strict=True)]
+
+    def groups(self, i: int, choice: Choice, servers: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return who all-reduces the weights of operator `i`, one group for each part of the weights; empty where nobody does."""
+        inner = choice.columns * choice.rows
+        if choice.samples == 1 or not self.space.workload.operations[i].weights:
+            return []
+        return [tuple(sorted(servers[c::inner])) for c in range(inner)]
+
+    def split(self, placement: Placement, fabric: Fabric | None) -> Split:
+        """Return a placement as arrays; groups are numbered by the network, or left out without one."""
+        from meshwright._kernels.flow_simulation import Split
+
+        chosen = self.chosen(placement)
+        most = max(len(servers) for servers in placement.servers)
+        inner = max(choice.columns * choice.rows for choice in chosen)
+        server = np.zeros((len(chosen), most), dtype=np.int64)
+        group = np.full((len(chosen), inner), -1, dtype=np.int64)
+        for i, (choice, servers) in enumerate(zip(chosen, placement.servers, strict=True)):
+            server[i, : len(servers)] = servers
+            if fabric is not None:
+                for c, members in enumerate(self.groups(i, choice, servers)):
+                    group[i, c] = fabric.group(members)
+        degrees = np.array([(choice.samples, choice.columns, choice.rows) for choice in chosen], dtype=np.int64).T.copy()
+        seconds = np.array([(choice.forward_seconds, choice.backward_seconds) for choice in chosen]).T.copy()
+        return Split(degrees[0], degrees[1], degrees[2], server, group, seconds)
+
+    def tasks(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks]:
+        """Return the task graph of a placement on a network."""
+        from meshwright._kernels import flow_simulation
+
+        split = self.split(placement, fabric)
+        return split, flow_simulation.tasks(self.model, split)
+
+    def play(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks, Played]:
+        """Return everything that happens in a step."""
+        from meshwright._kernels import flow_simulation
+
+        split, tasks = self.tasks(placement, fabric)
+        return split, tasks, flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, *self._inside(), np.inf)
+
+    def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf")) -> float:
+        """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit."""
+        from meshwright._kernels import flow_simulation
+
+        split, tasks = self.tasks(placement, fabric)
+        network = fabric.network()
+        if np.isfinite(limit_seconds) and flow_simulation.busy_seconds(tasks, split, network) > limit_seconds:
+            return float("inf")
+        return float(flow_simulation.play(tasks, split, network, SEGMENT_BYTES, *self._inside(), limit_seconds).seconds)
+
+    def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
+        """Return a proven lower bound of a placement's step on a network: the busiest server or link."""
+        from meshwright._kernels import flow_simulation
+
+        split, tasks = self.tasks(placement, fabric)
+        return float(flow_simulation.busy_seconds(tasks, split, fabric.network()))
+
+    def _inside(self) -> tuple[int, float]:
+        servers = self.space.servers
+        return servers.n_gpus, 1.0 / servers.gpu_bytes_per_second
+
+    def memory_bytes(self, placement: Placement) -> NDArray[np.float64]:
+        """Return what each server holds; shape (n_servers,)."""
+        held = np.zeros(self.space.servers.n_servers)
+        for choice, servers in zip(self.chosen(placement), placement.servers, strict=True):
+            for server in servers:
+                held[server] += choice.memory_bytes
+        return held
+
+    def compute_seconds(self, placement: Placement) -> float:
+        """Return the compute of the busiest server: a proven lower bound on any network."""
+        busy = np.zeros(self.space.servers.n_servers)
+        for choice, servers in zip(self.chosen(placement), placement.servers, strict=True):
+            busy[list(servers)] += choice.forward_seconds + choice.backward_seconds
+        return float(busy.max())
+
+    def traffic(self, placement: Placement) -> Traffic:
+        """Return what a placement sends in one step, whatever the network."""
+        from meshwright._kernels import flow_simulation
+
+        split = self.split(placement, None)
+        tasks = flow_simulation.tasks(self.model, split)
+        n = self.space.servers.n_servers
+        owner = np.concatenate([np.asarray(servers, dtype=np.int64) for servers in placement.servers])
+        pair = np.zeros((n, n))
+        np.add.at(pair, (owner[tasks.edge_source >> 1], owner[tasks.edge_target >> 1]), tasks.edge_bytes.astype(np.float64))
+        reduced: dict[tuple[int, ...], float] = {}
+        for i, (choice, servers) in enumerate(zip(self.chosen(placement), placement.servers, strict=True)):
+            groups = self.groups(i, choice, servers)
+            total = float(ELEMENT_BYTES * sum(self.space.workload.operations[i].weights)) / max(len(groups), 1)
+            for members in groups:
+                reduced[members] = reduced.get(members, 0.0) + total
+        ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))
+        return Traffic(pair, tuple(ordered))
+
+
+def _first(rows: list[list[int]]) -> NDArray[np.int64]:
+    """Return where each row begins when all are put in a line."""
+    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)

@@ -1,0 +1,45 @@
+"""The answer of ``codesign`` as text a person reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from meshwright.codesign.design import Design
+from meshwright.units import format_bytes, format_seconds
+from meshwright.writers import codesign_json
+
+__all__ = ["explain"]
+
+
+def explain(design: Design) -> str:
+    """Return plan, topologies and bound in words."""
+    wires = design.wires
+    lines = [
+        f"{design.workload.name}: {design.workload.global_batch} samples per step on {wires.n_servers} servers, "
+        f"{wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} Gbit/s each"
+    ]
+    if not design.entries:
+        lines.append(
+            f"nothing fits: the fullest server lacks {format_bytes(design.missing_bytes)} of memory; take more servers or a smaller batch"
+        )
+        return "\n".join(lines)
+    found = design.entry.found
+    gap = found.seconds / design.bound_seconds - 1.0
+    lines.append(
+        f"step {format_seconds(found.seconds)} on {design.best}; no plan on any topology beats {format_seconds(design.bound_seconds)} (gap {gap:.1%})"
+    )
+    lines.append(f"{'topology':24s} {'step':>10s} {'compute':>10s} {'cut':>10s} {'hops':>6s} {'links':>6s} {'cost':>10s}")
+    answer = codesign_json.as_json(design)
+    for name, row in answer["topologies"].items():
+        seconds = [format_seconds(row[key]) for key in ("iteration_seconds", "compute_seconds", "cut_seconds")]
+        lines.append(
+            f"{name:24s} {seconds[0]:>10s} {seconds[1]:>10s} {seconds[2]:>10s} {row['mean_hops']:6.2f} {len(row['links']):6d} {row['cost']:10.0f}"
+        )
+    splits = Counter((op["key"], op["samples"], op["columns"], op["rows"]) for op in answer["plan"]["operators"])
+    lines.append("operators (samples x columns x rows):")
+    for (key, samples, columns, rows), count in sorted(splits.items()):
+        lines.append(f"  {count:3d} x {key}: {samples} x {columns} x {rows}")
+    peak = max(answer["plan"]["peak_bytes"])
+    lines.append(f"fullest server: {format_bytes(peak)} of {format_bytes(design.step.space.servers.memory_bytes)}")
+    lines += [f"note: {note}" for note in design.notes]
+    return "\n".join(lines)

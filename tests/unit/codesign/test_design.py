@@ -1,0 +1,114 @@
+"""Searches: same seed, same answer; memory is a limit; bounds hold; better than where they start."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.api import codesign
+from meshwright.codesign import alternate, bounds, moves
+from meshwright.codesign.alternate import Wires
+from meshwright.codesign.choices import Servers, space
+from meshwright.codesign.step import Placement, Step, data_parallel
+from meshwright.errors import InputError
+from meshwright.topologies._wires import device
+
+WIRES = Wires(4, 3, 1e9, 1e-6)
+
+
+def test_the_same_seed_gives_the_same_answer_and_it_is_no_worse_than_the_start(small: Callable[..., Step]) -> None:
+    step = small()
+    runs = [alternate.improved(step, WIRES, np.random.default_rng(5), 120, placement="either") for _ in range(2)]
+    assert runs[0].placement == runs[1].placement
+    assert runs[0].seconds == runs[1].seconds
+    assert runs[0].seconds <= runs[0].start_seconds
+    assert step.seconds(runs[0].placement, runs[0].fabric) == pytest.approx(runs[0].seconds)
+
+
+def test_the_published_search_is_reproducible_and_keeps_the_best(small: Callable[..., Step]) -> None:
+    step = small("topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64", n=4, shard=False)
+    runs = [
+        alternate.released(step, WIRES, np.random.default_rng(2), 200, propagation=True, placement="strided", alpha_ratio=1.0)
+        for _ in range(2)
+    ]
+    assert runs[0].placement == runs[1].placement
+    assert runs[0].seconds <= runs[0].start_seconds
+    assert step.seconds(runs[0].placement, runs[0].fabric) == pytest.approx(runs[0].seconds)
+
+
+def test_the_bound_holds_for_every_plan_of_a_small_workload() -> None:
+    from meshwright.readers import read
+
+    servers = Servers(2, 1, device("a100-sxm-40gb"), 25e9)
+    choices = space(read("topoopt:candle,tower=64,top=1,batch=32").instance, servers, None, shard=False)
+    step = Step(choices)
+    wires = Wires(2, 1, 1e9, 1e-6)
+    bound = bounds.step_seconds(choices, 1e9)
+    fabric = next(iter(alternate.finder.fabrics(step.traffic(data_parallel(choices)), 2, 1, 1e9, 1e-6, np.random.default_rng(0))))
+    options = []
+    for op in choices.choices:
+        own = [(k, tuple(servers)) for k, c in enumerate(op) for servers in itertools.combinations(range(2), c.n_parts)]
+        options.append(own)
+    some = list(itertools.product(*options))[:: max(len(list(itertools.product(*options))) // 400, 1)]
+    best = np.inf
+    for plan in some:
+        placement = Placement(tuple(k for k, _ in plan), tuple(s for _, s in plan))
+        seconds = step.seconds(placement, fabric)
+        assert seconds >= bound * (1 - 1e-9)
+        assert seconds >= bounds.cut_seconds(step.traffic(placement), 1e9)
+        best = min(best, seconds)
+    found = alternate.improved(step, wires, np.random.default_rng(0), 400, placement="either")
+    assert found.seconds <= best * 1.02
+
+
+def test_memory_is_a_limit_and_an_infeasible_answer_says_what_is_missing() -> None:
+    spec = "topoopt:dlrm,tables=4,rows=40000000,width=256,bottom=16-16,top=16-1,batch=64"  # 82 GB a table with its gradient
+    more = {"gpu": "a100-sxm-40gb", "gpus_per_server": "1", "shard_weights": "no"}
+    answer = codesign(spec, servers=4, degree=2, link_bandwidth=1e9, budget=50, settings=more)
+    assert not answer.entries
+    assert answer.missing_bytes > 3e10
+    split = codesign(spec, servers=16, degree=2, link_bandwidth=1e9, budget=50, settings=more | {"shard_weights": "yes"})
+    assert split.entries
+    peak = split.step.memory_bytes(split.entry.found.placement).max()
+    assert peak <= split.step.space.servers.memory_bytes
+
+
+def test_chains_are_cut_where_tensors_branch_or_join(small: Callable[..., Step]) -> None:
+    chains = moves.chains(small().space.workload)
+    assert sorted(i for chain in chains for i in chain) == list(range(7))
+    assert chains == ((0,), (1,), (2,), (3,), (4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"degree": 4}, "degree 4: must be between 1 and 3"),
+        ({"degree": 0}, "--degree 4"),
+        ({"servers": 1}, "--servers 1"),
+        ({"link_bandwidth": "0 Gbit/s"}, "--link-bandwidth"),
+        ({"link_latency": "1 GB"}, "--link-latency"),
+        ({"topologies": ("star",)}, "no topology called 'star'"),
+        ({"topologies": ("switch", "switch")}, "given twice"),
+        ({"degree": 1}, "form no connected network"),
+        ({"budget": 0}, "--budget"),
+        ({"settings": {"nope": "1"}}, "no option of codesign called 'nope'"),
+        ({"settings": {"node_degree": "2"}}, "same option"),
+        ({"topologies": ("torus",), "degree": 2}, "form no torus"),
+    ],
+)
+def test_a_wrong_option_is_answered_by_one_sentence(change: dict[str, object], says: str) -> None:
+    options: dict[str, object] = {"servers": 4, "degree": 3, "link_bandwidth": "10 Gbit/s", "budget": 5}
+    with pytest.raises(InputError, match=says) as caught:
+        codesign("topoopt:moe", **(options | change))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_placement_is_changed_in_one_operator_only(small: Callable[..., Step]) -> None:
+    plan = data_parallel(small().space)
+    changed = plan.with_op(1, 0, (3,))
+    assert changed.servers[1] == (3,)
+    assert replace(changed, choice=plan.choice, servers=plan.servers) == plan

@@ -1,0 +1,90 @@
+"""One step of a placed workload: against the plain twin, by hand, and its traffic."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshwright.codesign import finder, moves
+from meshwright.codesign.fabric import Fabric
+from meshwright.codesign.step import Step, data_parallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
+import flow_simulation as twin  # noqa: E402
+
+
+def ring(n: int, rate: float = 12.5e9) -> Fabric:
+    count = {(i, (i + step) % n): 1.0 for i in range(n) for step in (1, n - 1)}
+    return Fabric("ring", n, count, rate, 1e-6, cycles=[tuple(range(n))])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_kernel_plays_every_plan_as_the_plain_twin_does(small: Callable[..., Step], seed: int) -> None:
+    step = small()
+    rng = np.random.default_rng(seed)
+    plan = data_parallel(step.space)
+    groups = moves.chains(step.space.workload)
+    for _ in range(12):
+        plan = moves.propose(step.space, groups, plan, rng, "either")
+    for fabric in (ring(4, 1e9), next(finder.fabrics(step.traffic(plan), 4, 3, 2e9, 1e-6, rng))):
+        assert step.seconds(plan, fabric) == pytest.approx(twin.step_seconds(step, plan, fabric), rel=1e-12)
+
+
+def test_one_operator_on_two_servers_is_compute_and_one_all_reduce(small: Callable[..., Step]) -> None:
+    step = small("topoopt:candle,tower=64,top=64,batch=64", n=2)
+    plan = data_parallel(step.space)
+    seconds = step.seconds(plan, ring(2, 1e6))
+    compute = step.compute_seconds(plan)
+    reduced = 4 * step.space.workload.n_parameters  # 2 (g - 1) / g = 1 byte sent for every byte, both ways at once over one link
+    assert seconds > compute
+    assert seconds >= reduced / 1e6
+
+
+def test_traffic_is_conserved_what_leaves_all_servers_arrives(small: Callable[..., Step]) -> None:
+    step = small()
+    plan = data_parallel(step.space)
+    traffic = step.traffic(plan)
+    assert traffic.pair_bytes.sum(axis=0).sum() == traffic.pair_bytes.sum(axis=1).sum()
+    # every table's output goes to every other server once forward, and its gradient comes back
+    moved = 2 * 3 * 64 * 8 * 4 * 3 // 4
+    assert traffic.pair_bytes.sum() == moved
+    fabric = ring(4)
+    split, tasks, _ = step.play(plan, fabric)
+    assert tasks.edge_bytes.sum() == moved
+
+
+def test_a_limit_below_the_answer_gives_infinity_and_one_above_changes_nothing(small: Callable[..., Step]) -> None:
+    step = small()
+    plan, fabric = data_parallel(step.space), ring(4, 1e8)
+    seconds = step.seconds(plan, fabric)
+    assert step.seconds(plan, fabric, seconds * 1.001) == seconds
+    assert step.seconds(plan, fabric, seconds * 0.999) == np.inf
+    assert step.busy_seconds(plan, fabric) <= seconds
+
+
+def test_splitting_weights_by_columns_all_reduces_less(small: Callable[..., Step]) -> None:
+    step = small()
+    plan = data_parallel(step.space)
+    linear = next(i for i, operation in enumerate(step.space.workload.operations) if operation.kind == "linear")
+    columns = next(k for k, choice in enumerate(step.space.choices[linear]) if (choice.samples, choice.columns) == (1, 4))
+    halved = plan.with_op(linear, columns, (0, 1, 2, 3))
+    before = sum(n_bytes for _, n_bytes in step.traffic(plan).group_bytes)
+    after = sum(n_bytes for _, n_bytes in step.traffic(halved).group_bytes)
+    assert before - after == 4 * sum(step.space.workload.operations[linear].weights)
+
+
+def test_a_table_split_by_rows_sends_a_partial_sum_from_every_part(small: Callable[..., Step]) -> None:
+    step = small()
+    plan = data_parallel(step.space)
+    table = next(i for i, operation in enumerate(step.space.workload.operations) if operation.kind == "embedding")
+    for parts, kind, ratio in ((2, "rows", 2.0), (2, "columns", 1.0)):
+        k = next(k for k, choice in enumerate(step.space.choices[table]) if getattr(choice, kind) == parts and choice.n_parts == parts)
+        split = plan.with_op(table, k, (0, 1))
+        whole = 64 * 8 * 4
+        sent = step.traffic(split).pair_bytes.sum() - step.traffic(plan).pair_bytes.sum() + 2 * whole * 3 / 4
+        assert sent == 2 * ratio * whole * 3 / 4
+        assert step.space.choices[table][k].memory_bytes < step.space.choices[table][0].memory_bytes
