@@ -67,6 +67,9 @@ def test_dataclasses_are_frozen(path: pathlib.Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_float_field_carries_its_unit_in_its_name(path: pathlib.Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
+        # options of a recipe keep the words that users type; `_params` reads their units from the field's metadata
+        if isinstance(node, ast.ClassDef) and node.name == "Params":
+            continue
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list):
             for field in node.body:
                 if (
