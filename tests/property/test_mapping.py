@@ -25,7 +25,10 @@ def problem_of(seed: int, n_stages: int, n_replicas: int, n_devices: int) -> tup
     if n_stages > 2:
         transfers.append((0, n_stages - 1, 1.0))
     return StageGraph(
-        random.integers(1, 9, size=n_stages).astype(float), tuple(transfers), random.integers(0, 5, size=n_stages).astype(float), n_replicas
+        random.integers(1, 9, size=n_stages).astype(float),
+        tuple(transfers),
+        random.integers(0, 5, size=n_stages).astype(float),
+        n_replicas,
     ), slow
 
 
@@ -52,7 +55,12 @@ def brute(graph: StageGraph, slow: NDArray[np.float64]) -> float:
     for place in itertools.permutations(range(len(slow)), shape[0] * shape[1]):
         devices = np.array(place).reshape(shape)
         # rings do not depend on each other: the best of each stage
-        rings = np.stack([min(orders, key=lambda o, row=row: max(slow[row[o[k]], row[o[k - 1]]] for k in range(shape[1]))) for row in devices])  # type: ignore[misc]
+        rings = np.stack(
+            [
+                min(orders, key=lambda o, row=row: max(slow[row[o[k]], row[o[k - 1]]] for k in range(shape[1])))
+                for row in devices
+            ]
+        )  # type: ignore[misc]
         best = min(best, cost(graph, slow, devices, rings))
     return float(best)
 

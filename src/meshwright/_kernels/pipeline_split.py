@@ -23,7 +23,7 @@ class Ranks(NamedTuple):
     fixed_work_seconds: np.ndarray  # (n_ranks,): work of what is pinned to the rank (embedding, head), one micro-batch
     fixed_forward_seconds: np.ndarray  # (n_ranks,): forward part of it
     budget_bytes: np.ndarray  # (n_ranks,): memory left for layers
-    in_flight: np.ndarray  # (n_ranks,): micro-batches forwarded before the first backward
+    lead: np.ndarray  # (n_ranks,): micro-batches forwarded before the first backward
     after_seconds: np.ndarray  # (n_ranks,): per layer, once a step after the last backward of the rank
 
 
@@ -96,7 +96,7 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         work = ranks.work_seconds[s] * n_microbatches + once
         returns = least_forward if split_backward else least_forward + least_backward
         limit = _most(work, ranks.layer_bytes[s], step_seconds - fixed - before * returns, ranks.budget_bytes[s], 0.0)
-        hidden = ranks.in_flight[s]
+        hidden = ranks.lead[s]
         if split_backward:
             wait = forward_trip + after * least_backward + fixed - hidden * ranks.fixed_forward_seconds[s]
             extra = hidden * ranks.forward_seconds[s]
@@ -143,6 +143,8 @@ class Chain(NamedTuple):
     hidden: np.ndarray  # (n_layers + 1,): forward of one micro-batch, which hides `lead` times
     static: np.ndarray  # (n_layers + 1,): static bytes
     kept: np.ndarray  # (n_layers + 1,): activations of one micro-batch
+    before: np.ndarray  # (n_layers + 1,): seconds that layers of earlier ranks delay a rank
+    later: np.ndarray  # (n_layers + 1,): seconds that layers of later ranks delay a rank
     fixed: np.ndarray  # (n_ranks,): seconds of a step of what is pinned to the rank
     budget: np.ndarray  # (n_ranks,): memory left for layers
     in_flight: np.ndarray  # (n_ranks,)
@@ -174,6 +176,7 @@ def _seconds(chain, rank, first, last):
     excess = held + chain.in_flight[rank] * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
     seconds = chain.step[last] - chain.step[first] + chain.fixed[rank]
     seconds -= chain.lead[rank] * (chain.hidden[last] - chain.hidden[first])
+    seconds += chain.before[first] + chain.later[-1] - chain.later[last]
     if excess <= 0.0:
         return seconds
     return seconds + least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
@@ -199,10 +202,13 @@ def _cut(chain, limit, ends):
 def least_bottleneck(chain, ends):
     """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits.
 
-    The cost of an interval grows with the interval, so giving each rank as much as it can take is optimal for a limit.
+    The cost of a rank never falls when its last layer moves back or its first one forward, so giving each rank, in order, as much
+    as it can take is optimal for a limit.
     """
     # an upper limit that even the dearest recomputation stays below
-    high = chain.step[-1] + chain.fixed.max() + (chain.step.shape[0] - 1) * chain.extra.max()
+    high = (
+        chain.step[-1] + chain.fixed.max() + (chain.step.shape[0] - 1) * chain.extra.max() + chain.before[-1] + chain.later[-1]
+    )
     if not _cut(chain, high, ends):
         return np.inf
     low = 0.0

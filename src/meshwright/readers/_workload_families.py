@@ -274,5 +274,3 @@ def _moe(layers: Layers, params: Moe) -> None:
     routed = layers.add("group_by", "Group_by", (DATA, gate), (params.chosen * params.inputs,))
     experts = [layers.dense(routed, params.inputs, params.outputs) for _ in range(params.experts)]
     layers.add("add", "Aggregate", (gate, *experts), (params.outputs,))
-
-

@@ -185,7 +185,7 @@ class Costs:
             limit_seconds=limit_seconds,
             tolerance_ratio=1e-4 if light else 1e-6,
         )
-        if not math.isfinite(bound) or (light and self.chain.equal):
+        if not math.isfinite(bound) or light:
             return bound
         for chain, offset in self.unequal_chains(config, n_microbatches, light=light):
             bound = max(bound, offset + pipeline_split.bottleneck(chain)[0])
@@ -196,36 +196,53 @@ class Costs:
     ) -> list[tuple[pipeline_split.UnequalChain, float]]:
         """Return a configuration as chains whose busiest rank, plus an offset, bounds the step; the first for any schedule.
 
-        A rank works for all micro-batches and then ends the step; under 1F1B, the round trip of the first micro-batch precedes
-        all but the first of its backward passes, and hides as many forward passes as are in flight. Where devices are of several
+        A rank works for all micro-batches from the arrival of the first one, and then ends the step. Under 1F1B the round trip of
+        the first micro-batch precedes all but the first of its backward passes, and hides as many forward passes as are in flight;
+        under ZB-H1 the way there and the input gradients of later ranks precede the first backward. Where devices are of several
         kinds, every layer is counted as on the kind on which it takes least.
         """
         digests = self.digests(config, light=light)
         ranks, _, _ = self.pipeline_ranks(config, n_microbatches, light=light)
-        work = np.min([own.work_seconds[:, 0] for own in digests], axis=0)
-        forward = np.min([own.forward_seconds for own in digests], axis=0)
-        after = np.min([own.after_seconds for own in digests], axis=0)
+        work, forward, after, returns = (
+            np.min(columns, axis=0)
+            for columns in (
+                [own.work_seconds[:, 0] for own in digests],
+                [own.forward_seconds for own in digests],
+                [own.after_seconds for own in digests],
+                [own.input_seconds for own in digests],
+            )
+        )
         kinds = [digests[kind] for kind in self.kind_of_rank(config)]
         extra = np.array([own.extra_seconds for own in kinds])
+        none, first = np.zeros_like(work), kinds[0].prefix
+        in_flight = self.in_flight(config, n_microbatches)
 
-        def chain(n_times: float, ends: float, lead: NDArray[np.float64]) -> pipeline_split.UnequalChain:
+        def chain(n_times: float, lead: NDArray[np.float64], **more: NDArray[np.float64]) -> pipeline_split.UnequalChain:
             return pipeline_split.UnequalChain(
-                step_seconds=n_times * work + ends * after,
+                step_seconds=n_times * work + more.get("after", none),
                 hidden_seconds=forward,
                 static_bytes=digests[0].static_bytes,
                 activation_bytes=digests[0].activation_bytes[:, 0],
-                fixed_seconds=n_times * ranks.fixed_work_seconds - lead * ranks.fixed_forward_seconds,
+                before_seconds=more.get("before", none),
+                later_seconds=more.get("later", none),
+                fixed_seconds=n_times * ranks.fixed_work_seconds - lead * ranks.fixed_forward_seconds + more["once"],
                 budget_bytes=ranks.budget_bytes,
-                in_flight=ranks.in_flight,
+                in_flight=in_flight,
                 lead=lead,
                 saved_bytes=np.array([own.saved_bytes for own in kinds]),
                 extra_seconds=n_times * extra,
             )
 
-        chains = [(chain(n_microbatches, 1.0, np.zeros(len(kinds))), 0.0)]
+        later_ranks = np.arange(len(kinds)) > 0
+        nothing = np.zeros(len(kinds))
+        chains = [(chain(n_microbatches, nothing, after=after, before=forward, once=later_ranks * first[0]), 0.0)]
         if config.schedule == "1f1b":
             trip = float(work.sum() + ranks.fixed_work_seconds.sum())
-            chains.append((chain(n_microbatches - 1.0, 0.0, ranks.in_flight - 1.0), trip))
+            chains.append((chain(n_microbatches - 1.0, ranks.lead - 1.0, once=nothing), trip))
+        elif config.schedule == "zb_h1":
+            there = float(forward.sum() + ranks.fixed_forward_seconds.sum())
+            once = ~np.append(np.zeros(len(kinds) - 1, bool), True) * kinds[-1].suffix[2]
+            chains.append((chain(n_microbatches, ranks.lead, later=returns, once=once), there))
         return chains
 
     def pipeline_ranks(
@@ -258,7 +275,7 @@ class Costs:
             fixed_work_seconds=fixed_work,
             fixed_forward_seconds=fixed_forward,
             budget_bytes=budget,
-            in_flight=in_flight,
+            lead=np.minimum(np.arange(p, 0, -1.0), n_microbatches),
             after_seconds=np.array([own.after_seconds[main] for own in digests])[of_rank],
         )
         after = digests[of_rank[0]].prefix[4] + (digests[of_rank[0]].suffix[4] if p == 1 else 0.0)

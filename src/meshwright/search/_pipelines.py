@@ -47,7 +47,9 @@ def shapes(problem: Problem, n_stages: int) -> tuple[tuple[int, int], ...]:
     if n_stages > n_ops:
         raise InputError(f"--set n_stages={n_stages}: {problem.reading.name} has only {n_ops} operators; give at most as many")
     if n_stages > n:
-        raise InputError(f"--set n_stages={n_stages}: cluster {problem.cluster.name} has only {n} devices; give at most as many")
+        raise InputError(
+            f"--set n_stages={n_stages}: cluster {problem.cluster.name} has only {n} devices; give at most as many"
+        )
     if n_stages:
         return ((n_stages, n // n_stages),)
     return tuple((s, n // s) for s in range(1, n + 1) if n % s == 0 and s <= n_ops)

@@ -139,7 +139,8 @@ def _answer(judged: list[Judged], unfinished: list[str], posed: Question) -> Ans
             f"exist (raise --set nodes); among them: {unfinished[0]}"
         )
     others = tuple(
-        Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label) for one in ranked[1:6]
+        Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
+        for one in ranked[1:6]
     )
     return Answer(
         best.plan, Objective("simulated_seconds_per_sample", best.seconds_per_sample), alternatives=others, notes=tuple(notes),
@@ -226,7 +227,9 @@ def _mappings(params: Params, graph: StageGraph, slow: np.ndarray, seed: int) ->
     )
     random = np.random.default_rng(seed).permutation(len(slow))
     begun = [*(devices for _, devices in starts), consecutive(graph, random)]
-    found: Found = backtrack(counted, slow, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes)
+    found: Found = backtrack(
+        counted, slow, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes
+    )
     words = " and ".join(word for word, on in (("transfers", transfers), ("rings", rings)) if on) or "compute only"
     yield evaluate(graph, slow, found.devices, fixed_rings=True), f"backtracking on {words}", found.finished
     if not math.isfinite(found.seconds):

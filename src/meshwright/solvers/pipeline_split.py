@@ -26,7 +26,7 @@ class PipelineRanks:
         Work of what is pinned to a rank (embedding, head) per micro-batch, and the forward part of it.
     budget_bytes : ndarray, shape (n_ranks,), float64
         Memory left for layers.
-    in_flight : ndarray, shape (n_ranks,), float64
+    lead : ndarray, shape (n_ranks,), float64
         Micro-batches that a rank forwards before its first backward.
     after_seconds : ndarray, shape (n_ranks,), float64
         Per layer, once a step after the last backward of the rank (exposed gradient reduction, optimizer).
@@ -39,7 +39,7 @@ class PipelineRanks:
     fixed_work_seconds: NDArray[np.float64]
     fixed_forward_seconds: NDArray[np.float64]
     budget_bytes: NDArray[np.float64]
-    in_flight: NDArray[np.float64]
+    lead: NDArray[np.float64]
     after_seconds: NDArray[np.float64]
 
 
@@ -114,7 +114,7 @@ def split(
     from meshwright._kernels import pipeline_split as kernel
 
     arrays = _arrays(ranks)
-    room = np.zeros(len(ranks.in_flight))
+    room = np.zeros(len(ranks.lead))
     seconds = step_seconds
     for _ in range(60):
         if kernel.capacities(arrays, float(n_layers), float(n_microbatches), split_backward, True, seconds, room) >= n_layers:
@@ -139,6 +139,8 @@ class UnequalChain:
     step_seconds, hidden_seconds, static_bytes, activation_bytes : ndarray, shape (n_layers,), float64
         Of each layer: seconds of a whole step; its forward of one micro-batch, `lead` of which hide; static bytes; activations
         of one micro-batch.
+    before_seconds, later_seconds : ndarray, shape (n_layers,), float64
+        What each layer delays every later rank, and every earlier one, once a step.
     fixed_seconds, budget_bytes, in_flight, lead : ndarray, shape (n_ranks,), float64
         Of each rank: seconds of a step of what is pinned to it, memory left for layers, micro-batches in flight, and how many
         forward passes hide in the wait for the first backward pass.
@@ -151,6 +153,8 @@ class UnequalChain:
     hidden_seconds: NDArray[np.float64]
     static_bytes: NDArray[np.float64]
     activation_bytes: NDArray[np.float64]
+    before_seconds: NDArray[np.float64]
+    later_seconds: NDArray[np.float64]
     fixed_seconds: NDArray[np.float64]
     budget_bytes: NDArray[np.float64]
     in_flight: NDArray[np.float64]
@@ -177,8 +181,8 @@ def bottleneck(chain: UnequalChain) -> tuple[float, NDArray[np.int64]]:
     from meshwright._kernels import pipeline_split as kernel
 
     names = list(chain.__dataclass_fields__)
-    arrays = [np.concatenate(([0.0], np.cumsum(getattr(chain, name)))) for name in names[:4]]
-    arrays += [np.ascontiguousarray(getattr(chain, name), dtype=np.float64) for name in names[4:]]
+    arrays = [np.concatenate(([0.0], np.cumsum(getattr(chain, name)))) for name in names[:6]]
+    arrays += [np.ascontiguousarray(getattr(chain, name), dtype=np.float64) for name in names[6:]]
     for array in arrays:
         array.setflags(write=False)
     ends = np.zeros(len(chain.fixed_seconds), dtype=np.int64)

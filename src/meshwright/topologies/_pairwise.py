@@ -35,14 +35,37 @@ def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, Table IX.
     """
-    first = (78.1, 39.0, 24.4, 14.6, 9.77, 7.81, 5.86, 4.4, 2.93, 1.46, 0.88, 0.78, 0.68, 0.59, 0.49, 0.39, 0.29, 0.19, 0.098, 0.098)
+    first = (
+        78.1,
+        39.0,
+        24.4,
+        14.6,
+        9.77,
+        7.81,
+        5.86,
+        4.4,
+        2.93,
+        1.46,
+        0.88,
+        0.78,
+        0.68,
+        0.59,
+        0.49,
+        0.39,
+        0.29,
+        0.19,
+        0.098,
+        0.098,
+    )
     far = np.where(hops <= 30, 0.088, np.where(hops <= 51, 0.078, 0.068))
     near = np.array(first)[np.clip(hops, 1, len(first)) - 1]
     result: NDArray[np.float64] = np.where(hops <= len(first), near, far) * GIGABYTES
     return result
 
 
-def pairwise(name: str, bytes_per_second: NDArray[np.float64], params: Any, node: NDArray[np.int64] | None, source: str) -> Cluster:
+def pairwise(
+    name: str, bytes_per_second: NDArray[np.float64], params: Any, node: NDArray[np.int64] | None, source: str
+) -> Cluster:
     """Return a cluster with a wire of its own between any two devices.
 
     Parameters

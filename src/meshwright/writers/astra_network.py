@@ -72,7 +72,10 @@ def content(name: str, fabric: Fabric) -> str:
             "take --topology switch, full-mesh or torus, or export the task graph for a packet simulator"
         )
     lists = {"topology": kinds, "npus_count": sizes, "bandwidth": rates, "latency": [delay] * len(kinds)}
-    return "".join(f"{key}: [ {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)} ]\n" for key, values in lists.items())
+    return "".join(
+        f"{key}: [ {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)} ]\n"
+        for key, values in lists.items()
+    )
 
 
 def _torus(links: set[tuple[int, int]], n: int) -> tuple[int, ...]:

@@ -81,7 +81,9 @@ def test_joint_shares_never_load_the_busiest_link_more_than_separate_ones() -> N
     groups = [((0, 1, 2, 3), 3e6), ((4, 5, 6, 7), 2e6), ((0, 4, 8), 5e6)]
 
     def busiest(made: Fabric) -> float:
-        return float(sum(load(made, members) * n_bytes * 2 * (len(members) - 1) / len(members) for members, n_bytes in groups).max())
+        return float(
+            sum(load(made, members) * n_bytes * 2 * (len(members) - 1) / len(members) for members, n_bytes in groups).max()
+        )
 
     assert busiest(fabric.refitted(np.zeros((12, 12)), groups)) <= busiest(fabric) * (1 + 1e-6)
 

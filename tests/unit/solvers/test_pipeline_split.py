@@ -25,9 +25,9 @@ def _ranks(
     fixed=(0.0, 0.0),
 ) -> pipeline_split.PipelineRanks:
     """Equal ranks; `works` holds (forward, backward, recomputed) of each variant, `held` its bytes per micro-batch in flight."""
-    in_flight = np.array([min(n_ranks - s, n_microbatches) for s in range(n_ranks)], float)
+    lead = np.array([min(n_ranks - s, n_microbatches) for s in range(n_ranks)], float)
     work = np.array([[f + b + r for f, b, r in works]] * n_ranks)
-    size = np.array([[static + k * a for a in held] for k in in_flight])
+    size = np.array([[static + k * a for a in held] for k in lead])
     ends = np.zeros(n_ranks)
     ends[0] += fixed[0]
     ends[-1] += fixed[1]
@@ -39,7 +39,7 @@ def _ranks(
         3 * ends,
         ends,
         np.full(n_ranks, budget),
-        in_flight,
+        lead,
         np.zeros(n_ranks),
     )
 
