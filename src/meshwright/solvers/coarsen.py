@@ -12,9 +12,7 @@ from meshwright.solvers.units import Units
 __all__ = ["cluster", "refine"]
 
 
-def cluster(
-    units: Units, n_clusters: int, communication_ratio: float, memory_limit_bytes: float = float("inf")
-) -> tuple[int, ...]:
+def cluster(units: Units, n_clusters: int, communication_ratio: float, memory_limit_bytes: float = float("inf")) -> tuple[int, ...]:
     """Merge neighbours until few clusters are left; return the cluster of each unit, numbered topologically.
 
     Parameters

@@ -211,13 +211,7 @@ def twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def map_stages(
-    graph: StageGraph,
-    slow: NDArray[np.float64],
-    *,
-    seed: int = 0,
-    n_moves: int = 0,
-    prove: bool = True,
-    n_nodes: int = 30_000_000,
+    graph: StageGraph, slow: NDArray[np.float64], *, seed: int = 0, n_moves: int = 0, prove: bool = True, n_nodes: int = 30_000_000
 ) -> Mapping:
     """Return a mapping of all replicas of all stages with a small largest cost, and how far from the least it can be.
 
