@@ -6,7 +6,7 @@ import numpy as np
 import pairwise as oracle  # tests/oracle/pairwise.py
 import pytest
 
-from meshwright.solvers import integer_program
+from meshwright.solvers import integer_program, labelling
 from meshwright.solvers.budget import solve_within
 from meshwright.solvers.certificate import check
 from meshwright.solvers.elimination import eliminate
@@ -110,3 +110,25 @@ def test_the_checker_accepts_proofs_and_refuses_every_better_claim(seed: int) ->
             claim = check(problem, other.tolist(), *proof, claimed_value=cost, claimed_bound_value=cost)
             assert not claim.valid
             break
+
+
+@pytest.mark.parametrize("seed", [1, 4, 5, 6, 7, 8, 10, 11])
+@pytest.mark.parametrize("how", ["elimination", "highs"])
+def test_where_the_relaxation_is_loose_the_rest_is_settled_exactly_and_the_checker_agrees(
+    seed: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frustrated cycles: the bound of the messages stays below the optimum."""
+    if how == "highs":
+        monkeypatch.setattr(labelling, "eliminate", lambda problem: None)
+    problem = oracle.random_problem(seed, n_nodes=6, n_edges=12, n_labels=3, frustrated=True)
+    found = solve(problem)
+    least = oracle.least_cost(problem)
+    assert found.method == how
+    assert found.relaxation.bound_value < least - 1.0
+    assert found.value == least
+    assert found.bound_value == pytest.approx(least, rel=1e-6)
+    proof = found.relaxation.to_row, found.relaxation.to_column
+    labels = found.labels.tolist()
+    assert check(problem, labels, *proof, claimed_value=least, claimed_bound_value=least).valid
+    assert check(problem, labels, *proof, claimed_value=least, claimed_bound_value=least - 1.0).valid
+    assert not check(problem, labels, *proof, claimed_value=least, claimed_bound_value=least, n_entries=1).valid

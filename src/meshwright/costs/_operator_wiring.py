@@ -78,7 +78,8 @@ def wire(graph: Graph) -> Wiring:
     Inside a layer the operators stand in the order they run. Each reads the one before it and every output that nothing has
     read yet, with these exceptions: a residual sum also reads the stream that its branch left; a norm at the head of a branch
     reads the stream; products that start a branch (queries, keys, the router, shared experts) and the dispatch of tokens read
-    the branch's norm; look-ups read nothing of the graph; keys of cross attention read the encoder.
+    the branch's norm; look-ups read nothing of the graph. Where several layers enter one, keys of cross attention read the second,
+    or, without cross attention, the first operator reads all.
     """
     nodes: list[Node] = []
     wires: list[Wire] = []
@@ -98,6 +99,7 @@ def _wire_layer(op: Op, sources: list[int], nodes: list[Node], wires: list[Wire]
     """Add the operators of one layer; return the one whose output leaves it (-1 for none)."""
     stream = sources[0] if sources else -1
     side = sources[1:]
+    crosses = any(operator.name.endswith(".key_value") for operator in op.body)
     branch, previous, last_residual = stream, stream, ""
     unread: list[int] = []
     for i, operator in enumerate(op.body):
@@ -117,7 +119,8 @@ def _wire_layer(op: Op, sources: list[int], nodes: list[Node], wires: list[Wire]
             read = [branch] + (unread if operator.kind == "dispatch" else [])
         else:
             read = [*unread, *([previous] if not unread else []), *([stream] if residual else [])]
-            read += side if i == 0 and not op.body[0].name.count(".") else []
+        if i == 0 and not crosses and operator.kind != "embedding":
+            read = [*read, *side]
         for other in dict.fromkeys(read):
             if other >= 0:
                 wires.append(Wire(other, node, output_elements(nodes[other].operator)))

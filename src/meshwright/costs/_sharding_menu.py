@@ -29,7 +29,7 @@ _STREAM = "stream"
 
 @dataclass(frozen=True, slots=True)
 class MenuRow:
-    """One layer under one strategy, its operators sharded in the best way over the strategy's context and tensor axes.
+    """One layer under one strategy, its operators sharded in the best way over the strategy's expert, context and tensor axes.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class MenuRow:
         Forward and backward of Megatron's split in the same cost model; infinite where it does not divide. Over the layers of
         the model the menu is at most that; a single layer may be more.
     shardings : tuple of (str, tuple of str)
-        Per operator what each of the two axes splits.
+        Per operator what each of the three axes splits.
     """
 
     row: int
@@ -98,7 +98,8 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     so rows fit to each other at no cost, and a stage of n layers costs n rows. Megatron's split is one of the ways looked at:
     over the layers of the model the menu is never slower than it. Gradients that the context axis leaves in parts are summed
     once a step with those of the data axis and not counted here; those of the tensor axis are counted with every micro-batch.
-    Experts spread over data ranks are not among the ways: a strategy with an expert degree is left out.
+    An expert degree takes neighbouring replicas together: the batch is split over them wherever the stream passes, and experts may
+    be. Expert and context degrees at once are left out, as are illegal strategies.
     """
     cluster = problem.cluster
     if cluster is None:
@@ -107,11 +108,13 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     counts = {row: row_of_op.count(row) for row in sorted(set(row_of_op)) if problem.graph.ops[row].body}
     found: list[MenuRow] = []
     for strategy in strategies:
-        if strategy.expert > 1 or analytic.illegal(problem, strategy, micro_batch):
+        both = strategy.expert > 1 and strategy.context > 1
+        if both or strategy.data % strategy.expert or analytic.illegal(problem, strategy, micro_batch):
             continue
-        shape = (strategy.data, strategy.context, strategy.tensor)
+        shape = (strategy.data // strategy.expert, strategy.expert, strategy.context, strategy.tensor)
         axes = mesh_axes(cluster, shape, np.arange(strategy.n_devices))[1:]
-        costs = MeshCosts(axes, cluster.device(0), problem.training, micro_batch, recompute, reduced_later=(0,))
+        batch = micro_batch * strategy.expert
+        costs = MeshCosts(axes, cluster.device(0), problem.training, batch, recompute, reduced_later=(0, 1))
         found += _under(problem.graph, counts, strategy, costs)
     return tuple(sorted(found, key=lambda row: row.row))
 
@@ -119,9 +122,12 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
 def _under(graph: Graph, counts: dict[int, int], strategy: Strategy, costs: MeshCosts) -> list[MenuRow]:
     """Solve all distinct layers under one strategy, for the layout of the stream that is quickest over the model."""
     shardings = {row: problem_of(_closed(graph, row), costs) for row in counts}
-    n_layouts = len(next(iter(shardings.values())).menus[0].choices)
+    streams = next(iter(shardings.values())).menus[0].choices
+    n_layouts = len(streams)
     best: tuple[float, dict[int, NDArray[np.int64]]] | None = None
-    for layout in range(n_layouts):
+    for layout, way in enumerate(streams):
+        if strategy.expert > 1 and way[0].name != "batch":
+            continue  # replicas have their own samples
         chosen, total = {}, 0.0
         for row, sharding in shardings.items():
             kept = np.ones(len(sharding.problem.node_cost), dtype=bool)
@@ -193,17 +199,20 @@ def _closed(graph: Graph, row: int) -> Wiring:
     last = len(joined.nodes) - 1
     if leaves:
         wires.append(Wire(last, 0, output_elements(joined.nodes[last].operator)))
-    nodes = tuple(Node(node.name.partition(".")[2], node.operator, node.unfused) for node in joined.nodes)
+    nodes = tuple(
+        Node(node.name.removeprefix(f"{layer.name}.").removeprefix("before."), node.operator, node.unfused)
+        for node in joined.nodes
+    )
     return Wiring(nodes, tuple(wires))
 
 
 def megatron_labels(sharding: ShardingProblem, sequence_parallel: bool) -> NDArray[np.int64] | None:
-    """Return Megatron's split of every operator: columns, then rows; the sequence over the context axis.
+    """Return Megatron's split of every operator: columns, then rows; the sequence over the context axis, experts over theirs.
 
     Parameters
     ----------
     sharding : ShardingProblem
-        Operators on a mesh of (context, tensor).
+        Operators on a mesh of (expert, context, tensor).
     sequence_parallel : bool
         Whether norms and residual sums are split along the sequence over the tensor axis.
 
@@ -224,7 +233,10 @@ def megatron_labels(sharding: ShardingProblem, sequence_parallel: bool) -> NDArr
         if operator.tensor_axis in ("", "sequence"):
             tensor = "sequence" if sequence_parallel and "sequence" in known else "none"
         context = "sequence" if "sequence" in known else "none"
-        wanted = [word if axis.size > 1 else "none" for word, axis in zip((context, tensor), sharding.costs.axes, strict=True)]
+        expert = "experts" if "experts" in known else "batch"
+        wanted = [
+            word if axis.size > 1 else "none" for word, axis in zip((expert, context, tensor), sharding.costs.axes, strict=True)
+        ]
         names = [[choice.name for choice in way] for way in made.choices]
         if wanted not in names:
             return None

@@ -23,7 +23,9 @@ class Shortage:
     nearest: str
 
 
-def solve_within_memory(costs: PaseTables, memory_bytes: float | None, seconds: float) -> Budgeted | None:
+def solve_within_memory(
+    costs: PaseTables, memory_bytes: float | None, seconds: float, gap_ratio: float = 0.0
+) -> Budgeted | None:
     """Return the splits of least cost that fit; None when nothing does.
 
     Parameters
@@ -34,8 +36,12 @@ def solve_within_memory(costs: PaseTables, memory_bytes: float | None, seconds: 
         Most bytes a device may hold; None for no limit.
     seconds : float
         Time for integer programming, where it is needed.
+    gap_ratio : float
+        How far from proven best the answer may stay.
     """
-    return solve_within(costs.problem, held_bytes(costs), np.inf if memory_bytes is None else memory_bytes, seconds=seconds)
+    return solve_within(
+        costs.problem, held_bytes(costs), np.inf if memory_bytes is None else memory_bytes, seconds=seconds, gap_ratio=gap_ratio
+    )
 
 
 def shortage(question: PaseQuestion, costs: PaseTables, memory_bytes: float) -> Shortage:

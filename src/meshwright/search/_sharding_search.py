@@ -69,11 +69,14 @@ class MeshSettings:
         Most bytes a device may hold; None for its own memory.
     recompute : str
         ``none``, ``selective``, ``full``, or ``auto`` for the quickest of them that fits.
+    gap_ratio : float
+        How far from proven best an answer under the memory limit may stay.
     """
 
     shape: tuple[int, ...] = ()
     memory_bytes: float | None = None
     recompute: str = "auto"
+    gap_ratio: float = 1e-3
 
 
 def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answer, Graph]:
@@ -104,7 +107,15 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
         graph = graph or _graph(problem, sharding)
         limit = _limit_bytes(sharding, settings)
         costed = time.perf_counter()
-        found = solve_within(sharding.problem, sharding.held_bytes, limit, seconds=stop.seconds or 20.0, n_branches=16)
+        found = solve_within(
+            sharding.problem,
+            sharding.held_bytes,
+            limit,
+            seconds=stop.seconds or 20.0,
+            n_branches=32,
+            gap_ratio=settings.gap_ratio,
+            cutoff_value=math.inf if best is None else best[1].value,
+        )
         phases["tables"] += costed - started
         phases["solve"] += time.perf_counter() - costed
         if found is None:

@@ -34,6 +34,8 @@ class Params:
         For models on a cluster: what the backward pass computes again; ``auto`` takes the quickest that fits.
     memory : float or None
         Most bytes a device may hold; none for no limit on PaSE's own graphs, and for the device's own memory on a cluster.
+    gap_ratio : float or None
+        Under a memory limit: how far from proven best the answer may stay; none for 0 on PaSE's own graphs and 0.001 otherwise.
     certificate : str
         File to write the proof to; empty for none. ``meshwright check FILE`` verifies it.
     dump : str
@@ -48,6 +50,7 @@ class Params:
     mesh: tuple[int, ...] = ()
     recompute: str = field(default="auto", metadata={"choices": ("auto", "none", "selective", "full")})
     memory: float | None = field(default=None, metadata={"unit": "bytes"})
+    gap_ratio: float | None = field(default=None, metadata={"minimum": 0.0})
     certificate: str = ""
     dump: str = ""
 
@@ -107,7 +110,8 @@ def _mesh_settings(problem: Problem, params: Params) -> _sharding_search.MeshSet
             raise InputError(
                 f"--set {name}: is for pase:GRAPH; of {problem.reading.name} the cluster and --global-batch say as much"
             )
-    return _sharding_search.MeshSettings(params.mesh, params.memory, params.recompute)
+    gap_ratio = 1e-3 if params.gap_ratio is None else params.gap_ratio
+    return _sharding_search.MeshSettings(params.mesh, params.memory, params.recompute, gap_ratio)
 
 
 def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer, Graph]:
@@ -121,7 +125,7 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     built = time.perf_counter()
     costs = tables(question.network, question.n_processors, question.word_flop)
     costed = time.perf_counter()
-    found = solve_within_memory(costs, params.memory, stop.seconds or 600.0)
+    found = solve_within_memory(costs, params.memory, stop.seconds or 600.0, params.gap_ratio or 0.0)
     phases = {"graph": built - started, "tables": costed - built, "solve": time.perf_counter() - costed}
     if found is None:
         lack = shortage(question, costs, params.memory or 0.0)

@@ -70,7 +70,14 @@ class _Branch:
 
 
 def solve_within(
-    problem: Pairwise, weights: Floats, budget_bytes: float, *, seconds: float = 600.0, n_branches: int = 64
+    problem: Pairwise,
+    weights: Floats,
+    budget_bytes: float,
+    *,
+    seconds: float = 600.0,
+    n_branches: int = 64,
+    gap_ratio: float = 0.0,
+    cutoff_value: float = np.inf,
 ) -> Budgeted | None:
     """Return labels of least cost of those within a budget; None when none are.
 
@@ -86,6 +93,10 @@ def solve_within(
         When to stop; the bound then says how far from proven the labels are.
     n_branches : int
         After how many subproblems HiGHS takes over: it handles many alike operators of middling weight better.
+    gap_ratio : float
+        Stop when value / bound - 1 is at most this; 0 to close it.
+    cutoff_value : float
+        Stop as soon as no labels are proven to cost less than this.
 
     Returns
     -------
@@ -119,10 +130,10 @@ def solve_within(
             labels, value, _used(problem, weights, labels), root.bound_value, root.relaxed.method, 0.0, root.relaxed
         )
     queue = [(root.bound_value, 0, root)]
-    n_looked, bound, slop = 1, root.bound_value, 1e-11
+    n_looked, bound, slop = 1, root.bound_value, max(1e-11, gap_ratio)
     while queue:
         bound, _, branch = queue[0]
-        if bound >= value - slop * abs(value) or n_looked > n_branches or time.monotonic() > ends:
+        if bound >= min(value - slop * abs(value), cutoff_value) or n_looked > n_branches or time.monotonic() > ends:
             break
         heapq.heappop(queue)
         for child in _children(branch, budget_bytes, value):
@@ -136,21 +147,25 @@ def solve_within(
     else:
         bound = value
     method = "lagrangian" if n_looked == 1 else "branch and bound"
-    if bound < value - slop * abs(value):
+    if bound < min(value - slop * abs(value), cutoff_value):
         method = "highs"
-        labels, bound = _programmed(root, budget_bytes, labels, bound, max(1.0, ends - time.monotonic()))
+        labels, bound = _programmed(root, budget_bytes, labels, bound, (max(1.0, ends - time.monotonic()), gap_ratio))
         value = total_cost(problem, labels)
     used = _used(problem, weights, labels)
     return Budgeted(labels, value, used, min(bound, value), method, root.multiplier_ratio, root.relaxed, n_looked)
 
 
-def _programmed(root: _Branch, budget_bytes: float, labels: Ints, bound_value: float, seconds: float) -> tuple[Ints, float]:
-    """Settle by integer programming what the bound at the root and the best labels leave open."""
+def _programmed(
+    root: _Branch, budget_bytes: float, labels: Ints, bound_value: float, limits: tuple[float, float]
+) -> tuple[Ints, float]:
+    """Settle by integer programming what the bound at the root and the best labels leave open, within (seconds, gap)."""
     problem, value = root.problem, total_cost(root.problem, labels)
     kept = root.relaxed.relaxation.forced_cost - root.multiplier_ratio * budget_bytes <= value * (1 + 1e-9)
     kept[problem.first[:-1] + labels] = True
     smaller, old = restrict(problem, kept)
-    program = integer_program.solve(smaller, weights=root.weights[kept], budget_bytes=budget_bytes, seconds=seconds)
+    program = integer_program.solve(
+        smaller, weights=root.weights[kept], budget_bytes=budget_bytes, seconds=limits[0], gap_ratio=limits[1]
+    )
     if program.labels is not None:
         found = old[smaller.first[:-1] + program.labels]
         if _used(problem, root.weights, found) <= budget_bytes and total_cost(problem, found) < value:
@@ -226,4 +241,23 @@ def _explore(problem: Pairwise, weights: Floats, old: Ints, budget_bytes: float)
         else:
             outside = relaxed.labels
     bound = relaxed.bound_value - multiplier * budget_bytes
+    best = min((best, *_mixed(problem, weights, budget_bytes, inside, outside)), key=lambda labels: total_cost(problem, labels))
     return _Branch(problem, weights, old, bound, multiplier, relaxed, inside, outside, best)
+
+
+def _mixed(problem: Pairwise, weights: Floats, budget_bytes: float, inside: Ints, outside: Ints) -> list[Ints]:
+    """Return labels within the budget that are the lighter solution up to some node and the heavier from there, or the reverse.
+
+    Both solutions are best at the best multiplier, so a mixture costs little more than what it saves of the budget is worth:
+    the re-sharding where they meet. Those that use most of the budget are returned.
+    """
+    here = problem.first[:-1]
+    light, heavy = weights[here + inside], weights[here + outside]
+    position = np.arange(problem.n_nodes)
+    found = []
+    for first, second, a, b in ((inside, outside, light, heavy), (outside, inside, heavy, light)):
+        used = np.concatenate(([0.0], np.cumsum(a))) + np.concatenate((np.cumsum(b[::-1])[::-1], [0.0]))
+        cuts = np.flatnonzero(used <= budget_bytes * (1 - 1e-12))
+        for cut in cuts[np.argsort(-used[cuts], kind="stable")[:6]].tolist():
+            found.append(np.where(position < cut, first, second))
+    return found

@@ -32,7 +32,12 @@ class Program:
 
 
 def solve(
-    problem: Pairwise, *, weights: NDArray[np.float64] | None = None, budget_bytes: float = 0.0, seconds: float = 600.0
+    problem: Pairwise,
+    *,
+    weights: NDArray[np.float64] | None = None,
+    budget_bytes: float = 0.0,
+    seconds: float = 600.0,
+    gap_ratio: float = 0.0,
 ) -> Program:
     """Return labels of least cost, of those within a budget.
 
@@ -46,6 +51,8 @@ def solve(
         The sum of the weights of the labels chosen is at most this.
     seconds : float
         Time limit.
+    gap_ratio : float
+        Stop when the labels are proven to cost at most this share more than any.
 
     Returns
     -------
@@ -63,8 +70,8 @@ def solve(
     n_labels = len(problem.node_cost)
     scale = float(np.abs(cost).max()) or 1.0
     highs = highspy.Highs()
-    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0),
-                          ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9), ("time_limit", float(seconds)), ("random_seed", 0)):  # fmt: skip
+    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", gap_ratio), ("mip_abs_gap", 0.0),
+                          ("time_limit", float(seconds)), ("random_seed", 0)):  # fmt: skip
         highs.setOptionValue(option, value)
     program = highspy.HighsLp()
     if weights is not None:

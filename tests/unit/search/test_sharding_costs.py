@@ -211,6 +211,33 @@ def test_the_menu_is_a_cost_table_that_stage_searches_read() -> None:
 
 
 def test_a_second_input_of_a_layer_is_read_too() -> None:
-    body = (_matmul("a", 8, 8, 8),)
+    body = (_matmul("captured.layers.0.query", 8, 8, 8),)
     graph = Graph("two", (Op("x", "", body), Op("y", "", body), Op("z", "", body)), (Edge(0, 2, 64), Edge(1, 2, 64)))
     assert {(w.source, w.target) for w in wire(graph).wires} == {(0, 2), (1, 2)}
+
+
+def test_with_an_expert_degree_the_menu_has_experts_over_replicas_and_is_no_slower_than_megatrons() -> None:
+    problem = api.pose("mixtral-8x7b", "dgx-h100:8")
+    strategies = [Strategy(8, expert=8), Strategy(8), Strategy(4, 2, expert=4, sequence_parallel=True)]
+    rows = [one for one in _sharding_menu.rows_of(problem, strategies, 1) if one.row == 1]
+    best, hand = ({one.strategy: one for one in rows if one.split == split} for split in ("best", "megatron"))
+    assert set(best) == set(hand) == set(strategies)
+    for strategy, one in best.items():
+        assert one.forward_seconds + one.backward_seconds <= one.megatron_seconds * (1 + 1e-9)
+        assert hand[strategy].parameters_bytes <= best[strategies[1]].parameters_bytes
+    spread = dict(hand[strategies[0]].shardings)
+    assert spread["mlp.experts.in"][0] == "experts" and spread["attention.norm"][0] == "batch"
+    assert hand[strategies[0]].parameters_bytes < 0.3 * hand[strategies[1]].parameters_bytes
+    load = analytic.row_loads(problem, strategies[0], range(8), 1)[1, "none"]
+    assert hand[strategies[0]].megatron_seconds == pytest.approx(
+        load.forward_total_seconds + load.backward_total_seconds, rel=0.15
+    )
+
+
+def test_keys_of_cross_attention_read_the_encoder() -> None:
+    wiring = wire(api.pose("t5-11b", "dgx-h100:8").graph)
+    names = [one.name for one in wiring.nodes]
+    keys = [v for v, name in enumerate(names) if name.endswith("cross_attention.key_value")]
+    read = {names[w.source] for w in wiring.wires if w.target in keys}
+    assert keys and len(read) == 1
+    assert next(iter(read)).startswith("encoder")
