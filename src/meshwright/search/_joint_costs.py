@@ -196,19 +196,20 @@ class Costs:
     ) -> list[tuple[pipeline_split.UnequalChain, float]]:
         """Return a configuration as chains whose busiest rank, plus an offset, bounds the step; the first for any schedule.
 
-        A rank works for all micro-batches from the arrival of the first one, and then ends the step. Under 1F1B the round trip of
-        the first micro-batch precedes all but the first of its backward passes, and hides as many forward passes as are in flight;
-        under ZB-H1 the way there and the input gradients of later ranks precede the first backward. Where devices are of several
+        A rank works for all micro-batches from the arrival of the first one, and then ends the step. Before its first backward the
+        first micro-batch goes all the way there and back to the rank (under ZB-H1 only its input gradients come back), which hides
+        as many forward passes as are in flight; under 1F1B the last one then goes on to the first rank. Where devices are of several
         kinds, every layer is counted as on the kind on which it takes least.
         """
         digests = self.digests(config, light=light)
         ranks, _, _ = self.pipeline_ranks(config, n_microbatches, light=light)
-        work, forward, after, returns = (
+        work, forward, after, backward, returns = (
             np.min(columns, axis=0)
             for columns in (
                 [own.work_seconds[:, 0] for own in digests],
                 [own.forward_seconds for own in digests],
                 [own.after_seconds for own in digests],
+                [own.backward_seconds for own in digests],
                 [own.input_seconds for own in digests],
             )
         )
@@ -236,13 +237,18 @@ class Costs:
         later_ranks = np.arange(len(kinds)) > 0
         nothing = np.zeros(len(kinds))
         chains = [(chain(n_microbatches, nothing, after=after, before=forward, once=later_ranks * first[0]), 0.0)]
+        there = float(forward.sum() + ranks.fixed_forward_seconds.sum())
+        not_last = np.arange(len(kinds)) < len(kinds) - 1
         if config.schedule == "1f1b":
             trip = float(work.sum() + ranks.fixed_work_seconds.sum())
+            chains.append(
+                (chain(n_microbatches, ranks.lead, after=after, later=backward, once=not_last * kinds[-1].suffix[1]), there)
+            )
             chains.append((chain(n_microbatches - 1.0, ranks.lead - 1.0, once=nothing), trip))
         elif config.schedule == "zb_h1":
-            there = float(forward.sum() + ranks.fixed_forward_seconds.sum())
-            once = ~np.append(np.zeros(len(kinds) - 1, bool), True) * kinds[-1].suffix[2]
-            chains.append((chain(n_microbatches, ranks.lead, later=returns, once=once), there))
+            chains.append(
+                (chain(n_microbatches, ranks.lead, after=after, later=returns, once=not_last * kinds[-1].suffix[2]), there)
+            )
         return chains
 
     def pipeline_ranks(

@@ -28,7 +28,7 @@ __all__ = ["Limits", "answer", "with_batch", "without_bound"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas
-_PEAK, _COMPUTE, _WITH_COMMUNICATION, _LIGHT, _FULL = range(5)
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL = range(6)
 _MOST_DEGREES = 8  # combinations of degrees that are played to the end
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
 
@@ -69,14 +69,14 @@ class Limits:
     uniform: bool = False
 
 
-def answer(problem: Problem, limits: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
+def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
     """Return the best plan of the joint space within limits, and a proven bound on every other.
 
     Parameters
     ----------
     problem : Problem
         A model of ours on a cluster, its batch decided (`with_batch`).
-    limits : Limits
+    params : Limits
         What may be fixed.
     stop : Stop
         When to stop.
@@ -94,7 +94,7 @@ def answer(problem: Problem, limits: Limits, stop: Stop, notes: tuple[str, ...] 
         When no combination of degrees is legal.
     """
     assert problem.cluster is not None
-    state = Search(problem, limits, stop)
+    state = Search(problem, params, stop)
     for pool in pools(problem.cluster):
         state.add(pool)
     state.run()
@@ -209,6 +209,10 @@ class Search:
                 if level == _FULL:
                     self._evaluate(pool, item, bound)
                     continue
+                if level == _SCHEDULE:
+                    for config in _variants(item, costs, self.params):
+                        self._push_config(costs, config, pool, _LIGHT)
+                    continue
                 full = costs.bound(item, self._n_microbatches(item.mesh), min(self.best_seconds, 1e9))
                 self._push(max(bound, full), _FULL, pool, item)
             elif level < _WITH_COMMUNICATION:
@@ -226,17 +230,21 @@ class Search:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
 
     def _expand(self, costs: Costs, mesh: Mesh, pool: int) -> None:
-        """Put the configurations of a mesh on the heap, each with its own bound."""
-        n_microbatches = self._n_microbatches(mesh)
-        limit = min(self.best_seconds, 1e9)
-        for config in _configs(mesh, costs, n_microbatches, self.params):
-            if self.params.uniform and len(self.chain.layers) % (mesh.pipeline * config.chunks):
+        """Put the schedules of a mesh on the heap, each as if everything were sharded and nothing gathered."""
+        n_microbatches, n_layers = self._n_microbatches(mesh), len(self.chain.layers)
+        for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
+            if self.params.uniform and n_layers % (mesh.pipeline * chunks):
                 continue
-            bound = costs.bound(config, n_microbatches, limit, light=True)
-            if math.isfinite(bound):
-                self._push(bound, _LIGHT, pool, config)
-            elif not self.found:
-                self.too_large.append((pool, config))
+            config = Config(mesh, 3, 0, schedule, chunks, "pipeline")
+            self._push_config(costs, config, pool, _SCHEDULE)
+
+    def _push_config(self, costs: Costs, config: Config, pool: int, level: int) -> None:
+        """Put a configuration on the heap with its light bound, or among those that are too large."""
+        bound = costs.bound(config, self._n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
+        if math.isfinite(bound):
+            self._push(bound, level, pool, config)
+        elif not self.found:
+            self.too_large.append((pool, config))
 
     def improve(self) -> None:
         """Move single layers of the best plan between neighbouring stages while that shortens the step."""
@@ -345,16 +353,16 @@ class Search:
         return Answer(None, missing_bytes=closest[0], nearest=nearest, notes=notes, extra=extra)
 
 
-def _enough_devices(problem: Problem, limits: Limits) -> str:
+def _enough_devices(problem: Problem, params: Limits) -> str:
     """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
     assert problem.cluster is not None
     kind, _, count = problem.cluster.name.partition(":")
-    if not count.isdigit() or limits.data:
+    if not count.isdigit() or params.data:
         return ""
     for doubling in range(1, 8):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=topologies.cluster(f"{kind}:{n_devices}"))
-        state = Search(larger, replace(limits, evaluations=1), Stop())
+        state = Search(larger, replace(params, evaluations=1), Stop())
         for pool in pools(larger.cluster):  # type: ignore[arg-type]
             state.add(pool)
         state.run()
@@ -382,18 +390,14 @@ def _degrees(problem: Problem, params: Limits, pool: Pool) -> dict[str, tuple[in
     }
 
 
-def _configs(mesh: Mesh, costs: Costs, n_microbatches: int, params: Limits) -> list[Config]:
-    """Return every configuration of a mesh."""
-    n_layers = len(costs.chain.layers)
-    replicas = mesh.data * mesh.context
-    shards = tuple(level for level in params.shard if level == 0 or replicas > 1)
+def _variants(config: Config, costs: Costs, params: Limits) -> list[Config]:
+    """Return a configuration with every sharding and layout."""
+    mesh = config.mesh
+    shards = tuple(level for level in params.shard if level == 0 or mesh.data * mesh.context > 1) or (0,)
     layouts = ("pipeline", "data") if mesh.pipeline > 1 and mesh.data > 1 and len(costs.pool.devices) == 1 else ("pipeline",)
-    configs = []
-    for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules):
-        for shard in shards:
-            for layout in layouts:
-                for degree in (
-                    limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,)
-                ):
-                    configs.append(Config(mesh, shard, degree, schedule, chunks, layout))
-    return configs
+    return [
+        replace(config, shard=shard, shard_degree=degree, layout=layout)
+        for shard in shards
+        for layout in layouts
+        for degree in (limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,))
+    ]
