@@ -98,3 +98,19 @@ def test_options_beyond_the_paper_give_bounded_plans_that_the_evaluator_confirms
         assert solution.lower_seconds <= evaluation.seconds
         if flag != "fill_drain":
             assert evaluation.seconds <= evaluate(changed, plain.stages).seconds * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_memory_that_is_just_enough_to_the_last_bit_is_enough(exact: bool) -> None:
+    for seed in (*range(40), 568, 577, 585, 593):
+        instance = oracle.random_instance(seed, n_nodes=6, n_choices=2 + seed % 2, alike=True)
+        solution = _solve(instance, exact=exact)
+        if not solution.stages:
+            continue
+        evaluation = evaluate(instance, solution.stages)
+        tight = replace(instance, memory_bytes=max(cost.memory_bytes for cost in evaluation.stages))
+        again = _solve(tight, exact=exact)
+        assert again.stages
+        result = evaluate(tight, again.stages)
+        assert result.missing_bytes == 0.0
+        assert not exact or result.seconds <= evaluation.seconds * (1 + 1e-11)

@@ -61,7 +61,7 @@ def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
         Every pair of sets that differ by one node: the smaller, the larger.
     """
     n_words = (n_nodes + 63) // 64
-    capacity = 1024
+    capacity = min(1024, limit + 1)
     words = np.zeros((capacity + 1, n_words), np.uint64)
     ready = np.zeros((capacity + 1, n_words), np.uint64)
     table = np.full(4096, -1, np.int64)
@@ -129,6 +129,8 @@ def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
                 link_to[n_links] = found
                 n_links += 1
         at += 1
+    if n_sets > limit:
+        return -1, words[:1], link_from[:0], link_to[:0]
     return n_sets, words[:n_sets].copy(), link_from[:n_links].copy(), link_to[:n_links].copy()
 
 

@@ -13,6 +13,9 @@ ENOUGH = 1e-9
 MERGE_RATIO = 1e-14
 """Partial choices whose costs differ by less than this share of the total are merged."""
 
+ROUNDING_RATIO = 1e-13
+"""Share of the memory by which a sum of savings may be off; within it, what was chosen is added up anew."""
+
 POOL = 120_000
 """Most partial choices kept by the exact method; beyond, it returns its bounds."""
 
@@ -44,6 +47,15 @@ def _smallest(first, memory, low):
                 best = c
         low[i] = best
         held += memory[best]
+    return held
+
+
+@njit(cache=True)
+def _held(memory, chosen):
+    """Return the memory of the chosen, added up in order."""
+    held = 0.0
+    for c in chosen:
+        held += memory[c]
     return held
 
 
@@ -215,7 +227,7 @@ def exact(first, cost, memory, limit, budget, chosen):
     low = np.empty(n, np.int64)
     if _smallest(first, memory, low) > limit:
         return np.inf, np.inf
-    need = held - limit
+    need = held - limit - ROUNDING_RATIO * held
     item, target, saving, price, ratio = hull(first, cost, memory, chosen)
     base = chosen.copy()
     lower = total
@@ -232,12 +244,18 @@ def exact(first, cost, memory, limit, budget, chosen):
         chosen[item[steps]] = target[steps]
         steps += 1
     if met < need:
+        lower = upper
+    while steps < len(item) and _held(memory, chosen) > limit:
+        met += saving[steps]
+        upper += price[steps]
+        chosen[item[steps]] = target[steps]
+        steps += 1
+    if _held(memory, chosen) > limit:
         chosen[:] = low
         upper = 0.0
         for i in range(n):
             upper += cost[low[i]]
-        lower = upper - total * MERGE_RATIO
-        return lower, upper
+        steps = 0
     for j in range(steps - 2, -1, -1):
         i = item[j]
         if chosen[i] == target[j] and met - saving[j] >= need:
@@ -246,8 +264,11 @@ def exact(first, cost, memory, limit, budget, chosen):
                 if item[earlier] == i:
                     back = target[earlier]
             chosen[i] = back
-            met -= saving[j]
-            upper -= price[j]
+            if _held(memory, chosen) > limit:
+                chosen[i] = target[j]
+            else:
+                met -= saving[j]
+                upper -= price[j]
     if upper <= budget and budget < np.inf:
         return lower, upper
     if lower > budget or upper - lower <= MERGE_RATIO * (abs(upper) + 1e-300):
@@ -256,7 +277,7 @@ def exact(first, cost, memory, limit, budget, chosen):
     if found == -1.0:
         return lower, upper
     if found < np.inf:
-        return found, found
+        return min(found, upper), min(found, upper)
     if budget < upper:
         return np.nextafter(budget, np.inf), upper
     return upper, upper
@@ -338,15 +359,18 @@ def _refine(first, cost, memory, limit, need, multiplier, upper, base, chosen):
         pool_choice[end : end + m] = fresh_choice
         start = end
         end += m
-    best = np.inf
-    at = -1
-    for j in range(start, end):
-        if pool_saving[j] >= need and pool_cost[j] < best:
-            best = pool_cost[j]
-            at = j
-    if at < 0 or best > upper:
-        return np.inf
-    for i in range(n - 1, -1, -1):
-        chosen[i] = pool_choice[at]
-        at = pool_parent[at]
-    return best
+    picked = np.empty(n, np.int64)
+    order = np.argsort(pool_cost[start:end], kind="mergesort") + start
+    for last in order:
+        if pool_cost[last] > upper:
+            break
+        if pool_saving[last] < need:
+            continue
+        at = last
+        for i in range(n - 1, -1, -1):
+            picked[i] = pool_choice[at]
+            at = pool_parent[at]
+        if _held(memory, picked) <= limit:
+            chosen[:] = picked
+            return pool_cost[last]
+    return np.inf

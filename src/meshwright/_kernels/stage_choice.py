@@ -213,7 +213,7 @@ def _swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
     words = space.words
     n_degrees = len(rules.degrees)
     n = (len(menu.first) - 1) // n_degrees
-    need = -limit
+    held = 0.0
     for v in range(n):
         if _inside(words, upper, lower, v):
             low, high = menu.first[v * n_degrees + t], menu.first[v * n_degrees + t + 1]
@@ -221,27 +221,38 @@ def _swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
             for c in range(low + 1, high):
                 if menu.seconds[c] < menu.seconds[best]:
                     best = c
-            need += menu.per_microbatch[best] * y + menu.fixed[best]
-    if need <= 0.0:
+            held += menu.per_microbatch[best] * y + menu.fixed[best]
+    if held <= limit:
         return 0.0, 0.0
+    need = held - limit
     if memo.sorted[t, y] < 0:
         _sort_swaps(menu, memo, n_degrees, t, y)
-    enough = 0.0 if rules.exact else knapsack.ENOUGH
-    relaxed = 0.0
+    if not rules.exact:
+        spent = 0.0
+        for j in range(memo.sorted[t, y]):
+            saving = memo.saving[t, y, j]
+            if saving > knapsack.ENOUGH and _inside(words, upper, lower, memo.node[t, y, j]):
+                spent += memo.price[t, y, j]
+                need -= saving
+                if need < knapsack.ENOUGH:
+                    return spent, spent
+        return np.inf, np.inf
+    rounding = knapsack.ROUNDING_RATIO * held
+    relaxed = 0.0 if need <= rounding else -1.0
     spent = 0.0
     for j in range(memo.sorted[t, y]):
         if not _inside(words, upper, lower, memo.node[t, y, j]):
             continue
         saving = memo.saving[t, y, j]
-        if saving <= enough:
-            continue
         price = memo.price[t, y, j]
-        relaxed = spent + price * min(1.0, need / saving)
+        if relaxed < 0.0 and need - rounding <= saving:
+            relaxed = spent + price * max(0.0, (need - rounding) / saving)
         spent += price
         need -= saving
-        if need <= 0.0 or need < enough:
-            return (relaxed if rules.exact else spent), spent
-    return np.inf, np.inf
+        if need <= -rounding:
+            return relaxed, spent
+    # Met only within rounding, or not at all: the exact method adds up what it chooses.
+    return (np.inf if relaxed < 0.0 else relaxed), np.inf
 
 
 @njit(cache=True)

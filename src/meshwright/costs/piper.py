@@ -54,6 +54,8 @@ class StageCost:
         Micro-batches in flight per replica.
     weight_bytes : float
         Weights per device.
+    memory_bytes : float
+        Memory of each device, added up layer by layer as the memory test does.
     """
 
     compute_seconds: float
@@ -63,16 +65,12 @@ class StageCost:
     activation_bytes: float
     in_flight: int
     weight_bytes: float
+    memory_bytes: float
 
     @property
     def seconds(self) -> float:
         """Time of the stage per micro-batch of the batch."""
         return (self.edge_seconds + self.reduce_seconds) + self.compute_seconds
-
-    @property
-    def memory_bytes(self) -> float:
-        """Memory of each device."""
-        return self.static_bytes + self.activation_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +183,7 @@ def _stage(instance: PiperInstance, stage: PiperStage, i: int, stage_of: dict[in
         sum(choice.activation_bytes * in_flight for choice in chosen.values()),
         in_flight,
         weight,
+        sum(choice.activation_bytes * in_flight + choice.static_bytes for choice in chosen.values()) - spared,
     )
 
 

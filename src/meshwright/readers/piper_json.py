@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Edge, Graph, Op
 from meshwright.problem import Reading
 from meshwright.readers import Source
-from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode, grow, names
+from meshwright.readers._piper_instance import Counting, PiperChoice, PiperEdge, PiperInstance, PiperNode, grow, names
 
 __all__ = ["flat_cluster", "graph_of", "read", "recognises", "with_limits"]
 
@@ -43,7 +43,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> Reading:
-    """Read a Piper file; ``FILE#layers=64`` repeats its transformer layers until there are 64.
+    """Read a Piper file; ``FILE#layers=64,max_devices=512`` changes what it says.
 
     Parameters
     ----------
@@ -59,6 +59,12 @@ def read(source: Source) -> Reading:
     ------
     InputError
         When anything is missing, of the wrong kind or out of range; the message names node and field.
+
+    Notes
+    -----
+    After ``#`` stand ``layers`` (repeat transformer layers until there are so many), ``max_devices``, ``n_microbatches``,
+    ``bandwidth``, ``memory`` (in place of the file's) and the fields of `Counting`. A search writes there what its options
+    changed, so that a plan file says which question it answers.
     """
     where = str(source.path or source.spec)
     content = source.json
@@ -67,11 +73,8 @@ def read(source: Source) -> Reading:
     instance = _instance(content, where)
     name = Path(where).stem
     if source.fragment:
-        match = re.fullmatch(r"layers=([0-9]{1,5})", source.fragment)
-        if match is None:
-            raise InputError(f"{where}#{source.fragment}: write #layers=N to repeat transformer layers until there are N")
-        instance = grow(instance, int(match[1]))
-        name += f" with {match[1]} layers"
+        instance = _changed(instance, source.fragment, f"{where}#{source.fragment}")
+        name += f" with {source.fragment.replace(',', ', ')}"
     try:
         graph = graph_of(instance, name)
     except InputError as error:
@@ -80,6 +83,40 @@ def read(source: Source) -> Reading:
     return Reading(
         name, "piper_json", source.spec, graph, instance, cluster, costs="piper", search="piper", notes=_warnings(instance)
     )
+
+
+def _changed(instance: PiperInstance, fragment: str, where: str) -> PiperInstance:
+    """Return the instance with what stands after ``#`` in the file's name."""
+    limits = {
+        "max_devices": "n_devices",
+        "n_microbatches": "n_microbatches",
+        "bandwidth": "bandwidth",
+        "memory": "memory_bytes",
+    }
+    flags = {field.name: field.type for field in fields(Counting)}
+    for part in fragment.split(","):
+        key, _, text = part.partition("=")
+        if key not in ("layers", *limits, *flags):
+            raise UnknownNameError(f"change in {where}", key, ("layers", *limits, *flags))
+        if flags.get(key) == "bool":
+            if text not in ("true", "false"):
+                raise InputError(f"{where}: {key} is '{text}'; it must be true or false")
+            instance = replace(instance, counting=replace(instance.counting, **{key: text == "true"}))
+            continue
+        whole = key in ("layers", "max_devices", "n_microbatches", "node_size")
+        try:
+            value: Any = int(text) if whole else float(text)
+        except ValueError:
+            raise InputError(f"{where}: {key} is '{text}'; it must be a {'whole ' if whole else ''}number") from None
+        if not (math.isfinite(value) and value >= (1 if whole else SMALLEST)):
+            raise InputError(f"{where}: {key} is {text}; it must be finite and at least {1 if whole else SMALLEST}")
+        if key == "layers":
+            instance = grow(instance, value)
+        elif key in limits:
+            instance = with_limits(instance, **{limits[key]: value})
+        else:
+            instance = replace(instance, counting=replace(instance.counting, **{key: value}))
+    return instance
 
 
 def _warnings(instance: PiperInstance) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from meshwright.costs.piper import PiperStage, recompute_word
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
-from meshwright.readers._piper_instance import PiperInstance
+from meshwright.readers._piper_instance import Counting, PiperInstance
 from meshwright.readers.piper_json import flat_cluster, with_limits
 from meshwright.strategy import Strategy
 
@@ -84,8 +84,30 @@ def problem_of(problem: Problem, instance: PiperInstance) -> Problem:
     same = all(getattr(instance, name) == getattr(problem.reading.instance, name) for name in limits)
     if cluster is None or (cluster is problem.reading.cluster and not same):
         cluster = flat_cluster(instance)
-    reading = replace(problem.reading, instance=instance, cluster=cluster)
+    reading = replace(problem.reading, instance=instance, cluster=cluster, spec=_spec(problem, instance))
     return replace(problem, reading=reading, cluster=cluster)
+
+
+def _spec(problem: Problem, instance: PiperInstance) -> str:
+    """Return the file's name with what the options changed, so that reading it gives this instance."""
+    before = problem.reading.instance
+    assert isinstance(before, PiperInstance)
+    file, _, fragment = problem.reading.spec.partition("#")
+    changes = dict(part.split("=", 1) for part in fragment.split(",") if "=" in part)
+    limits = {
+        "max_devices": "n_devices",
+        "n_microbatches": "n_microbatches",
+        "bandwidth": "bandwidth",
+        "memory": "memory_bytes",
+    }
+    for key, name in limits.items():
+        if getattr(instance, name) != getattr(before, name):
+            changes[key] = repr(getattr(instance, name))
+    for flag in fields(Counting):
+        value = getattr(instance.counting, flag.name)
+        if value != getattr(before.counting, flag.name):
+            changes[flag.name] = repr(value).lower()
+    return file + ("#" + ",".join(f"{key}={value}" for key, value in changes.items()) if changes else "")
 
 
 def plan_of(instance: PiperInstance, stages: Sequence[PiperStage]) -> Plan:

@@ -106,7 +106,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if problem.costs == "analytic":
         return _on_model(problem, params)
     instance = instance_of(problem, "piper", params.max_devices, params.n_microbatches, params.bandwidth, params.memory)
-    instance = replace(instance, counting=_counting(params))
+    instance = replace(instance, counting=_counting(params, instance.counting))
     options = Options(
         params.knapsack == "exact", params.all_or_none, params.data_parallel, params.tensor_parallel, params.recompute
     )
@@ -165,20 +165,20 @@ def _on_model(problem: Problem, params: Params) -> Answer:
     return answer(problem, options)
 
 
-def _counting(params: Params) -> Counting:
-    """Return what is counted otherwise than published."""
+def _counting(params: Params, known: Counting) -> Counting:
+    """Return what is counted otherwise than published: by the options, or already by what was read."""
     if bool(params.node_size) != (params.node_bytes_per_second is not None):
         raise InputError("--set node_size and node_bytes_per_second (of search piper) go together: give both or neither")
     if params.knapsack == "exact" and params.all_or_none:
         raise InputError("--set all_or_none (of search piper) changes the greedy choice: add --set knapsack=greedy")
     return Counting(
-        params.any_replicas,
-        params.tensor_once,
-        bool(params.shard_optimizer),
-        params.layer_buffers,
-        bool(params.fill_drain),
-        params.node_size,
-        params.node_bytes_per_second or 0.0,
+        params.any_replicas or known.any_replicas,
+        params.tensor_once or known.tensor_once,
+        known.shard_optimizer if params.shard_optimizer is None else params.shard_optimizer,
+        params.layer_buffers or known.layer_buffers,
+        known.fill_drain if params.fill_drain is None else params.fill_drain,
+        params.node_size or known.node_size,
+        params.node_bytes_per_second or known.node_bytes_per_second,
     )
 
 

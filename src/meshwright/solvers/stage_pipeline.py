@@ -141,10 +141,12 @@ def _labels(prepared: Prepared, size: int, n_layers: int, n_replicas: int) -> ke
     """Return empty labels."""
     cells = (n_layers, n_replicas + 1)
     first = np.zeros(len(prepared.space.words) + 1, np.int64)
-    free = np.full((2, *cells), np.iinfo(np.int32).max, np.int32)
+    free, floor = np.full((2, *cells), np.iinfo(np.int32).max, np.int32)
     replicas, devices, stages, below, lower, option = np.empty((6, size), np.int32)
     cell_below, cell_lower, cell_option = np.empty((3, *cells), np.int32)
-    return kernel.Labels(first, replicas, devices, stages, below, lower, option, *free, cell_below, cell_lower, cell_option)
+    return kernel.Labels(
+        first, replicas, devices, stages, below, lower, option, free, floor, cell_below, cell_lower, cell_option
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -215,3 +215,21 @@ def test_a_model_of_ours_is_planned_and_written_for_the_original(tmp_path: pathl
     assert again.feasible
     with pytest.raises(InputError, match="is for piper_json files"):
         api.plan("llama-3.1-8b", "dgx-h100:8", search="piper", settings={"max_devices": "4"})
+
+
+def test_a_plan_names_its_question_so_that_it_can_be_played_again(tmp_path: pathlib.Path) -> None:
+    result = plan(tmp_path, chain(), max_devices="3", n_microbatches="7", any_replicas="true")
+    again = api.read(result.problem.reading.spec)
+    assert again.instance == result.problem.reading.instance
+    assert again.spec.endswith("chain.json#max_devices=3,n_microbatches=7,any_replicas=true")
+    problem = api.pose(again)
+    loads, timeline = api.judge(problem, result.plan)
+    assert loads == result.loads
+    assert timeline is not None and timeline.step_seconds == result.timeline.step_seconds
+    for wrong, message in (
+        ("max_device=3", "did you mean 'max_devices'"),
+        ("memory=x", "must be a number"),
+        ("layers=0", "at least 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            api.read(f"{tmp_path / 'chain.json'}#{wrong}")
