@@ -28,6 +28,7 @@ class Tables:
     send_class: NDArray[np.int64]
     send_lines: NDArray[np.float64]
     memory_bytes: NDArray[np.float64]
+    gate: NDArray[np.bool_]
 
 
 def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
@@ -77,6 +78,10 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     send_class = np.zeros((n + 1, n_columns, n_columns), dtype=np.int64)
     lines: dict[tuple[int, ...], tuple[int, list[tuple[float, float]]]] = {}
     sends: dict[tuple[tuple[int, ...], int], tuple[int, tuple[float, float]]] = {}
+    gate = np.zeros((n + 1, n_columns), dtype=bool)
+    leaves = np.zeros(n + 1, dtype=bool)
+    inner = np.arange(1, n) * unit
+    leaves[1:n] = node[inner] != node[inner - 1]
     period = _period(node, unit)
     for i, width in enumerate(int(width) for width in n_units):
         smallest = np.lib.stride_tricks.sliding_window_view(memory, width * unit).min(axis=1)[::unit]
@@ -84,8 +89,10 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
         for p in range(n - width + 1):
             if period and p >= period:
                 reduce_class[p, i] = reduce_class[p - period, i]
+                gate[p, i] = leaves[p] and leaves[p + width] and width * unit <= period * unit
                 continue
             group = slice(p * unit, (p + width) * unit)
+            gate[p, i] = leaves[p] and leaves[p + width] and np.all(node[group] == node[group.start])
             key = _pattern(node[group])
             if key not in lines:
                 lines[key] = (len(lines), _reduce_lines(cluster, order[group], published_links=published_links))
@@ -107,7 +114,7 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     for row, found in lines.values():
         padded[row, : len(found)] = found
     first_lines = np.array([line for _, line in sends.values()]).reshape(-1, 2)
-    return Tables(reduce_class, padded, send_class, first_lines, memory_bytes)
+    return Tables(reduce_class, padded, send_class, first_lines, memory_bytes, gate)
 
 
 def _period(nodes: NDArray[np.int64], unit: int) -> int:
