@@ -42,7 +42,7 @@ MOST_POSITIONS = 512
 MOST_PROVEN = (8, 26)
 """Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
 
-MOST_UNEVEN = 64
+MOST_UNEVEN = 16
 """Devices up to which plans with uneven shares are looked for too, as an alternative."""
 
 WORTH_RATIO = 1.02
@@ -408,6 +408,7 @@ def _uneven(
         return None
     limits = replace(limits, uneven=True)
     space = _space(problem, judge.training, states, kept, limits)
+    space = replace(space, orders=space.orders[:1])
     wanted_seconds = even_seconds / WORTH_RATIO
     starts = _starts([shape for _, shape in judge.ranked(_candidates(problem, space, limits, wanted_seconds))])
     around = Around(tuple(kept), space.n_microbatches, True)

@@ -82,17 +82,19 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     leaves = np.zeros(n + 1, dtype=bool)
     inner = np.arange(1, n) * unit
     leaves[1:n] = node[inner] != node[inner - 1]
+    changes = np.concatenate(([0], np.cumsum(node[1:] != node[:-1])))
     period = _period(node, unit)
     for i, width in enumerate(int(width) for width in n_units):
         smallest = np.lib.stride_tricks.sliding_window_view(memory, width * unit).min(axis=1)[::unit]
         memory_bytes[: len(smallest), i] = smallest
+        begins = np.arange(n - width + 1)
+        one_machine = changes[begins * unit] == changes[(begins + width) * unit - 1]
+        gate[begins, i] = leaves[begins] & leaves[begins + width] & one_machine
         for p in range(n - width + 1):
             if period and p >= period:
                 reduce_class[p, i] = reduce_class[p - period, i]
-                gate[p, i] = leaves[p] and leaves[p + width] and width * unit <= period * unit
                 continue
             group = slice(p * unit, (p + width) * unit)
-            gate[p, i] = leaves[p] and leaves[p + width] and np.all(node[group] == node[group.start])
             key = _pattern(node[group])
             if key not in lines:
                 lines[key] = (len(lines), _reduce_lines(cluster, order[group], published_links=published_links))
@@ -122,6 +124,9 @@ def _period(nodes: NDArray[np.int64], unit: int) -> int:
     starts = np.flatnonzero(np.concatenate(([True], nodes[1:] != nodes[:-1])))
     lengths = np.diff(np.concatenate((starts, [len(nodes)])))
     plain = len(starts) == len(np.unique(nodes)) and np.all(lengths == lengths[0])
+    turn = len(np.unique(nodes))
+    if not plain and turn < len(nodes) and np.array_equal(nodes[turn:], nodes[:-turn]):
+        return math.lcm(turn, unit) // unit  # one device of each machine in turn
     return math.lcm(int(lengths[0]), unit) // unit if plain else 0
 
 
