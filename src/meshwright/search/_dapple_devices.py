@@ -39,8 +39,8 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     """
     node = cluster.node_of_device
     machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
-    by_size = sorted(range(len(machines)), key=lambda i: (-len(machines[i]), i))
-    ways = [list(range(len(machines))), by_size, by_size[::-1]]
+    ids = range(len(machines))
+    ways = [list(ids), sorted(ids, key=lambda i: (-len(machines[i]), i)), sorted(ids, key=lambda i: (len(machines[i]), i))]
     found = [tuple(device for i in way for device in machines[i]) for way in ways]
     if len(node) <= MOST_SCATTERED:
         turns = range(max(map(len, machines)))
