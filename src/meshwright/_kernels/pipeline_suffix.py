@@ -45,6 +45,8 @@ class Places(NamedTuple):
         Latency and seconds per byte of the whole micro-batch.
     memory_bytes : ndarray, shape (n_positions + 1, n_columns), float64
         Memory of the smallest device of the group.
+    gate : ndarray, shape (n_positions + 1, n_columns), bool
+        Whether the group lies on one machine through whose network links it sends both forward and backward.
     """
 
     n_units: np.ndarray
@@ -54,6 +56,7 @@ class Places(NamedTuple):
     send_class: np.ndarray
     send_lines: np.ndarray
     memory_bytes: np.ndarray
+    gate: np.ndarray
 
 
 class Rules(NamedTuple):
@@ -162,6 +165,9 @@ def by_stages(layers, places, rules, max_stages):
                             send = line[0] + line[1] * layers.cut_bytes[j] * rules.n_samples
                             drain = max(drain, compute + 2.0 * send + found.drain_seconds[r - 1, j, q])
                             drain = max(drain, compute + (m + 1) * send)
+                            if places.gate[p, i]:
+                                out = line[1] * (layers.cut_bytes[j] + layers.cut_bytes[k]) * rules.n_samples
+                                drain = max(drain, compute + m * out)
                             after = forward + send + found.end_seconds[r - 1, j, q]
                         if max(drain, after) > min(found.end_seconds[r, k, p], rules.upper_seconds):
                             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,12 @@ MOST_POSITIONS = 512
 
 MOST_PROVEN = (8, 26)
 """Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
+
+MOST_UNEVEN = 16
+"""Devices up to which plans with uneven shares are looked for too, as an alternative."""
+
+WORTH_RATIO = 1.02
+"""How much quicker they must be to be mentioned."""
 
 N_JUDGED = 8
 """Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
@@ -146,13 +152,21 @@ def answer(problem: Problem, limits: Limits) -> Answer:
             f"data parallelism that reduces gradients beside its backward pass would take {units.format_seconds(overlapped)}; "
             "this plan's reductions wait for the backward pass, as in the paper"
         )
+    alternatives = _alternatives(judge, ranked, best[1])
+    uneven = _uneven(judge, states, kept, limits, best[0])
+    if uneven is not None:
+        alternatives = (uneven, *alternatives)
+        notes.append(
+            f"replicas that take unequal whole numbers of samples would need {units.format_seconds(uneven.objective.value)} a step: "
+            "see the alternatives, or --set uneven=true"
+        )
     if space.unit > 1:
         notes.append(f"stages take devices in multiples of {space.unit}")
     return Answer(
         plan=judge.plan(best[1]),
         objective=Objective("step_seconds", best[0]),
         bound=bound,
-        alternatives=_alternatives(judge, ranked, best[1]),
+        alternatives=alternatives,
         notes=tuple(notes),
         extra=extra,
     )
@@ -296,7 +310,7 @@ def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: 
             rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds, space.unit)
             places = kernel.Places(
                 n_units, allowed, tables.reduce_class, tables.reduce_lines,
-                tables.send_class, tables.send_lines, tables.memory_bytes,
+                tables.send_class, tables.send_lines, tables.memory_bytes, tables.gate,
             )  # fmt: skip
             found = kernel.by_stages(layers, places, rules, space.max_stages)
             for r in range(1, space.max_stages + 1):
@@ -322,16 +336,18 @@ def _cuts(
 
 def _proof(
     judge: Judge, space: _Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
-) -> tuple[tuple[float, Shape], Bound | None]:
+) -> tuple[tuple[float, Shape], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels import pipeline_suffix as kernel
 
     problem, training = judge.problem, judge.training
     assert problem.cluster is not None
-    if len(kept) < judge.n_states or limits.max_stages:
-        return best, None
+    if len(kept) < judge.n_states:
+        # on all cuts: the work of the step, shared out evenly
+        alone = float(judge.states.compute_seconds[-1]) * problem.batch.global_batch / training.profile_batch
+        return best, Bound(min(best[0], alone / problem.cluster.n_devices), "relaxation")
     lines = _dapple_devices.free_reductions(problem.cluster, space.n_replicas, published_links=training.published_links)
-    n_units, n_positions = space.n_replicas // space.unit, problem.cluster.n_devices // space.unit
+    n_units, n_positions = space.n_replicas // space.unit, -(-problem.cluster.n_devices // space.unit)
     layers, lowest, numbers = kernel.Layers(*space.layers), best[0], []
     for n_microbatches in space.n_microbatches:
         n_samples = problem.batch.global_batch // n_microbatches
@@ -343,7 +359,8 @@ def _proof(
         compute = layers.forward_seconds + layers.backward_seconds + recomputed
         numbers.append(exact.Numbers(n_microbatches, space.n_replicas, allowed, layers.forward_seconds, compute, table))
     # devices of a machine are exchangeable only where the machines are all there is to the cluster
-    if training.published_links and problem.cluster.n_devices <= MOST_PROVEN[0] and len(kept) <= MOST_PROVEN[1]:
+    small = problem.cluster.n_devices <= MOST_PROVEN[0]
+    if training.published_links and small and len(kept) <= MOST_PROVEN[1] and not limits.max_stages:
         first, following = layers.following_first, layers.following
         rows = [following[first[k] : first[k + 1]].tolist() for k in range(len(first) - 1)]
         found = exact.proven(judge, numbers, rows, kept, best, limits.proof_steps)
@@ -379,6 +396,27 @@ def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, n
     if limits.recompute == "never":
         why += ", or recompute=choose"
     return Answer(plan=None, missing_bytes=nearest, nearest="", notes=(*notes, f"what would help: {why}"))
+
+
+def _uneven(
+    judge: Judge, states: _dapple_states.States, kept: list[int], limits: Limits, even_seconds: float
+) -> Alternative | None:
+    """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
+    problem = judge.problem
+    assert problem.cluster is not None
+    if limits.uneven or problem.cluster.n_devices > MOST_UNEVEN or len(kept) > COARSE_STATES:
+        return None
+    limits = replace(limits, uneven=True)
+    space = _space(problem, judge.training, states, kept, limits)
+    space = replace(space, orders=space.orders[:1])
+    wanted_seconds = even_seconds / WORTH_RATIO
+    starts = _starts([shape for _, shape in judge.ranked(_candidates(problem, space, limits, wanted_seconds))])
+    around = Around(tuple(kept), space.n_microbatches, True)
+    found = judge.best([judge.improved(shape, around) for shape in starts], wanted_seconds)
+    if found is None:
+        return None
+    why = "quicker, but replicas of a stage take unequal whole numbers of samples"
+    return Alternative(judge.plan(found[1]), Objective("step_seconds", found[0]), why)
 
 
 def _alternatives(judge: Judge, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:

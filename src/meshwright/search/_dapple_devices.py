@@ -28,6 +28,7 @@ class Tables:
     send_class: NDArray[np.int64]
     send_lines: NDArray[np.float64]
     memory_bytes: NDArray[np.float64]
+    gate: NDArray[np.bool_]
 
 
 def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
@@ -38,8 +39,8 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     """
     node = cluster.node_of_device
     machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
-    by_size = sorted(range(len(machines)), key=lambda i: (-len(machines[i]), i))
-    ways = [list(range(len(machines))), by_size, by_size[::-1]]
+    ids = range(len(machines))
+    ways = [list(ids), sorted(ids, key=lambda i: (-len(machines[i]), i)), sorted(ids, key=lambda i: (len(machines[i]), i))]
     found = [tuple(device for i in way for device in machines[i]) for way in ways]
     if len(node) <= MOST_SCATTERED:
         turns = range(max(map(len, machines)))
@@ -77,10 +78,18 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     send_class = np.zeros((n + 1, n_columns, n_columns), dtype=np.int64)
     lines: dict[tuple[int, ...], tuple[int, list[tuple[float, float]]]] = {}
     sends: dict[tuple[tuple[int, ...], int], tuple[int, tuple[float, float]]] = {}
+    gate = np.zeros((n + 1, n_columns), dtype=bool)
+    leaves = np.zeros(n + 1, dtype=bool)
+    inner = np.arange(1, n) * unit
+    leaves[1:n] = node[inner] != node[inner - 1]
+    changes = np.concatenate(([0], np.cumsum(node[1:] != node[:-1])))
     period = _period(node, unit)
     for i, width in enumerate(int(width) for width in n_units):
         smallest = np.lib.stride_tricks.sliding_window_view(memory, width * unit).min(axis=1)[::unit]
         memory_bytes[: len(smallest), i] = smallest
+        begins = np.arange(n - width + 1)
+        one_machine = changes[begins * unit] == changes[(begins + width) * unit - 1]
+        gate[begins, i] = leaves[begins] & leaves[begins + width] & one_machine
         for p in range(n - width + 1):
             if period and p >= period:
                 reduce_class[p, i] = reduce_class[p - period, i]
@@ -107,7 +116,7 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     for row, found in lines.values():
         padded[row, : len(found)] = found
     first_lines = np.array([line for _, line in sends.values()]).reshape(-1, 2)
-    return Tables(reduce_class, padded, send_class, first_lines, memory_bytes)
+    return Tables(reduce_class, padded, send_class, first_lines, memory_bytes, gate)
 
 
 def _period(nodes: NDArray[np.int64], unit: int) -> int:
@@ -115,6 +124,9 @@ def _period(nodes: NDArray[np.int64], unit: int) -> int:
     starts = np.flatnonzero(np.concatenate(([True], nodes[1:] != nodes[:-1])))
     lengths = np.diff(np.concatenate((starts, [len(nodes)])))
     plain = len(starts) == len(np.unique(nodes)) and np.all(lengths == lengths[0])
+    turn = len(np.unique(nodes))
+    if not plain and turn < len(nodes) and np.array_equal(nodes[turn:], nodes[:-turn]):
+        return math.lcm(turn, unit) // unit  # one device of each machine in turn
     return math.lcm(int(lengths[0]), unit) // unit if plain else 0
 
 

@@ -40,8 +40,8 @@ class Params:
         Exclusive ends of the machines' device ids, ascending: ``8,16``. Empty for the cluster given.
     min_micro_batch : int
         Fewest samples of one micro-batch.
-    optimizer_memory_scaling : float
-        Bytes held per byte of weights.
+    optimizer_memory_scaling : float or None
+        Bytes held per byte of weights; none for 4: weights, gradients and two moments of Adam.
     peak_activation_per_sample : float or None
         Activation bytes of one sample at the peak, where measured.
     recompute : str
@@ -52,7 +52,7 @@ class Params:
     global_batch: int = field(default=0, metadata={"minimum": 0})
     machines: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
     min_micro_batch: int = field(default=1, metadata={"minimum": 1})
-    optimizer_memory_scaling: float = field(default=4.0, metadata={"minimum": 0})
+    optimizer_memory_scaling: float | None = field(default=None, metadata={"minimum": 0})
     peak_activation_per_sample: float | None = field(default=None, metadata={"unit": "bytes"})
     recompute: str = field(default="choose", metadata={"choices": ("choose", "never", "always")})
 
@@ -88,7 +88,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     asked = question.Asked(
         params.profile_batch, params.global_batch, params.machines, params.min_micro_batch,
-        params.optimizer_memory_scaling, params.peak_activation_per_sample,
+        4.0 if params.optimizer_memory_scaling is None else params.optimizer_memory_scaling, params.peak_activation_per_sample,
     )  # fmt: skip
     completed, notes = question.completed(problem, asked, "pipedream")
     training = completed.reading.instance
