@@ -80,6 +80,7 @@ def backtrack(
             for turn in range(n_same_target):
                 turned = np.roll(np.arange(n), -(turn * n) // n_same_target)
                 table = np.ascontiguousarray(slow[np.ix_(turned, turned)])
+                table.setflags(write=False)
                 place, _, value, visited = kernel.branch(
                     packed._replace(slow=table), order, np.arange(n), *nothing, options, float(target)
                 )
