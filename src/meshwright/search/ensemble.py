@@ -57,7 +57,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     names = tuple(name.replace("-", "_") for name in params.searches)
     if not names or len(set(names)) != len(names) or "ensemble" in names:
-        raise InputError(f"--set searches={','.join(params.searches)}: name one or more different searches (not ensemble itself)")
+        raise InputError(
+            f"--set searches={','.join(params.searches)}: name one or more different searches (not ensemble itself)"
+        )
     modules = [(name, _plugins.load("search", name, "search")) for name in names]
     best: Answer | None = None
     nothing: Answer | None = None
@@ -80,7 +82,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if best is None:
         if nothing is not None:
             return nothing
-        raise InputError(f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input")
+        raise InputError(
+            f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
+        )
     winner = min((name for name in names if reached[name] is not None), key=lambda name: (reached[name], names.index(name)))
     return replace(
         best, objective=Objective("simulated_seconds_per_sample", value), bound=None,

@@ -91,7 +91,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
     first = ranked[0]
     others = tuple(
-        Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label) for one in ranked[1:6]
+        Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
+        for one in ranked[1:6]
     )
     return Answer(
         first.plan, Objective("simulated_seconds_per_sample", first.seconds_per_sample), alternatives=others,

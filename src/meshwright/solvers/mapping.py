@@ -50,9 +50,9 @@ class StageGraph:
             rows[b].append((a, volume))
         first = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         stage = np.array([s for row in rows for s, _ in sorted(row)], dtype=np.int64)
-        volume = np.array([v for row in rows for _, v in sorted(row)], dtype=np.float64)
+        volumes = np.array([v for row in rows for _, v in sorted(row)], dtype=np.float64)
         ring = self.reduce_bytes * (2.0 * (self.n_replicas - 1) / self.n_replicas)
-        packed = kernel.MapArrays(np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volume, ring, slow)
+        packed = kernel.MapArrays(np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volumes, ring, slow)
         for array in packed:
             array.setflags(write=False)
         return packed
