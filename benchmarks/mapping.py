@@ -47,7 +47,19 @@ def row(spec: str, n_stages: int, n_replicas: int, seed: int, n_nodes: int) -> d
     started = time.process_time()
     ours = map_stages(graph, slow, seed=seed)
     seconds = time.process_time() - started
-    figures = (spec, n_stages, n_replicas, seed, *simple, theirs, theirs_seconds, ours.seconds, ours.bound_seconds, ours.exact, seconds)
+    figures = (
+        spec,
+        n_stages,
+        n_replicas,
+        seed,
+        *simple,
+        theirs,
+        theirs_seconds,
+        ours.seconds,
+        ours.bound_seconds,
+        ours.exact,
+        seconds,
+    )
     return dict(zip(COLUMNS, (*figures, theirs / ours.seconds), strict=True))
 
 
