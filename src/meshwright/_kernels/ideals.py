@@ -49,8 +49,9 @@ def _hash(bits, n_words):
     value = np.uint64(1469598103934665603)
     for word in range(n_words):
         value ^= bits[word]
-        value *= np.uint64(0x9E3779B97F4A7C15)
-        value ^= value >> np.uint64(29)
+        value ^= value << np.uint64(13)  # xorshift: products would overflow loudly without the compiler
+        value ^= value >> np.uint64(7)
+        value ^= value << np.uint64(17)
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from meshwright.problem import Problem
 from meshwright.readers.dnn_partitioning_json import PlacementGraph
 from meshwright.solvers.units import Operators
 
-__all__ = ["Question", "question"]
+__all__ = ["Question", "costed", "question"]
 
 _DEFAULT_BYTES_PER_SECOND = 11e9  # PCIe between the devices of one server, as in Parmesan (TCAD 2024), section VIII
 _PLACEMENT_UNIT_SECONDS = 1e-3  # placement graphs name no unit; the tables of the paper they come with are in milliseconds
@@ -91,6 +91,12 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
             f"'{problem.reading.format}'"
         )
     return _modelled(problem, bandwidth)
+
+
+def costed(problem: Problem) -> Problem:
+    """Return the problem with the cost model that plays partitions of its content: ``partition`` for graphs and profiles."""
+    own = isinstance(problem.reading.instance, PlacementGraph) or problem.reading.format == "pipedream_txt"
+    return replace(problem, costs="partition") if own else problem
 
 
 def _placement(instance: PlacementGraph) -> Question:

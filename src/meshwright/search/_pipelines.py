@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright import _plugins, sim
+from meshwright import _plugins
 from meshwright.costs._operators import Question
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
-from meshwright.sim import transfers
+from meshwright.sim import engine, transfers
 from meshwright.solvers.mapping import Mapping, StageGraph
 from meshwright.strategy import Strategy
 
@@ -123,17 +123,18 @@ def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bo
         Whether transfers run beside compute; otherwise both ends wait for them.
     """
     loads = _plugins.load("costs", problem.costs, "cost model").loads(problem, plan)
-    seconds = transfers.seconds(problem, plan, loads)
+    sends = transfers.transfers(problem, plan, loads)
     if not copies_beside_compute:
-        before = np.concatenate([[0.0], seconds])
-        after = np.concatenate([seconds, [0.0]])
+        # in a forward pass a stage receives and sends, in a backward pass too
+        forward = sends.seconds[0] + np.roll(sends.seconds[0], 1)
+        backward = sends.seconds[1] + np.roll(sends.seconds[1], -1)
         loads = tuple(
             replace(
                 load, output_bytes=0.0,
-                forward_communication=(*load.forward_communication, ("transfer", float(before[i] + after[i]))),
-                backward_communication=(*load.backward_communication, ("transfer", float(before[i] + after[i]))),
+                forward_communication=(*load.forward_communication, ("transfer", float(forward[i]))),
+                backward_communication=(*load.backward_communication, ("transfer", float(backward[i]))),
             )
             for i, load in enumerate(loads)
         )  # fmt: skip
-        seconds = np.zeros(len(seconds))
-    return Judged(plan, sim.estimate(plan, loads, seconds), label)
+        sends = transfers.fixed(np.array(plan.rank_of_stage()), np.zeros(len(loads) - 1))
+    return Judged(plan, engine.played_seconds(plan, loads, sends), label)

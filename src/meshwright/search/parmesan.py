@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.costs._operators import Question, question
+from meshwright.costs._operators import Question, costed, question
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Objective
@@ -108,6 +108,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         raise InputError(
             f"--set parallel_degree={params.parallel_degree}: must be a multiple of parallel_same_t={params.parallel_same_t}"
         )
+    problem = costed(problem)
     pairs = shapes(problem, params.n_stages)
     posed = question(problem, params.bandwidth)
     assert problem.cluster is not None
@@ -125,10 +126,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
                 judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
                 if not finished:
                     unfinished.append(label)
-    return _answer(judged, unfinished, posed)
+    return _answer(problem, judged, unfinished, posed)
 
 
-def _answer(judged: list[Judged], unfinished: list[str], posed: Question) -> Answer:
+def _answer(problem: Problem, judged: list[Judged], unfinished: list[str], posed: Question) -> Answer:
     """Return the best simulated plan, the runners-up, and what was cut off."""
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
     best = ranked[0]
@@ -144,7 +145,7 @@ def _answer(judged: list[Judged], unfinished: list[str], posed: Question) -> Ans
     )
     return Answer(
         best.plan, Objective("simulated_seconds_per_sample", best.seconds_per_sample), alternatives=others, notes=tuple(notes),
-        extra={"candidates": len(judged), "unfinished": unfinished},
+        problem=problem, extra={"candidates": len(judged), "unfinished": unfinished},
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from meshwright import units
-from meshwright.costs._operators import Question, question
+from meshwright.costs._operators import Question, costed, question
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Stop
@@ -150,6 +150,7 @@ def _answer(problem: Problem, posed: Question, found: OperatorStages) -> Answer:
         Objective(posed.objective, result.value),
         Bound(result.bound_value, method) if result.bound_value > 0 else None,
         notes=_notes(problem, posed, found, hosts),
+        problem=costed(problem),
         extra={"loads": loads, "host_stages": hosts, "n_units": len(found.units), "n_ideals": result.n_ideals},
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.solvers.convex_partition import loads_of
 from meshwright.solvers.units import Units
 
-__all__ = ["cluster", "refine"]
+__all__ = ["cluster", "polish", "refine"]
 
 
 def cluster(
@@ -41,13 +41,7 @@ def cluster(
     succ = [set(map(int, a.succ[a.succ_first[v] : a.succ_first[v + 1]])) for v in range(n)]
     pred = [set(map(int, a.pred[a.pred_first[v] : a.pred_first[v + 1]])) for v in range(n)]
     compute, memory = a.compute.tolist(), a.memory.tolist()
-    shared: list[dict[int, float]] = [{} for _ in range(n)]
-    for net in range(len(a.net_cost)):
-        pins = [int(pin) for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]]]
-        for u in pins:
-            for v in pins:
-                if u != v:
-                    shared[u][v] = shared[u].get(v, 0.0) + float(a.net_cost[net])
+    shared = _shared(units)
     version = [0] * n
     owner = list(range(n))
     heap: list[tuple[float, int, int, int, int]] = []
@@ -78,6 +72,19 @@ def cluster(
         for w in pred[u]:
             push(w, u)
     return _numbered(owner, succ)
+
+
+def _shared(units: Units) -> list[dict[int, float]]:
+    """Return for each unit what it shares with others: the cost of the nets that have pins in both."""
+    a = units.arrays
+    shared: list[dict[int, float]] = [{} for _ in range(len(units))]
+    for net in range(len(a.net_cost)):
+        pins = [int(pin) for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]]]
+        for u in pins:
+            for v in pins:
+                if u != v:
+                    shared[u][v] = shared[u].get(v, 0.0) + float(a.net_cost[net])
+    return shared
 
 
 def _other_path(succ: list[set[int]], u: int, v: int) -> bool:
@@ -160,8 +167,9 @@ def refine(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100
     Notes
     -----
     A move takes a unit at a cut to the next or previous stage. Gains are compared in the paper's order: towards the nearest unit
-    with several neighbours on one side (where branches part or meet), then less communication, then a smaller largest compute. The paper stops there;
-    here the partition with the least largest load along the way is kept, in favour of the published flow.
+    with several neighbours on one side (where branches part or meet), then less communication, then a smaller largest compute.
+    The paper stops there; here no stage grows beyond the largest or becomes empty, and the partition with the least largest
+    load along the way is kept, in favour of the published flow.
 
     References
     ----------
@@ -193,6 +201,48 @@ def refine(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100
         if new < value:
             best, value = now, new
     return best
+
+
+def polish(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 400) -> tuple[tuple[int, ...], ...]:
+    """Move units across cuts wherever that lowers the larger load of the two stages; the most loaded stage first.
+
+    Parameters
+    ----------
+    units : Units
+        The graph.
+    groups : tuple of tuple of int
+        Units of each stage, in order.
+    n_moves : int
+        Most moves.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Never with a larger largest load than `groups`.
+    """
+    stage = np.zeros(len(units), dtype=np.int64)
+    for s, group in enumerate(groups):
+        stage[list(group)] = s
+    loads = list(loads_of(units, groups, (False,) * len(groups)))
+    for _ in range(n_moves):
+        best: tuple[float, int, int, tuple[float, ...]] | None = None
+        worst = int(np.argmax(loads))
+        for v, target in _candidates(units, stage, len(groups)):
+            source = int(stage[v])
+            if worst not in (source, target):
+                continue
+            stage[v] = target
+            pair = tuple(tuple(int(u) for u in np.flatnonzero(stage == s)) for s in (source, target))
+            stage[v] = source
+            new = loads_of(units, pair, (False, False))
+            if max(new) < loads[worst] * (1 - 1e-12) and (best is None or max(new) < best[0]):
+                best = (max(new), v, target, new)
+        if best is None:
+            break
+        _, v, target, new = best
+        loads[int(stage[v])], loads[target] = new
+        stage[v] = target
+    return tuple(tuple(int(v) for v in np.flatnonzero(stage == s)) for s in range(len(groups)))
 
 
 def _reconverging(units: Units) -> np.ndarray:
@@ -230,6 +280,8 @@ def _gain(
 ) -> tuple[float, float, float]:
     """Return the three gains of one move, in the order in which they count."""
     a, s = units.arrays, int(stage[v])
+    if compute[target] + a.compute[v] > compute.max() or int((stage == s).sum()) == 1:
+        return 0.0, 0.0, 0.0  # no stage grows beyond the largest, and none becomes empty
     saved = 0.0
     for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]:
         pins = a.net_pins[a.net_first[net] : a.net_first[net + 1]]
@@ -242,4 +294,4 @@ def _gain(
     nearer = float(distance[v] - min(inner)) if inner else 0.0
     peak = float(max(compute[s], compute[target]))
     new_peak = float(max(compute[s] - a.compute[v], compute[target] + a.compute[v]))
-    return (max(nearer, 0.0) if new_peak <= float(compute.max()) else 0.0, saved, peak - new_peak)
+    return max(nearer, 0.0), saved, peak - new_peak

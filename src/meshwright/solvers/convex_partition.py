@@ -211,10 +211,12 @@ def _improve(task: Task, start: _Chain | None) -> tuple[_Chain | None, float, bo
     bound = task.floor()
     high, n_listed = value, 0
     limit = min(value, task.ceiling)
-    for attempt in range(10):
+    for attempt in range(8):
         if value <= bound * (1 + _TOLERANCE):
             return best, value, True, n_listed
-        pool = build_pool(task, limit, partial=attempt == 0)
+        pool = build_pool(task, limit)
+        if pool is None and attempt == 0:
+            pool = build_pool(replace(task, n_ideals=task.n_ideals // 20), limit, partial=True)
         finished = False
         if pool is not None:
             n_listed = len(pool.arrays.compute)
@@ -274,7 +276,8 @@ def _trace(task: Task, pool: kernel.Pool, origin: NDArray[np.int32], stages: int
 
 def _even(task: Task, value: float, groups: tuple[tuple[int, ...], ...], hosts: tuple[bool, ...]) -> _Chain | None:
     """Return a chain of the same largest load with the fewest empty stages and the least sum of squares, or None."""
-    pool = build_pool(replace(task, n_ideals=min(task.n_ideals, 30_000)), value * (1 + _TOLERANCE), chains=(groups,))
+    few = 30_000 if len(task.units) <= 512 else 5_000
+    pool = build_pool(replace(task, n_ideals=min(task.n_ideals, few)), value * (1 + _TOLERANCE), chains=(groups,))
     assert pool is not None
     found, _ = _solve(
         replace(task, n_pairs=min(task.n_pairs, 500_000_000)), pool.arrays, pool.windows, value * (1 + _TOLERANCE), squares=True

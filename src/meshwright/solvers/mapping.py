@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels import mapping as kernel
+from meshwright._kernels import mapping_search
 from meshwright.cluster import Cluster
 from meshwright.solvers.mapping_bounds import lower_bound
 
@@ -50,9 +51,9 @@ class StageGraph:
             rows[b].append((a, volume))
         first = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         stage = np.array([s for row in rows for s, _ in sorted(row)], dtype=np.int64)
-        volume = np.array([v for row in rows for _, v in sorted(row)], dtype=np.float64)
+        volumes = np.array([v for row in rows for _, v in sorted(row)], dtype=np.float64)
         ring = self.reduce_bytes * (2.0 * (self.n_replicas - 1) / self.n_replicas)
-        packed = kernel.MapArrays(np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volume, ring, slow)
+        packed = kernel.MapArrays(np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volumes, ring, slow)
         for array in packed:
             array.setflags(write=False)
         return packed
@@ -130,7 +131,7 @@ def _ring(slow: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.i
     """Return a good ring order: the best of up to nine devices, else the better of the given and the nearest-neighbour order."""
     n = len(devices)
     if n <= 9:
-        order: NDArray[np.int64] = kernel.best_ring(slow, np.ascontiguousarray(devices))
+        order: NDArray[np.int64] = mapping_search.best_ring(slow, np.ascontiguousarray(devices))
         return order
     table = slow[np.ix_(devices, devices)]
     walk = _walk(table, 0)
@@ -290,7 +291,7 @@ def _prove(graph: StageGraph, packed: kernel.MapArrays, seconds: float, n_nodes:
     for k in range(len(widest)):
         widest = np.minimum(widest, np.maximum(widest[:, k : k + 1], widest[k : k + 1, :]))
     options = np.array([n_replicas, 1, 0, n_nodes], dtype=np.int64)
-    place, rings, value, visited = kernel.branch(
+    place, rings, value, visited = mapping_search.branch(
         packed, order, twins(packed.slow), least, widest, options, seconds * (1 - 1e-12)
     )
     found = Mapping(place.reshape(n_stages, n_replicas), rings, float(value)) if math.isfinite(value) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright._kernels import mapping as kernel
+from meshwright._kernels import mapping_search
 from meshwright.solvers.mapping import StageGraph, evaluate
 from meshwright.solvers.mapping_bounds import lower_bound
 
@@ -80,7 +80,8 @@ def backtrack(
             for turn in range(n_same_target):
                 turned = np.roll(np.arange(n), -(turn * n) // n_same_target)
                 table = np.ascontiguousarray(slow[np.ix_(turned, turned)])
-                place, _, value, visited = kernel.branch(
+                table.setflags(write=False)
+                place, _, value, visited = mapping_search.branch(
                     packed._replace(slow=table), order, np.arange(n), *nothing, options, float(target)
                 )
                 complete = complete or visited <= n_nodes

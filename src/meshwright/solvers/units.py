@@ -233,10 +233,13 @@ def _arrays(
     n = len(supported)
     net_first, net_pins = _rows(len(nets), [(i, pin) for i, (_, pins) in enumerate(nets) for pin in pins])
     unit_first, unit_nets = _rows(n, [(pin, i) for i, (_, pins) in enumerate(nets) for pin in pins])
-    columns = [np.ascontiguousarray(column, dtype=np.float64) for column in sums]
+    compute, host, memory = (np.ascontiguousarray(column, dtype=np.float64) for column in sums)
+    pred_first, pred = _rows(n, [(v, u) for u, v in edges])
+    succ_first, succ = _rows(n, edges)
+    net_cost = np.array([cost for cost, _ in nets], dtype=np.float64)
     arrays = kernel.Arrays(
-        *columns, supported.astype(np.uint8), *_rows(n, [(v, u) for u, v in edges]), *_rows(n, edges),
-        net_first, net_pins, np.array([cost for cost, _ in nets], dtype=np.float64), unit_first, unit_nets,
+        compute, host, memory, supported.astype(np.uint8), pred_first, pred, succ_first, succ,
+        net_first, net_pins, net_cost, unit_first, unit_nets,
     )  # fmt: skip
     for array in arrays:
         array.setflags(write=False)

@@ -1,0 +1,92 @@
+"""``--search ensemble``: several searches on one problem; the plan that simulates best is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from meshwright import _plugins, sim
+from meshwright.errors import InputError
+from meshwright.problem import Problem, Stop
+from meshwright.result import Answer, Objective
+
+__all__ = ["Params", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options.
+
+    Parameters
+    ----------
+    searches : tuple of str
+        Names of searches, each run with its default options.
+    """
+
+    searches: tuple[str, ...] = ("parmesan", "stage_mapping")
+
+
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+    """Run the searches one after the other and keep the plan with the best simulated time per sample.
+
+    Parameters
+    ----------
+    problem : Problem
+        What every search is given.
+    params : Params
+        Which searches.
+    seed : int
+        Handed to each.
+    stop : Stop
+        Handed to each.
+
+    Returns
+    -------
+    Answer
+        The winner's, with the simulated time per sample as objective and what each search reached in ``extra["searches"]``.
+
+    Raises
+    ------
+    InputError
+        When no search is named, one is named twice, or none of the answers can be simulated.
+    UnknownNameError
+        When there is no such search.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII-C: the best of several methods by simulation.
+    """
+    names = tuple(name.replace("-", "_") for name in params.searches)
+    if not names or len(set(names)) != len(names) or "ensemble" in names:
+        raise InputError(
+            f"--set searches={','.join(params.searches)}: name one or more different searches (not ensemble itself)"
+        )
+    modules = [(name, _plugins.load("search", name, "search")) for name in names]
+    best: Answer | None = None
+    nothing: Answer | None = None
+    value = float("inf")
+    reached: dict[str, float | None] = {}
+    for name, module in modules:
+        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=stop)
+        reached[name] = None
+        if answer.plan is None:
+            nothing = nothing or answer
+            continue
+        asked = answer.problem or problem
+        loads = _plugins.load("costs", asked.costs, "cost model").loads(asked, answer.plan)
+        if not loads:
+            continue
+        seconds = sim.simulate(asked, answer.plan, loads).step_seconds / answer.plan.global_batch
+        reached[name] = seconds
+        if seconds < value:
+            best, value = answer, seconds
+    if best is None:
+        if nothing is not None:
+            return nothing
+        raise InputError(
+            f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
+        )
+    winner = min((name for name in names if reached[name] is not None), key=lambda name: (reached[name], names.index(name)))
+    return replace(
+        best, objective=Objective("simulated_seconds_per_sample", value), bound=None,
+        notes=(*best.notes, f"the best of {', '.join(names)} is {winner}"), extra={**best.extra, "searches": reached},
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""The published flow, the joint search and the ensemble on a small graph and cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright import api
+from meshwright.errors import InputError, UnknownNameError
+
+
+def chain(tmp_path: Path, n: int = 12) -> str:
+    """Write a chain of equal operators with tensors of 1 MB that cost little."""
+    node = {"supportedOnFpga": 1, "cpuLatency": 10.0, "fpgaLatency": 1.0, "isBackwardNode": 0, "size": 1e6}
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.01, "size": 1e6} for i in range(n - 1)]
+    content = {
+        "maxSizePerFPGA": 1e9,
+        "maxFPGAs": 4,
+        "maxCPUs": 0,
+        "nodes": [node | {"id": i} for i in range(n)],
+        "edges": edges,
+    }
+    path = tmp_path / "chain.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_stages": "4"},
+        {"n_stages": "4", "new_flow": "false", "k": "6"},
+        {"n_stages": "2", "search_k": "true", "search_comm_coef": "true"},
+        {"n_stages": "4", "concurrent_copy_comp": "false", "incl_allr": "true", "incl_p2p": "true"},
+        {"n_stages": "4", "parallel_degree": "4", "parallel_same_t": "2", "comm_coef": "100"},
+        {},
+    ],
+)
+def test_every_option_of_the_published_flow_leads_to_a_plan_on_all_devices(tmp_path: Path, settings: dict[str, str]) -> None:
+    result = api.plan(chain(tmp_path), "parmesan-two-level:8", search="parmesan", settings=settings)
+    assert result.feasible and result.plan.n_devices == 8
+    assert sorted(op for stage in result.plan.stages for op in stage.ops) == list(range(12))
+    assert result.timeline is not None and result.answer.objective is not None
+    if settings.get("concurrent_copy_comp") != "false":
+        step_seconds = result.answer.objective.value * result.plan.global_batch
+        assert result.timeline.step_seconds == pytest.approx(step_seconds, rel=1e-9)
+
+
+def test_copies_that_block_compute_are_never_quicker(tmp_path: Path) -> None:
+    values = []
+    for word in ("true", "false"):
+        settings = {"n_stages": "4", "concurrent_copy_comp": word}
+        answer = api.plan(chain(tmp_path), "parmesan-two-level:8", search="parmesan", settings=settings).answer
+        assert answer.objective is not None
+        values.append(answer.objective.value)
+    assert values[0] <= values[1]
+
+
+def test_a_mapping_search_that_gives_up_is_reported(tmp_path: Path) -> None:
+    settings = {"n_stages": "4", "nodes": "1", "incl_p2p": "true", "incl_allr": "false"}
+    answer = api.plan(chain(tmp_path), "parmesan-uniform:16", search="parmesan", settings=settings).answer
+    assert any("stopped at their limit" in note for note in answer.notes)
+    assert answer.extra["unfinished"]
+
+
+def test_partition_and_mapping_together_are_no_worse_than_the_published_flow(tmp_path: Path) -> None:
+    for cluster in ("parmesan-dgx1:16", "parmesan-uniform:12"):
+        theirs, ours = (
+            api.plan(chain(tmp_path), cluster, search=name, settings={"n_stages": "4"}).answer.objective
+            for name in ("parmesan", "stage_mapping")
+        )
+        assert theirs is not None and ours is not None
+        assert ours.value <= theirs.value * (1 + 1e-9)
+
+
+def test_the_ensemble_keeps_the_best_simulated(tmp_path: Path) -> None:
+    result = api.plan(
+        chain(tmp_path), "parmesan-two-level:4", search="ensemble", settings={"searches": "parmesan,stage-mapping,partition"}
+    )
+    reached = result.answer.extra["searches"]
+    assert isinstance(reached, dict) and set(reached) == {"parmesan", "stage_mapping", "partition"}
+    assert result.answer.objective is not None
+    assert result.answer.objective.value == min(value for value in reached.values() if value is not None)
+
+
+def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
+    path = chain(tmp_path)
+    for search, cluster, settings, words in (
+        ("parmesan", "parmesan-two-level:8", {"parallel_degree": "3", "parallel_same_t": "2"}, "multiple of parallel_same_t"),
+        ("parmesan", "parmesan-two-level:8", {"n_stages": "9"}, "only 8 devices"),
+        ("parmesan", None, {}, "--cluster"),
+        ("stage_mapping", "parmesan-two-level:16", {"n_stages": "13"}, "only 12 operators"),
+        ("ensemble", "parmesan-two-level:8", {"searches": "ensemble"}, "not ensemble itself"),
+    ):
+        with pytest.raises(InputError, match=words):
+            api.plan(path, cluster, search=search, settings=settings)
+    with pytest.raises(UnknownNameError):
+        api.plan(path, "parmesan-two-level:8", search="ensemble", settings={"searches": "parmesam"})
