@@ -12,7 +12,7 @@ from meshwright.codesign import finder, moves, published
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step, data_parallel
 
-__all__ = ["Found", "Wires", "fixed", "improved", "released"]
+__all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS = 4
 WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
@@ -153,7 +153,7 @@ def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *,
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
         return [*finder.fabrics(traffic, *args, rng), published.fabric(rings, *args[2:])]
 
-    return _alternate(step, candidates, rng, budget, placement)
+    return alternate(step, candidates, rng, budget, placement)
 
 
 def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
@@ -171,13 +171,26 @@ def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, 
         traffic = step.traffic(plan)
         return [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
 
-    return _alternate(step, candidates, rng, budget, placement)
+    return alternate(step, candidates, rng, budget, placement)
 
 
-def _alternate(
+def alternate(
     step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str
 ) -> Found:
-    """Take turns until neither plan nor topology improves."""
+    """Take turns until neither plan nor topology improves.
+
+    Parameters
+    ----------
+    step, rng, budget, placement
+        See `improved`.
+    candidates : callable
+        From a plan to the topologies worth trying for it.
+
+    Returns
+    -------
+    Found
+        Plan and topology.
+    """
     capacity = step.space.servers.memory_bytes
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0

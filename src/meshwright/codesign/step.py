@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.codesign.choices import ELEMENT_BYTES, Choice, Space
+from meshwright.codesign.choices import Choice, Space
 from meshwright.codesign.fabric import Fabric
 from meshwright.readers._workload import DATA
 
@@ -100,13 +100,14 @@ class Step:
 
         operations, batch = space.workload.operations, space.workload.global_batch
         self.space = space
+        size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
-        weights = [[ELEMENT_BYTES * w for w in operation.weights] for operation in operations]
+        weights = [[size * w for w in operation.weights] for operation in operations]
         self.model: Model = Model(
             batch,
             _first(inputs),
             np.array([p for row in inputs for p in row], dtype=np.int64),
-            np.array([ELEMENT_BYTES * operation.n_elements for operation in operations], dtype=np.int64),
+            np.array([size * operation.n_elements for operation in operations], dtype=np.int64),
             _first(weights),
             np.array([w for row in weights for w in row], dtype=np.int64),
         )
@@ -203,7 +204,7 @@ class Step:
         reduced: dict[tuple[int, ...], float] = {}
         for i, (choice, servers) in enumerate(zip(self.chosen(placement), placement.servers, strict=True)):
             groups = self.groups(i, choice, servers)
-            total = float(ELEMENT_BYTES * sum(self.space.workload.operations[i].weights)) / max(len(groups), 1)
+            total = float(self.space.workload.element_bytes * sum(self.space.workload.operations[i].weights)) / max(len(groups), 1)
             for members in groups:
                 reduced[members] = reduced.get(members, 0.0) + total
         ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))
