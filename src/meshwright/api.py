@@ -163,7 +163,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
     return sim.simulate(problem, plan, loads)
 
 
-def codesign(
+def codesign(  # noqa: PLR0913  as many as the command line has
     model: str | Reading,
     *,
     servers: int,

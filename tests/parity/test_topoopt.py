@@ -38,7 +38,9 @@ def well_defined(row: dict[str, str]) -> bool:
     return all(r["group"] and r["ar_ms_seed_semantics"] != "inf" for r in same)
 
 
-@pytest.mark.parametrize("row", [r for r in rows("topoopt_topologies.csv") if well_defined(r)], ids=lambda r: "-".join(list(r.values())[:5]))
+@pytest.mark.parametrize(
+    "row", [r for r in rows("topoopt_topologies.csv") if well_defined(r)], ids=lambda r: "-".join(list(r.values())[:5])
+)
 def test_a_published_topology_is_reproduced_exactly(row: dict[str, str]) -> None:
     n, degree, group = int(row["n"]), int(row["d"]), int(row["group"])
     traffic = {n: SIZE * (2 * n - 1) / n}
@@ -75,7 +77,10 @@ def test_our_jumps_have_no_more_mean_hops_than_any_listed(row: dict[str, str]) -
     assert all(math.gcd(n, jump) == 1 for jump in best)
     anything = [int(jump) for jump in row["best_any_jumps(with 1)"].split()]
     if 2 * anything[-1] < n:  # the jump of half way round takes one interface only
-        assert circulants.summary(n, circulants.best_jumps(n, degree, coprime=False))[1] <= circulants.summary(n, anything)[1] + 1e-9
+        assert (
+            circulants.summary(n, circulants.best_jumps(n, degree, coprime=False))[1]
+            <= circulants.summary(n, anything)[1] + 1e-9
+        )
 
 
 def step_of(name: str) -> Step:
@@ -86,7 +91,9 @@ def step_of(name: str) -> Step:
     return Step(space(workload, Servers(16, 4, device("a100-sxm-40gb"), 25e9), measured, shard=False))
 
 
-@pytest.mark.parametrize("row", [r for r in rows("topoopt_search.csv") if r["topology"] != "random"], ids=lambda r: "-".join(list(r.values())[1:6]))
+@pytest.mark.parametrize(
+    "row", [r for r in rows("topoopt_search.csv") if r["topology"] != "random"], ids=lambda r: "-".join(list(r.values())[1:6])
+)
 def test_the_starting_time_is_that_of_the_released_program(row: dict[str, str]) -> None:
     step = step_of(row["workload"])
     plan = data_parallel(step.space)
@@ -133,7 +140,14 @@ def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "degree", "most_ms"),
-    [("dlrm16", 4, 20.3), ("dlrm16", 8, 14.71), ("candle16", 4, 200.0), ("candle16", 8, 128.0), ("bert16", 8, 62.58), ("vgg16", 4, 100.5)],
+    [
+        ("dlrm16", 4, 20.3),
+        ("dlrm16", 8, 14.71),
+        ("candle16", 4, 200.0),
+        ("candle16", 8, 128.0),
+        ("bert16", 8, 62.58),
+        ("vgg16", 4, 100.5),
+    ],
 )
 def test_our_search_is_as_fast_as_its_target(name: str, degree: int, most_ms: float) -> None:
     step = step_of(name)

@@ -12,6 +12,7 @@ from meshwright.readers.flexflow_measures import Measurement, Measurements
 
 __all__ = ["Choice", "Servers", "Space", "space"]
 
+
 @dataclass(frozen=True, slots=True)
 class Servers:
     """What is known of the machines before the network is.

@@ -325,7 +325,7 @@ def _found_together(
         from meshwright.codesign import optical
 
         found = optical.search(
-            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration
+            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration_seconds
         )
     elif params.search == "published":
         placement = "strided" if params.placement == "either" else params.placement

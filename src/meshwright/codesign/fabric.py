@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -249,7 +250,7 @@ class Fabric:
         ring: list[tuple[int, tuple[int, ...]]] = []
         links: list[int] = []
         member = turned[0]
-        for a, b in zip(turned[:-1], turned[1:], strict=True):
+        for a, b in pairwise(turned):
             links.append(self.link_of[a, b])
             if b in inside:
                 ring.append((member, tuple(links)))

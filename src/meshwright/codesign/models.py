@@ -51,5 +51,7 @@ def workload(reading: Reading, batch: int) -> Workload:
         flops = sum(forward_flops(operator) for operator in layer.body)
         weights = (layer.n_parameters,) if layer.n_parameters else ()
         producers = tuple(sorted(place[p] for p in inputs[op])) or (DATA,)
-        made.append(Operation(layer.name, "layer", layer.name, producers, (elements[op],), weights, sample_flops=max(flops, 1.0)))
+        made.append(
+            Operation(layer.name, "layer", layer.name, producers, (elements[op],), weights, sample_flops=max(flops, 1.0))
+        )
     return Workload(reading.name, batch, tuple(made), ELEMENT_BYTES, STATE_BYTES)

@@ -72,7 +72,9 @@ class Traffic:
 def data_parallel(space: Space) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn."""
     n = space.servers.n_servers
-    choice, servers, n_tables = [], [], 0
+    choice: list[int] = []
+    servers: list[tuple[int, ...]] = []
+    n_tables = 0
     for i, operation in enumerate(space.workload.operations):
         if operation.kind == "embedding":
             choice.append(0)
@@ -204,7 +206,9 @@ class Step:
         reduced: dict[tuple[int, ...], float] = {}
         for i, (choice, servers) in enumerate(zip(self.chosen(placement), placement.servers, strict=True)):
             groups = self.groups(i, choice, servers)
-            total = float(self.space.workload.element_bytes * sum(self.space.workload.operations[i].weights)) / max(len(groups), 1)
+            total = float(self.space.workload.element_bytes * sum(self.space.workload.operations[i].weights)) / max(
+                len(groups), 1
+            )
             for members in groups:
                 reduced[members] = reduced.get(members, 0.0) + total
         ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))

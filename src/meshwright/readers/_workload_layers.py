@@ -37,7 +37,14 @@ class Layers:
         return self.add("concat", "Concat_1", inputs, (width,))
 
     def conv(
-        self, at: int, out: int, kernel: tuple[int, int] | int, *, stride: int = 1, pad: tuple[int, int] | int = 0, size: tuple[int, int, int] = (0, 0, 0)
+        self,
+        at: int,
+        out: int,
+        kernel: tuple[int, int] | int,
+        *,
+        stride: int = 1,
+        pad: tuple[int, int] | int = 0,
+        size: tuple[int, int, int] = (0, 0, 0),
     ) -> int:
         """Add a convolution with bias; `size` is the shape of the input where that is training data."""
         high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel

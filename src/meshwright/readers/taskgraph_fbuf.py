@@ -150,9 +150,12 @@ def parse(content: bytes, where: str) -> TaskGraph:
         connections=tuple((c.integer(0, "<I"), c.integer(1, "<I"), c.integer(2, "<I")) for c in table.tables(6)),
         operators=tuple(op.text(2) for op in table.tables(7)),
         tasks=tasks,
-        devices=tuple((d.integer(0, "<h"), d.integer(1, "<Q"), d.integer(2, "<Q"), d.integer(3, "<Q")) for d in table.tables(9)),
+        devices=tuple(
+            (d.integer(0, "<h"), d.integer(1, "<Q"), d.integer(2, "<Q"), d.integer(3, "<Q")) for d in table.tables(9)
+        ),
         routes=tuple(
-            (r.integer(0, "<I"), r.integer(1, "<I"), tuple(path.numbers(0, "I") for path in r.tables(2))) for r in table.tables(10)
+            (r.integer(0, "<I"), r.integer(1, "<I"), tuple(path.numbers(0, "I") for path in r.tables(2)))
+            for r in table.tables(10)
         ),
         rings=tuple((r.integer(0, "<Q"), tuple(path.numbers(0, "i") for path in r.tables(1))) for r in table.tables(11)),
     )
@@ -180,7 +183,9 @@ def _check(graph: TaskGraph, where: str) -> None:
             raise InputError(f"{where}: task {task.identity} runs on device {task.device}, which the file does not list")
         for other in task.following:
             if task.kind == "all_reduce" and other >= n_nodes:
-                raise InputError(f"{where}: all-reduce {task.identity} names server {other}; servers are 0..{graph.n_servers - 1}")
+                raise InputError(
+                    f"{where}: all-reduce {task.identity} names server {other}; servers are 0..{graph.n_servers - 1}"
+                )
             if task.kind != "all_reduce" and other not in known:
                 raise InputError(f"{where}: task {task.identity} is followed by task {other}, which the file does not list")
     for a, b, _ in graph.connections:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as Xml
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ MATRIX_SPEEDS = (("PIX", 24e9), ("PXB", 20e9), ("PHB", 16e9), ("NODE", 12e9), ("
 GENERATION = (("2.5", 0.25e9), ("5.0", 0.5e9), ("8.0", 0.985e9), ("16.0", 1.969e9), ("32.0", 3.938e9), ("64.0", 7.563e9))
 """Bytes per second of one PCIe lane by transfer rate in GT/s."""
 
-COMPUTE_CAPABILITY = (("70", "v100-sxm2-32gb"), ("75", "t4-16gb"), ("80", "a100-sxm-80gb"), ("89", "l4-24gb"), ("90", "h100-sxm-80gb"), ("100", "b200-sxm-180gb"))
+COMPUTE_CAPABILITY = (
+    ("70", "v100-sxm2-32gb"),
+    ("75", "t4-16gb"),
+    ("80", "a100-sxm-80gb"),
+    ("89", "l4-24gb"),
+    ("90", "h100-sxm-80gb"),
+    ("100", "b200-sxm-180gb"),
+)
 """The kind of device assumed for a compute capability."""
 
 
@@ -62,7 +70,9 @@ def read(path: Path, spec: str) -> Cluster | None:
     return None
 
 
-def _made(spec: str, wires: Wires, kind: Device, n: int, n_switches: int, groups: Any, source: str, *, forwards: bool) -> Cluster:
+def _made(
+    spec: str, wires: Wires, kind: Device, n: int, n_switches: int, groups: Any, source: str, *, forwards: bool
+) -> Cluster:
     cluster = Cluster(
         name=spec, kinds=(kind,), kind_of_device=np.zeros(n, dtype=np.int64), n_switches=n_switches, links=wires.links(),
         groups=groups, forwards=forwards, source=source,
@@ -76,12 +86,17 @@ def _astra(text: str, path: Path, spec: str) -> Cluster:
         data = yaml.safe_load(text)
         lists = {key: list(data[key]) for key in ("topology", "npus_count", "bandwidth", "latency")}
         sizes = [int(size) for size in lists["npus_count"]]
-        rates = [units.parse(float(v) * 1e9, "bytes_per_second", where=f"{path}: bandwidth", exclusive=True) for v in lists["bandwidth"]]
+        rates = [
+            units.parse(float(v) * 1e9, "bytes_per_second", where=f"{path}: bandwidth", exclusive=True)
+            for v in lists["bandwidth"]
+        ]
         delays = [units.parse(float(v) * 1e-9, "seconds", where=f"{path}: latency") for v in lists["latency"]]
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: an ASTRA-sim network needs the lists topology, npus_count, bandwidth and latency: {error!r}") from None
+        raise InputError(
+            f"{path}: an ASTRA-sim network needs the lists topology, npus_count, bandwidth and latency: {error!r}"
+        ) from None
     kinds = [str(kind) for kind in lists["topology"]]
     if len({len(kinds), len(sizes), len(rates), len(delays)}) != 1 or not kinds:
         raise InputError(f"{path}: topology, npus_count, bandwidth and latency must have one entry for each dimension")
@@ -165,25 +180,7 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
         raise InputError(f"{path}: is not valid XML ({error}); is it cut off?") from None
     if tree.tag != "system":
         raise InputError(f"{path}: the root is <{tree.tag}>; NCCL's topology begins with <system>")
-    gpus: dict[str, tuple[int, Xml.Element]] = {}
-    parents: list[tuple[str, str, float]] = []
-    cpus: list[str] = []
-
-    def walk(element: Xml.Element, above: str) -> None:
-        for child in element:
-            if child.tag not in ("cpu", "pci"):
-                continue
-            name = f"cpu{child.get('numaid', len(cpus))}" if child.tag == "cpu" else str(child.get("busid", f"pci{len(parents)}"))
-            if child.tag == "cpu":
-                cpus.append(name)
-            gpu = child.find("gpu")
-            if gpu is not None:
-                gpus[name] = (len(gpus), gpu)
-            if above:
-                parents.append((name, above, _pcie(child)))
-            walk(child, name)
-
-    walk(tree, "")
+    gpus, parents, cpus = _pci_tree(tree)
     if not gpus:
         raise InputError(f"{path}: holds no <gpu>")
     n = len(gpus)
@@ -194,7 +191,7 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
     for name, above, rate in parents:
         if name in number:
             wires.join(number[name], number[above], rate, PCIE_SECONDS)
-    for a, b in zip(cpus[:-1], cpus[1:], strict=True):
+    for a, b in pairwise(cpus):
         wires.join(number[a], number[b], dict(MATRIX_SPEEDS)["SYS"], PCIE_SECONDS)
     switch = len(number)
     uses_switch = _nvlinks(gpus, number, wires, switch)
@@ -203,6 +200,32 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
     n_switches = len(number) - n + int(uses_switch)
     source = f"{path}: NCCL topology; the kind of device is assumed from its compute capability"
     return _made(spec, wires, kind, n, n_switches, np.zeros((1, n), dtype=np.int64), source, forwards=False)
+
+
+def _pci_tree(tree: Xml.Element) -> tuple[dict[str, tuple[int, Xml.Element]], list[tuple[str, str, float]], list[str]]:
+    """Return the GPUs by bus id, the PCI links upwards with their speeds, and the CPUs."""
+    gpus: dict[str, tuple[int, Xml.Element]] = {}
+    parents: list[tuple[str, str, float]] = []
+    cpus: list[str] = []
+
+    def walk(element: Xml.Element, above: str) -> None:
+        for child in element:
+            if child.tag not in ("cpu", "pci"):
+                continue
+            name = (
+                f"cpu{child.get('numaid', len(cpus))}" if child.tag == "cpu" else str(child.get("busid", f"pci{len(parents)}"))
+            )
+            if child.tag == "cpu":
+                cpus.append(name)
+            gpu = child.find("gpu")
+            if gpu is not None:
+                gpus[name] = (len(gpus), gpu)
+            if above:
+                parents.append((name, above, _pcie(child)))
+            walk(child, name)
+
+    walk(tree, "")
+    return gpus, parents, cpus
 
 
 def _pcie(element: Xml.Element) -> float:

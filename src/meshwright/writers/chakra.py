@@ -70,7 +70,13 @@ def traces(design: Design) -> list[bytes]:
         before[target[e]].append(n_tasks + 2 * e + 1 if moved[e] else source[e])
         if moved[e]:
             a, b = owner[source[e] >> 1], owner[target[e] >> 1]
-            fields = [("comm_size", 9, moved[e]), ("comm_src", 7, a), ("comm_dst", 7, b), ("comm_tag", 7, e), ("is_cpu_op", 27, 0)]
+            fields = [
+                ("comm_size", 9, moved[e]),
+                ("comm_src", 7, a),
+                ("comm_dst", 7, b),
+                ("comm_tag", 7, e),
+                ("is_cpu_op", 27, 0),
+            ]
             out[a].append(_node(n_tasks + 2 * e, f"send.{e}", SEND, [source[e]], 0, fields))
             out[b].append(_node(n_tasks + 2 * e + 1, f"receive.{e}", RECEIVE, [], 0, fields))
     for task in range(n_tasks):

@@ -43,7 +43,9 @@ def as_json(design: Design) -> dict[str, Any]:
             events.append({"ph": "M", "name": "thread_name", "pid": server, "tid": thread, "args": {"name": name}})
 
     def span(server: int, thread: int, name: str, start: float, end: float, **more: Any) -> None:
-        events.append({"ph": "X", "pid": server, "tid": thread, "name": name, "ts": start * 1e6, "dur": (end - start) * 1e6, "args": more})
+        events.append(
+            {"ph": "X", "pid": server, "tid": thread, "name": name, "ts": start * 1e6, "dur": (end - start) * 1e6, "args": more}
+        )
 
     for task in range(len(tasks.n_before)):
         what = f"{names[op_of[task >> 1]]} {'backward' if task & 1 else 'forward'}"
@@ -51,10 +53,23 @@ def as_json(design: Design) -> dict[str, Any]:
     for e in range(len(tasks.edge_bytes)):
         if tasks.edge_bytes[e]:
             a, b = (owner[int(end[e]) >> 1] for end in (tasks.edge_source, tasks.edge_target))
-            span(a, 1, f"to server {b}", float(played.edge_start[e]), float(played.edge_end[e]), n_bytes=int(tasks.edge_bytes[e]))
+            span(
+                a, 1, f"to server {b}", float(played.edge_start[e]), float(played.edge_end[e]), n_bytes=int(tasks.edge_bytes[e])
+            )
     members_of = list(found.fabric.groups)
     for i, name in enumerate(names):
         for r in range(int(tasks.reduce_first[i]), int(tasks.reduce_first[i + 1])):
             for server in members_of[int(tasks.reduce_group[r])]:
-                span(server, 2, name, float(played.reduce_start[r]), float(played.reduce_end[r]), n_bytes=int(tasks.reduce_bytes[r]))
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"step_seconds": found.seconds, "model": design.workload.name}}
+                span(
+                    server,
+                    2,
+                    name,
+                    float(played.reduce_start[r]),
+                    float(played.reduce_end[r]),
+                    n_bytes=int(tasks.reduce_bytes[r]),
+                )
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"step_seconds": found.seconds, "model": design.workload.name},
+    }

@@ -110,7 +110,14 @@ class _Writer:
         """Add a task."""
         after = self.numbers("Uint64", 8, following)
         return self.table(
-            [("Int16", kind), ("Uint64", identity), ("Uint64", device), ("Float32", seconds * 1e3), ("Uint64", int(n_bytes)), ("offset", after)]
+            [
+                ("Int16", kind),
+                ("Uint64", identity),
+                ("Uint64", device),
+                ("Float32", seconds * 1e3),
+                ("Uint64", int(n_bytes)),
+                ("offset", after),
+            ]
         )
 
     def _tasks(self) -> tuple[list[int], list[tuple[int, tuple[tuple[int, ...], ...]]]]:
@@ -197,7 +204,9 @@ class _Writer:
             name = self.builder.CreateString(operation.name)
             operators.append(self.table([("Uint64", i), ("Uint64", 0), ("offset", name)]))
         speed = int(fabric.bytes_per_second * per_ms)
-        devices = [self.table([("Int16", GPU), ("Uint64", i), ("Uint64", i), ("Uint64", i), ("Uint64", 0)]) for i in range(self.n)]
+        devices = [
+            self.table([("Int16", GPU), ("Uint64", i), ("Uint64", i), ("Uint64", i), ("Uint64", 0)]) for i in range(self.n)
+        ]
         for (a, b), number in self.pairs.items():
             code = a * fabric.n_nodes + b
             devices.append(

@@ -21,7 +21,9 @@ FILES = {"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", 
 def small() -> Callable[..., Step]:
     """A workload from parameters on some servers of two devices each."""
 
-    def make(spec: str = "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64", n: int = 4, shard: bool = True) -> Step:
+    def make(
+        spec: str = "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64", n: int = 4, shard: bool = True
+    ) -> Step:
         servers = Servers(n, 2, device("a100-sxm-40gb"), 25e9)
         return Step(space(read_model(spec).instance, servers, None, shard=shard))
 

@@ -16,7 +16,7 @@ from meshwright.codesign.step import Step, Traffic, data_parallel
 from meshwright.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
-import flow_simulation as twin  # noqa: E402
+import flow_simulation as twin
 
 
 @pytest.mark.parametrize(("n", "degree"), [(4, 2), (4, 3), (5, 4), (8, 3), (8, 4), (9, 5), (16, 4), (2, 1), (3, 2)])
@@ -81,7 +81,9 @@ def test_joint_shares_never_load_the_busiest_link_more_than_separate_ones() -> N
     groups = [((0, 1, 2, 3), 3e6), ((4, 5, 6, 7), 2e6), ((0, 4, 8), 5e6)]
 
     def busiest(made: Fabric) -> float:
-        return float(sum(load(made, members) * n_bytes * 2 * (len(members) - 1) / len(members) for members, n_bytes in groups).max())
+        return float(
+            sum(load(made, members) * n_bytes * 2 * (len(members) - 1) / len(members) for members, n_bytes in groups).max()
+        )
 
     assert busiest(fabric.refitted(np.zeros((12, 12)), groups)) <= busiest(fabric) * (1 + 1e-6)
 

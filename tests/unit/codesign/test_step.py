@@ -14,7 +14,7 @@ from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Step, data_parallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
-import flow_simulation as twin  # noqa: E402
+import flow_simulation as twin
 
 
 def ring(n: int, rate: float = 12.5e9) -> Fabric:
@@ -39,7 +39,9 @@ def test_one_operator_on_two_servers_is_compute_and_one_all_reduce(small: Callab
     plan = data_parallel(step.space)
     seconds = step.seconds(plan, ring(2, 1e6))
     compute = step.compute_seconds(plan)
-    reduced = 4 * step.space.workload.n_parameters  # 2 (g - 1) / g = 1 byte sent for every byte, both ways at once over one link
+    reduced = (
+        4 * step.space.workload.n_parameters
+    )  # 2 (g - 1) / g = 1 byte sent for every byte, both ways at once over one link
     assert seconds > compute
     assert seconds >= reduced / 1e6
 
@@ -53,7 +55,7 @@ def test_traffic_is_conserved_what_leaves_all_servers_arrives(small: Callable[..
     moved = 2 * 3 * 64 * 8 * 4 * 3 // 4
     assert traffic.pair_bytes.sum() == moved
     fabric = ring(4)
-    split, tasks, _ = step.play(plan, fabric)
+    _, tasks, _ = step.play(plan, fabric)
     assert tasks.edge_bytes.sum() == moved
 
 
@@ -82,7 +84,11 @@ def test_a_table_split_by_rows_sends_a_partial_sum_from_every_part(small: Callab
     plan = data_parallel(step.space)
     table = next(i for i, operation in enumerate(step.space.workload.operations) if operation.kind == "embedding")
     for parts, kind, ratio in ((2, "rows", 2.0), (2, "columns", 1.0)):
-        k = next(k for k, choice in enumerate(step.space.choices[table]) if getattr(choice, kind) == parts and choice.n_parts == parts)
+        k = next(
+            k
+            for k, choice in enumerate(step.space.choices[table])
+            if getattr(choice, kind) == parts and choice.n_parts == parts
+        )
         split = plan.with_op(table, k, (0, 1))
         whole = 64 * 8 * 4
         sent = step.traffic(split).pair_bytes.sum() - step.traffic(plan).pair_bytes.sum() + 2 * whole * 3 / 4

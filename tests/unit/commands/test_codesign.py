@@ -18,7 +18,14 @@ def run(*more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_answer_is_one_object_and_every_file_is_written(tmp_path: Path) -> None:
-    files = {"--out": "plan.json", "--taskgraph": "step.fbuf", "--dot": "net.dot", "--trace": "step.json", "--astra-network": "net.yml", "--chakra": "step"}
+    files = {
+        "--out": "plan.json",
+        "--taskgraph": "step.fbuf",
+        "--dot": "net.dot",
+        "--trace": "step.json",
+        "--astra-network": "net.yml",
+        "--chakra": "step",
+    }
     options = [word for option, name in files.items() for word in (option, str(tmp_path / name))]
     done = run("--topology", "full-mesh,switch", "--set", "equal_cost=true", "--json", *options)
     assert done.returncode == 0, done.stderr
@@ -41,7 +48,17 @@ def test_the_answer_is_one_object_and_every_file_is_written(tmp_path: Path) -> N
 
 
 def test_an_infeasible_answer_has_exit_code_3_and_a_wrong_option_2(tmp_path: Path) -> None:
-    big = run("--set", "gpus_per_server=1", "--set", "shard_weights=no", "--set", "gpu=t4", "--set", "global_batch=2000000000", "--json")
+    big = run(
+        "--set",
+        "gpus_per_server=1",
+        "--set",
+        "shard_weights=no",
+        "--set",
+        "gpu=t4",
+        "--set",
+        "global_batch=2000000000",
+        "--json",
+    )
     assert big.returncode == 3, big.stderr
     assert json.loads(big.stdout)["feasible"] is False
     wrong = run("--out", str(tmp_path / "no" / "plan.json"))

@@ -50,7 +50,9 @@ def test_of_two_rows_with_one_key_the_first_counts(tmp_path: Path) -> None:
         ({}, {"other": 1}, "no field of"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, row: dict[str, Any], change: dict[str, Any], says: str) -> None:
+def test_a_wrong_file_is_refused_in_one_sentence(
+    tmp_path: Path, row: dict[str, Any], change: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InputError, match=says) as caught:
         flexflow_measures.load(write(tmp_path, row, **change))
     assert "\n" not in str(caught.value)

@@ -43,7 +43,9 @@ def test_the_best_jumps_are_those_of_enumeration(n: int, degree: int, coprime: b
 def test_the_shortest_sum_is_that_of_enumeration(n: int, coins: tuple[int, ...]) -> None:
     n_coins, last = last_coins(n, coins)
     for residue in range(1, n):
-        lengths = [k for k in range(1, n + 1) for s in itertools.combinations_with_replacement(coins, k) if sum(s) % n == residue]
+        lengths = [
+            k for k in range(1, n + 1) for s in itertools.combinations_with_replacement(coins, k) if sum(s) % n == residue
+        ]
         path = shortest_sum(n, residue, last)
         if not lengths:
             assert n_coins[residue] == -1

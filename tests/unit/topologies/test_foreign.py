@@ -42,7 +42,9 @@ def test_an_astra_network_has_its_dimensions_speeds_and_delays(tmp_path: Path) -
 def test_a_matrix_of_one_server_has_its_nvlinks(tmp_path: Path) -> None:
     found = cluster(write(tmp_path, MATRIX))
     assert (found.n_devices, len(found.links)) == (3, 6)
-    speed = {(a, b): rate for a, b, rate in zip(found.links.source, found.links.target, found.links.bytes_per_second, strict=True)}
+    speed = {
+        (a, b): rate for a, b, rate in zip(found.links.source, found.links.target, found.links.bytes_per_second, strict=True)
+    }
     assert speed[0, 1] == 50e9
     assert speed[0, 2] < speed[1, 2] < speed[0, 1]
 
