@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+_BITS = 28
+_ENTITY = (1 << _BITS) - 1
+
 __all__ = ["Model", "Network", "Played", "Split", "Tasks", "play", "tasks"]
 
 
@@ -219,34 +222,35 @@ def tasks(model, split):
 
 
 @njit(cache=True)
-def _push(times, ids, entities, n, time, number, entity):
-    """Add an event to the heap of `n`; order is (time, number of the push)."""
+def _push(times, keys, n, time, key):
+    """Add an event to the heap of `n`, four below each; order is (time, key), and keys count up with every push."""
     at = n
     while at > 0:
-        above = (at - 1) >> 1
-        if times[above] < time or (times[above] == time and ids[above] < number):
-            break
-        times[at], ids[at], entities[at] = times[above], ids[above], entities[above]
+        above = (at - 1) >> 2
+        if times[above] <= time:
+            break  # at equal times the older one, whose key is smaller, stays in front
+        times[at], keys[at] = times[above], keys[above]
         at = above
-    times[at], ids[at], entities[at] = time, number, entity
+    times[at], keys[at] = time, key
 
 
 @njit(cache=True)
-def _sink(times, ids, entities, n, time, number, entity):
+def _sink(times, keys, n, time, key):
     """Put an event in place of the first of the heap of `n`."""
     at = 0
     while True:
-        below = 2 * at + 1
+        below = 4 * at + 1
         if below >= n:
             break
-        right = below + 1
-        if right < n and (times[right] < times[below] or (times[right] == times[below] and ids[right] < ids[below])):
-            below = right
-        if time < times[below] or (time == times[below] and number < ids[below]):
+        least = below
+        for other in range(below + 1, min(below + 4, n)):
+            if times[other] < times[least] or (times[other] == times[least] and keys[other] < keys[least]):
+                least = other
+        if time < times[least] or (time == times[least] and key < keys[least]):
             break
-        times[at], ids[at], entities[at] = times[below], ids[below], entities[below]
-        at = below
-    times[at], ids[at], entities[at] = time, number, entity
+        times[at], keys[at] = times[least], keys[least]
+        at = least
+    times[at], keys[at] = time, key
 
 
 @njit(cache=True)
@@ -322,15 +326,15 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
     op_left = tasks.part_first[1:] - tasks.part_first[:-1]
     op_ready = np.zeros(n_ops)
     link_free, server_free = np.zeros(len(network.seconds_per_byte)), np.zeros(n)
-    times, ids, entities = np.empty(n_all), np.empty(n_all, np.int64), np.empty(n_all, np.int64)
+    times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
     n_heap, number = 0, 0
     for t in range(n_tasks):
         if n_before[t] == 0:
-            _push(times, ids, entities, n_heap, 0.0, number, t)
+            _push(times, keys, n_heap, 0.0, number << _BITS | t)
             n_heap, number = n_heap + 1, number + 1
     last = 0.0
     while n_heap > 0:
-        now, entity = times[0], entities[0]
+        now, entity = times[0], keys[0] & _ENTITY
         if now > limit_seconds or last > limit_seconds:
             return Played(np.inf, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                           start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip
@@ -349,12 +353,12 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
             left[entity] -= size
             last = max(last, end[entity])
             if left[entity] > 0:
-                _sink(times, ids, entities, n_heap, again, number, entity)
+                _sink(times, keys, n_heap, again, number << _BITS | entity)
                 number += 1
                 continue
         n_heap -= 1
         if n_heap > 0:
-            _sink(times, ids, entities, n_heap, times[n_heap], ids[n_heap], entities[n_heap])
+            _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
         done_low, done_high = 0, 0
         if entity < n_tasks:
             server = server_of[entity >> 1]
@@ -377,7 +381,7 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
                 left[flow] = np.int64(np.ceil(amount))
                 low[flow], high[flow] = network.route_first[f], network.route_first[f + 1]
                 reduce_of[reduce_flow[r] + k] = r
-                _push(times, ids, entities, n_heap, now + wait, number, flow)
+                _push(times, keys, n_heap, now + wait, number << _BITS | flow)
                 n_heap, number = n_heap + 1, number + 1
         else:
             r = first_reduce + reduce_of[entity - first_flow]
@@ -390,14 +394,14 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
                 left[transfer] = tasks.edge_bytes[e]
                 low[transfer], high[transfer] = network.pair_first[pair], network.pair_first[pair + 1]
                 start[transfer] = end[entity]
-                _push(times, ids, entities, n_heap, end[entity], number, transfer)
+                _push(times, keys, n_heap, end[entity], number << _BITS | transfer)
                 n_heap, number = n_heap + 1, number + 1
                 continue
             other = tasks.edge_target[e]
             ready[other] = max(ready[other], end[entity])
             n_before[other] -= 1
             if n_before[other] == 0:
-                _push(times, ids, entities, n_heap, ready[other], number, other)
+                _push(times, keys, n_heap, ready[other], number << _BITS | other)
                 n_heap, number = n_heap + 1, number + 1
         if entity < n_tasks and entity & 1:
             i = op_of[entity >> 1]
@@ -405,7 +409,7 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
             op_ready[i] = max(op_ready[i], end[entity])
             if op_left[i] == 0:
                 for r in range(tasks.reduce_first[i], tasks.reduce_first[i + 1]):
-                    _push(times, ids, entities, n_heap, op_ready[i], number, first_reduce + r)
+                    _push(times, keys, n_heap, op_ready[i], number << _BITS | first_reduce + r)
                     n_heap, number = n_heap + 1, number + 1
     return Played(last, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                   start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip
