@@ -10,11 +10,14 @@ import numpy as np
 
 from meshwright.codesign import finder, moves, published
 from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.step import Placement, Step, data_parallel
+from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step, data_parallel
 
 __all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS = 4
+COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
+"""From so many servers on plans are compared with segments so much larger; the best is then played as published."""
+
 WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
 
 
@@ -147,11 +150,13 @@ def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *,
     and the choice of a topology for the best plan take turns until neither improves or the budget is used up.
     """
 
+    args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
+    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng)
+
     def candidates(plan: Placement) -> Sequence[Fabric]:
         traffic = step.traffic(plan)
-        args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
-        return [*finder.fabrics(traffic, *args, rng), published.fabric(rings, *args[2:])]
+        return [*finder.fabrics(traffic, *args, drawn), published.fabric(rings, *args[2:])]
 
     return alternate(step, candidates, rng, budget, placement)
 
@@ -206,17 +211,19 @@ def alternate(
         if not math.isfinite(first_seconds):
             first_seconds = min(entry[0] for entry in found)
     seconds, _, plan, fabric = min(found, key=lambda entry: entry[:2])
-    floor = step.compute_seconds(plan)
     n_done, n_rounds = 0, 4
+    walked = step if len(fabric.hops) < COARSE_SERVERS else Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES)
     while n_done < budget:
         part = min(max(budget // n_rounds, 1), budget - n_done)
-        plan, seconds_now = _anneal(step, plan, fabric, seconds, rng, part, placement)
+        tried, seconds_now = _anneal(walked, plan, fabric, rng, part, placement)
+        if walked is not step:
+            seconds_now = step.seconds(tried, fabric)
+        plan, seconds_now = (tried, seconds_now) if seconds_now <= seconds else (plan, seconds)
         n_done += part
         options = [(seconds_now, -1, fabric)]
         for k, other in enumerate(candidates(plan)):
             options.append((step.seconds(plan, other, options[0][0]), k, other))
         seconds_new, k, fabric = min(options, key=lambda entry: entry[:2])
-        floor = min(floor, step.compute_seconds(plan))
         if seconds_new >= seconds * (1 - 1e-6) and n_done >= budget // 2:
             seconds = min(seconds, seconds_new)
             break
@@ -240,13 +247,13 @@ def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:
 
 
 def _anneal(
-    step: Step, plan: Placement, fabric: Fabric, seconds: float, rng: np.random.Generator, budget: int, placement: str
+    step: Step, plan: Placement, fabric: Fabric, rng: np.random.Generator, budget: int, placement: str
 ) -> tuple[Placement, float]:
     """Return the best plan of a walk that accepts slower ones less and less; the limit of a proposal is drawn before it is played."""
     space = step.space
     capacity, groups = space.servers.memory_bytes, moves.chains(space.workload)
     current = best = plan
-    now = least = seconds
+    now = least = step.seconds(plan, fabric)
     for iteration in range(budget):
         proposal = moves.propose(space, groups, current, rng, placement)
         heat = least * WARM_RATIO * (COLD_RATIO / WARM_RATIO) ** (iteration / budget)

@@ -75,10 +75,12 @@ def search(
     """
     most = wires.degree // 2 if wires.n_servers > 2 else 0
 
+    args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
+    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng)
+
     def candidates(plan: Placement) -> list[Fabric]:
         traffic = step.traffic(plan)
-        args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
-        made = list(finder.fabrics(traffic, *args, rng))
+        made = list(finder.fabrics(traffic, *args, drawn))
         for fabric in made:
             fabric.name = "optical"
         for turns in range(2, MOST_TURNS + 1):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SEGMENT_BYTES", "Placement", "Step", "Traffic", "data_parallel"]
 
 SEGMENT_BYTES = 1 << 20
-"""Links serve transfers in segments of this size."""
+"""Segments of the published simulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,15 @@ class Step:
     ----------
     space : Space
         The workload's choices.
+    segment_bytes : int
+        Links serve transfers in segments of this size.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES) -> None:
         from meshwright._kernels.flow_simulation import Model
 
         operations, batch = space.workload.operations, space.workload.global_batch
-        self.space = space
+        self.space, self.segment_bytes = space, segment_bytes
         size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
@@ -155,7 +157,7 @@ class Step:
         from meshwright._kernels import flow_simulation
 
         split, tasks = self.tasks(placement, fabric)
-        return split, tasks, flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, *self._inside(), np.inf)
+        return split, tasks, flow_simulation.play(tasks, split, fabric.network(), self.segment_bytes, *self._inside(), np.inf)
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf")) -> float:
         """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit."""
@@ -165,7 +167,7 @@ class Step:
         network = fabric.network()
         if np.isfinite(limit_seconds) and flow_simulation.busy_seconds(tasks, split, network) > limit_seconds:
             return float("inf")
-        return float(flow_simulation.play(tasks, split, network, SEGMENT_BYTES, *self._inside(), limit_seconds).seconds)
+        return float(flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds).seconds)
 
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""

@@ -35,8 +35,8 @@ def match(weight: NDArray[np.float64], free: Sequence[bool]) -> list[tuple[int, 
     nodes = [i for i, is_free in enumerate(free) if is_free]
     graph.add_nodes_from(nodes)
     # the solver counts in whole numbers: one part in a thousand million of the largest weight
-    scale = 1e9 / max(float(weight.max()), 1e-300)
-    whole = np.rint(weight * scale).astype(np.int64)
+    largest = float(weight.max())
+    whole = np.rint(weight / (largest or 1.0) * 1e9).astype(np.int64)
     pairs = [(a, b, int(whole[nodes[a], nodes[b]])) for a in range(len(nodes)) for b in range(a + 1, len(nodes))]
     graph.add_edges_from(pairs)
     found = rustworkx.max_weight_matching(graph, max_cardinality=True, weight_fn=int)
