@@ -15,6 +15,7 @@ from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step, data_parall
 __all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS = 4
+MOST_WAYS = 8
 COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
 """From so many servers on plans are compared with segments so much larger; the best is then played as published."""
 
@@ -174,7 +175,11 @@ def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, 
 
     def candidates(plan: Placement) -> Sequence[Fabric]:
         traffic = step.traffic(plan)
-        return [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
+        found = [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
+        if fabric.n_servers <= finder.LONGEST_MATCHING and traffic.pair_bytes.max() >= finder.WIDE_BYTES:
+            most = max(int((fabric.source == i).sum()) for i in range(fabric.n_servers))
+            found.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes, min(most, MOST_WAYS)))
+        return found
 
     return alternate(step, candidates, rng, budget, placement)
 

@@ -18,6 +18,9 @@ __all__ = ["fabrics", "hamiltonian", "lay", "random_cycles"]
 N_DRAWS = 40
 LONGEST_MATCHING = 64
 
+WIDE_BYTES = 8e6
+"""From so many bytes between two servers on topologies are also tried with several routes a pair."""
+
 
 def fabrics(
     traffic: Traffic, n: int, degree: int, bytes_per_second: float, latency_seconds: float, drawn: Sequence[tuple[int, ...]]
@@ -66,6 +69,8 @@ def fabrics(
                 made.route(traffic.pair_bytes)
                 made.balance(traffic.pair_bytes, traffic.group_bytes)
                 yield made
+                if n <= LONGEST_MATCHING and traffic.pair_bytes.max() >= WIDE_BYTES:
+                    yield made.refitted(traffic.pair_bytes, traffic.group_bytes, degree)
 
 
 def lay(

@@ -150,7 +150,7 @@ class Step:
         from meshwright._kernels import flow_simulation
 
         split = self.split(placement, fabric)
-        return split, flow_simulation.tasks(self.model, split)
+        return split, flow_simulation.tasks(self.model, split, fabric.pair_ways, self.segment_bytes)
 
     def play(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks, Played]:
         """Return everything that happens in a step."""
@@ -200,8 +200,8 @@ class Step:
         from meshwright._kernels import flow_simulation
 
         split = self.split(placement, None)
-        tasks = flow_simulation.tasks(self.model, split)
         n = self.space.servers.n_servers
+        tasks = flow_simulation.tasks(self.model, split, np.ones(n * n, dtype=np.int64), self.segment_bytes)
         owner = np.concatenate([np.asarray(servers, dtype=np.int64) for servers in placement.servers])
         pair = np.zeros((n, n))
         np.add.at(pair, (owner[tasks.edge_source >> 1], owner[tasks.edge_target >> 1]), tasks.edge_bytes.astype(np.float64))
