@@ -163,7 +163,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
     return sim.simulate(problem, plan, loads)
 
 
-def codesign(
+def codesign(  # noqa: PLR0913  as many as the command line has
     model: str | Reading,
     *,
     servers: int,
@@ -214,7 +214,7 @@ def codesign(
     from meshwright.codesign import design as room
     from meshwright.codesign.alternate import Wires
 
-    params = _params.parse(room.Params, dict(settings or {}), "codesign")
+    params = room.parse(settings or {})
     if params.node_degree and degree and params.node_degree != degree:
         raise InputError(f"--degree {degree} and --set node_degree={params.node_degree}: are the same option; give one")
     if not (degree or params.node_degree):

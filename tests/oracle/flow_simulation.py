@@ -87,9 +87,12 @@ def _send(first: Item, second: Item, n_bytes: int, fabric: Fabric, a: int, b: in
     if a == b:
         _before(first, second)
         return
-    transfer = Item("flow", links=fabric.pair(a, b), n_left=n_bytes)
-    _before(first, transfer)
-    _before(transfer, second)
+    ways = fabric.ways(a, b)[: max(n_bytes // SEGMENT, 1)]
+    for k, links in enumerate(ways):
+        part = n_bytes * (k + 1) // len(ways) - n_bytes * k // len(ways)
+        transfer = Item("flow", links=links, n_left=part)
+        _before(first, transfer)
+        _before(transfer, second)
 
 
 def _play(first: list[Item], fabric: Fabric) -> float:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+_BITS = 28
+_ENTITY = (1 << _BITS) - 1
+
 __all__ = ["Model", "Network", "Played", "Split", "Tasks", "play", "tasks"]
 
 
@@ -63,8 +66,10 @@ class Network(NamedTuple):
     ----------
     seconds_per_byte, latency_seconds : ndarray, shape (n_links,), float64
         Of each directed link.
+    pair_ways : ndarray, shape (n_servers ** 2,), int64
+        Routes of each pair of servers, at least 1.
     pair_first, pair_link : ndarray, int64
-        Links from server a to b are ``pair_link[pair_first[a * n + b] : ...]``.
+        Links of route w from server a to b are ``pair_link[pair_first[(a * n + b) * most_ways + w] : ...]``.
     flow_first : ndarray, shape (n_groups + 1,), int64
         Flows of each group.
     route_first, route_link : ndarray, int64
@@ -77,6 +82,7 @@ class Network(NamedTuple):
 
     seconds_per_byte: np.ndarray
     latency_seconds: np.ndarray
+    pair_ways: np.ndarray
     pair_first: np.ndarray
     pair_link: np.ndarray
     flow_first: np.ndarray
@@ -95,8 +101,8 @@ class Tasks(NamedTuple):
         Parts of each operator.
     edge_first, edge_order : ndarray, int64
         Edges out of task t are ``edge_order[edge_first[t] : edge_first[t + 1]]``.
-    edge_target, edge_bytes : ndarray, shape (n_edges,), int64
-        Task at the other end; bytes to move, 0 on one server.
+    edge_source, edge_target, edge_bytes, edge_way : ndarray, shape (n_edges,), int64
+        Tasks at the ends; bytes to move, 0 on one server; which route of the pair.
     n_before : ndarray, shape (n_tasks,), int64
         Edges into each task.
     reduce_first : ndarray, shape (n_ops + 1,), int64
@@ -111,6 +117,7 @@ class Tasks(NamedTuple):
     edge_source: np.ndarray
     edge_target: np.ndarray
     edge_bytes: np.ndarray
+    edge_way: np.ndarray
     n_before: np.ndarray
     reduce_first: np.ndarray
     reduce_group: np.ndarray
@@ -142,8 +149,12 @@ class Played(NamedTuple):
 
 
 @njit(cache=True)
-def tasks(model, split):
-    """Return the task graph of a plan; edges in the order: own backward, then operator by operator, input by input, part by part."""
+def tasks(model, split, pair_ways, segment_bytes):
+    """Return the task graph of a plan; edges in the order: own backward, then operator by operator, input by input, part by part.
+
+    A transfer of several segments is split evenly over the routes of its pair, with at least one segment on each.
+    """
+    n, most_ways = int(np.sqrt(len(pair_ways)) + 0.5), pair_ways.max()
     n_ops = len(model.sample_bytes)
     part_first = np.zeros(n_ops + 1, np.int64)
     n_edges, n_reduces = 0, 0
@@ -155,7 +166,7 @@ def tasks(model, split):
         for x in range(model.input_first[i], model.input_first[i + 1]):
             j = model.input_op[x]
             inner_j = split.columns[j] * split.rows[j]
-            n_edges += 2 * (split.samples[i] + split.samples[j]) * inner * inner_j
+            n_edges += 2 * (split.samples[i] + split.samples[j]) * inner * inner_j * most_ways
         for c in range(inner):
             if split.group[i, c] >= 0:
                 n_reduces += model.weight_first[i + 1] - model.weight_first[i]
@@ -164,6 +175,7 @@ def tasks(model, split):
     source = np.empty(n_edges, np.int64)
     target = np.empty(n_edges, np.int64)
     n_bytes = np.zeros(n_edges, np.int64)
+    way = np.zeros(n_edges, np.int64)
     e = 0
     for i in range(n_ops):
         for p in range(part_first[i + 1] - part_first[i]):
@@ -183,12 +195,16 @@ def tasks(model, split):
                     moved = overlap * model.sample_bytes[j] // split.columns[j]
                     for b in range(inner_j):
                         q = a * inner_j + b
-                        here = split.server[i, p] == split.server[j, q]
-                        # forward from producer to consumer, then the gradient the other way
-                        source[e], target[e] = 2 * (part_first[j] + q), 2 * (part_first[i] + p)
-                        source[e + 1], target[e + 1] = 2 * (part_first[i] + p) + 1, 2 * (part_first[j] + q) + 1
-                        n_bytes[e] = n_bytes[e + 1] = 0 if here else moved
-                        e += 2
+                        to, at = split.server[i, p], split.server[j, q]
+                        for back in range(2):  # forward from producer to consumer, then the gradient the other way
+                            pair = to * n + at if back else at * n + to
+                            n_ways = max(min(pair_ways[pair], moved // segment_bytes), 1) if to != at else 1
+                            for w in range(n_ways):
+                                mine, theirs = 2 * (part_first[i] + p) + back, 2 * (part_first[j] + q) + back
+                                source[e], target[e] = (mine, theirs) if back else (theirs, mine)
+                                n_bytes[e] = (moved * (w + 1) // n_ways - moved * w // n_ways) if to != at else 0
+                                way[e] = w
+                                e += 1
     n_edges = e
     edge_first = np.zeros(n_tasks + 1, np.int64)
     n_before = np.zeros(n_tasks, np.int64)
@@ -213,46 +229,48 @@ def tasks(model, split):
                     reduce_group[r], reduce_bytes[r] = split.group[i, c], model.weight_bytes[w] // inner
                     r += 1
     return Tasks(
-        part_first, edge_first, order, source[:n_edges], target[:n_edges], n_bytes[:n_edges], n_before, reduce_first,
+        part_first, edge_first, order, source[:n_edges], target[:n_edges], n_bytes[:n_edges], way[:n_edges], n_before, reduce_first,
         reduce_group, reduce_bytes,
     )  # fmt: skip
 
 
 @njit(cache=True)
-def _push(times, ids, entities, n, time, number, entity):
-    """Add an event to the heap of `n`; order is (time, number of the push)."""
+def _push(times, keys, n, time, key):
+    """Add an event to the heap of `n`, four below each; order is (time, key), and keys count up with every push."""
     at = n
     while at > 0:
-        above = (at - 1) >> 1
-        if times[above] < time or (times[above] == time and ids[above] < number):
-            break
-        times[at], ids[at], entities[at] = times[above], ids[above], entities[above]
+        above = (at - 1) >> 2
+        if times[above] <= time:
+            break  # at equal times the older one, whose key is smaller, stays in front
+        times[at], keys[at] = times[above], keys[above]
         at = above
-    times[at], ids[at], entities[at] = time, number, entity
+    times[at], keys[at] = time, key
 
 
 @njit(cache=True)
-def _sink(times, ids, entities, n, time, number, entity):
+def _sink(times, keys, n, time, key):
     """Put an event in place of the first of the heap of `n`."""
     at = 0
     while True:
-        below = 2 * at + 1
+        below = 4 * at + 1
         if below >= n:
             break
-        right = below + 1
-        if right < n and (times[right] < times[below] or (times[right] == times[below] and ids[right] < ids[below])):
-            below = right
-        if time < times[below] or (time == times[below] and number < ids[below]):
+        least = below
+        for other in range(below + 1, min(below + 4, n)):
+            if times[other] < times[least] or (times[other] == times[least] and keys[other] < keys[least]):
+                least = other
+        if time < times[least] or (time == times[least] and key < keys[least]):
             break
-        times[at], ids[at], entities[at] = times[below], ids[below], entities[below]
-        at = below
-    times[at], ids[at], entities[at] = time, number, entity
+        times[at], keys[at] = times[least], keys[least]
+        at = least
+    times[at], keys[at] = time, key
 
 
 @njit(cache=True)
 def busy_seconds(tasks, split, network):
     """Return a proven lower bound of a plan's step: the busiest server's compute, the busiest link's traffic."""
-    n = int(np.sqrt(len(network.pair_first) - 1) + 0.5)
+    n = int(np.sqrt(len(network.pair_ways)) + 0.5)
+    most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
     server = np.zeros(n)
     link = np.zeros(len(network.seconds_per_byte))
     n_ops = len(tasks.part_first) - 1
@@ -264,6 +282,7 @@ def busy_seconds(tasks, split, network):
     for e in range(len(tasks.edge_bytes)):
         if tasks.edge_bytes[e] > 0:
             pair = owner[tasks.edge_source[e] >> 1] * n + owner[tasks.edge_target[e] >> 1]
+            pair = pair * most_ways + tasks.edge_way[e]
             for x in range(network.pair_first[pair], network.pair_first[pair + 1]):
                 link[network.pair_link[x]] += tasks.edge_bytes[e]
     per_group = np.zeros(len(network.group_size))
@@ -297,7 +316,8 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
         Later ends are of no interest: the step is then infinitely long.
     """
     n_tasks, n_edges, n_reduces = len(tasks.n_before), len(tasks.edge_target), len(tasks.reduce_group)
-    n = int(np.sqrt(len(network.pair_first) - 1) + 0.5)
+    n = int(np.sqrt(len(network.pair_ways)) + 0.5)
+    most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
     n_ops = len(tasks.part_first) - 1
     reduce_flow = np.zeros(n_reduces + 1, np.int64)
     for r in range(n_reduces):
@@ -322,15 +342,15 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
     op_left = tasks.part_first[1:] - tasks.part_first[:-1]
     op_ready = np.zeros(n_ops)
     link_free, server_free = np.zeros(len(network.seconds_per_byte)), np.zeros(n)
-    times, ids, entities = np.empty(n_all), np.empty(n_all, np.int64), np.empty(n_all, np.int64)
+    times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
     n_heap, number = 0, 0
     for t in range(n_tasks):
         if n_before[t] == 0:
-            _push(times, ids, entities, n_heap, 0.0, number, t)
+            _push(times, keys, n_heap, 0.0, number << _BITS | t)
             n_heap, number = n_heap + 1, number + 1
     last = 0.0
     while n_heap > 0:
-        now, entity = times[0], entities[0]
+        now, entity = times[0], keys[0] & _ENTITY
         if now > limit_seconds or last > limit_seconds:
             return Played(np.inf, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                           start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip
@@ -349,12 +369,12 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
             left[entity] -= size
             last = max(last, end[entity])
             if left[entity] > 0:
-                _sink(times, ids, entities, n_heap, again, number, entity)
+                _sink(times, keys, n_heap, again, number << _BITS | entity)
                 number += 1
                 continue
         n_heap -= 1
         if n_heap > 0:
-            _sink(times, ids, entities, n_heap, times[n_heap], ids[n_heap], entities[n_heap])
+            _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
         done_low, done_high = 0, 0
         if entity < n_tasks:
             server = server_of[entity >> 1]
@@ -377,7 +397,7 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
                 left[flow] = np.int64(np.ceil(amount))
                 low[flow], high[flow] = network.route_first[f], network.route_first[f + 1]
                 reduce_of[reduce_flow[r] + k] = r
-                _push(times, ids, entities, n_heap, now + wait, number, flow)
+                _push(times, keys, n_heap, now + wait, number << _BITS | flow)
                 n_heap, number = n_heap + 1, number + 1
         else:
             r = first_reduce + reduce_of[entity - first_flow]
@@ -386,18 +406,18 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
             e = tasks.edge_order[x] if entity < n_tasks else x
             if entity < n_tasks and tasks.edge_bytes[e] > 0:
                 transfer = n_tasks + e
-                pair = server * n + server_of[tasks.edge_target[e] >> 1]
+                pair = (server * n + server_of[tasks.edge_target[e] >> 1]) * most_ways + tasks.edge_way[e]
                 left[transfer] = tasks.edge_bytes[e]
                 low[transfer], high[transfer] = network.pair_first[pair], network.pair_first[pair + 1]
                 start[transfer] = end[entity]
-                _push(times, ids, entities, n_heap, end[entity], number, transfer)
+                _push(times, keys, n_heap, end[entity], number << _BITS | transfer)
                 n_heap, number = n_heap + 1, number + 1
                 continue
             other = tasks.edge_target[e]
             ready[other] = max(ready[other], end[entity])
             n_before[other] -= 1
             if n_before[other] == 0:
-                _push(times, ids, entities, n_heap, ready[other], number, other)
+                _push(times, keys, n_heap, ready[other], number << _BITS | other)
                 n_heap, number = n_heap + 1, number + 1
         if entity < n_tasks and entity & 1:
             i = op_of[entity >> 1]
@@ -405,7 +425,7 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
             op_ready[i] = max(op_ready[i], end[entity])
             if op_left[i] == 0:
                 for r in range(tasks.reduce_first[i], tasks.reduce_first[i + 1]):
-                    _push(times, ids, entities, n_heap, op_ready[i], number, first_reduce + r)
+                    _push(times, keys, n_heap, op_ready[i], number << _BITS | first_reduce + r)
                     n_heap, number = n_heap + 1, number + 1
     return Played(last, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                   start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip

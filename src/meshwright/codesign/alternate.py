@@ -10,11 +10,15 @@ import numpy as np
 
 from meshwright.codesign import finder, moves, published
 from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.step import Placement, Step, data_parallel
+from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step, data_parallel
 
-__all__ = ["Found", "Wires", "fixed", "improved", "released"]
+__all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS = 4
+MOST_WAYS = 8
+COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
+"""From so many servers on plans are compared with segments so much larger; the best is then played as published."""
+
 WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
 
 
@@ -147,13 +151,15 @@ def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *,
     and the choice of a topology for the best plan take turns until neither improves or the budget is used up.
     """
 
+    args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
+    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng)
+
     def candidates(plan: Placement) -> Sequence[Fabric]:
         traffic = step.traffic(plan)
-        args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
-        return [*finder.fabrics(traffic, *args, rng), published.fabric(rings, *args[2:])]
+        return [*finder.fabrics(traffic, *args, drawn), published.fabric(rings, *args[2:])]
 
-    return _alternate(step, candidates, rng, budget, placement)
+    return alternate(step, candidates, rng, budget, placement)
 
 
 def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
@@ -169,15 +175,32 @@ def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, 
 
     def candidates(plan: Placement) -> Sequence[Fabric]:
         traffic = step.traffic(plan)
-        return [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
+        found = [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
+        if fabric.n_servers <= finder.LONGEST_MATCHING and traffic.pair_bytes.max() >= finder.WIDE_BYTES:
+            most = max(int((fabric.source == i).sum()) for i in range(fabric.n_servers))
+            found.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes, min(most, MOST_WAYS)))
+        return found
 
-    return _alternate(step, candidates, rng, budget, placement)
+    return alternate(step, candidates, rng, budget, placement)
 
 
-def _alternate(
+def alternate(
     step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str
 ) -> Found:
-    """Take turns until neither plan nor topology improves."""
+    """Take turns until neither plan nor topology improves.
+
+    Parameters
+    ----------
+    step, rng, budget, placement
+        See `improved`.
+    candidates : callable
+        From a plan to the topologies worth trying for it.
+
+    Returns
+    -------
+    Found
+        Plan and topology.
+    """
     capacity = step.space.servers.memory_bytes
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0
@@ -193,17 +216,19 @@ def _alternate(
         if not math.isfinite(first_seconds):
             first_seconds = min(entry[0] for entry in found)
     seconds, _, plan, fabric = min(found, key=lambda entry: entry[:2])
-    floor = step.compute_seconds(plan)
     n_done, n_rounds = 0, 4
+    walked = step if len(fabric.hops) < COARSE_SERVERS else Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES)
     while n_done < budget:
         part = min(max(budget // n_rounds, 1), budget - n_done)
-        plan, seconds_now = _anneal(step, plan, fabric, seconds, rng, part, placement)
+        tried, seconds_now = _anneal(walked, plan, fabric, rng, part, placement)
+        if walked is not step:
+            seconds_now = step.seconds(tried, fabric)
+        plan, seconds_now = (tried, seconds_now) if seconds_now <= seconds else (plan, seconds)
         n_done += part
         options = [(seconds_now, -1, fabric)]
         for k, other in enumerate(candidates(plan)):
             options.append((step.seconds(plan, other, options[0][0]), k, other))
         seconds_new, k, fabric = min(options, key=lambda entry: entry[:2])
-        floor = min(floor, step.compute_seconds(plan))
         if seconds_new >= seconds * (1 - 1e-6) and n_done >= budget // 2:
             seconds = min(seconds, seconds_new)
             break
@@ -227,13 +252,13 @@ def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:
 
 
 def _anneal(
-    step: Step, plan: Placement, fabric: Fabric, seconds: float, rng: np.random.Generator, budget: int, placement: str
+    step: Step, plan: Placement, fabric: Fabric, rng: np.random.Generator, budget: int, placement: str
 ) -> tuple[Placement, float]:
     """Return the best plan of a walk that accepts slower ones less and less; the limit of a proposal is drawn before it is played."""
     space = step.space
     capacity, groups = space.servers.memory_bytes, moves.chains(space.workload)
     current = best = plan
-    now = least = seconds
+    now = least = step.seconds(plan, fabric)
     for iteration in range(budget):
         proposal = moves.propose(space, groups, current, rng, placement)
         heat = least * WARM_RATIO * (COLD_RATIO / WARM_RATIO) ** (iteration / budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.codesign.choices import ELEMENT_BYTES, Space
+from meshwright.codesign.choices import Space
 from meshwright.codesign.step import Traffic
 from meshwright.readers._workload import DATA
 
@@ -44,7 +44,9 @@ def step_seconds(space: Space, injection_bytes_per_second: float) -> float:
     n_all, n = len(flat), space.servers.n_servers
     owner = np.repeat(np.arange(len(space.choices)), np.diff(first))
     busy = np.array([choice.forward_seconds + choice.backward_seconds for choice in flat])
-    weights = np.array([ELEMENT_BYTES * sum(operation.weights) for operation in space.workload.operations], dtype=np.float64)
+    weights = np.array(
+        [space.workload.element_bytes * sum(operation.weights) for operation in space.workload.operations], dtype=np.float64
+    )
     reduced = np.array([2.0 * (choice.samples - 1) for choice in flat]) * weights[owner]
     rows = [busy * [choice.n_parts for choice in flat] / n, reduced / (n * injection_bytes_per_second)]
     right = [0.0, -_first_gradient_seconds(space) if reduced.any() else 0.0]
@@ -61,7 +63,7 @@ def step_seconds(space: Space, injection_bytes_per_second: float) -> float:
             method="highs",
         )
         value = float(found.fun)
-        path, longest = _longest(space, np.bincount(owner, found.x[:-1] * busy))
+        path, longest = _longest(space, np.bincount(owner, found.x[:-1] * busy).astype(np.float64))
         if longest <= value * (1 + 1e-9):
             break
         on_path = np.zeros(len(space.choices))

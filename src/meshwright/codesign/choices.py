@@ -12,9 +12,6 @@ from meshwright.readers.flexflow_measures import Measurement, Measurements
 
 __all__ = ["Choice", "Servers", "Space", "space"]
 
-ELEMENT_BYTES = 4
-"""Everything is fp32 in these workloads."""
-
 
 @dataclass(frozen=True, slots=True)
 class Servers:
@@ -202,10 +199,10 @@ def _split(workload: Workload, i: int, servers: Servers, found: list[Choice], de
         like = whole.get(samples * columns)
         if like is None:
             continue
-        weights = 2.0 * ELEMENT_BYTES * sum(operation.weights)
+        weights = float(workload.state_bytes * sum(operation.weights))
         producer = max((p for p in operation.inputs if p != DATA), default=DATA)
         width = workload.operations[producer].n_elements if producer != DATA else operation.n_elements
-        inputs = 2.0 * ELEMENT_BYTES * width * workload.global_batch / samples
+        inputs = 2.0 * workload.element_bytes * width * workload.global_batch / samples
         memory = max(like.memory_bytes + (inputs - weights * servers.n_gpus) * (1 - 1 / columns), 0.0)
         made.append(Choice(samples, columns, 1, like.forward_seconds, like.backward_seconds, memory))
     return made
@@ -215,14 +212,14 @@ def _table_part(
     whole: Choice, parts: int, columns: int, rows: int, operation: Operation, workload: Workload, servers: Servers
 ) -> Choice:
     """Return a part of a table: by columns everything shrinks, by rows every part still writes a full-width partial sum."""
-    output = ELEMENT_BYTES * operation.n_elements * workload.global_batch
+    output = workload.element_bytes * operation.n_elements * workload.global_batch
     extra = output / (servers.gpu.memory_bytes_per_second * servers.gpu.memory_ratio) if rows > 1 else 0.0
     memory = whole.memory_bytes / parts + (2.0 * output * (1 - 1 / parts) if rows > 1 else 0.0)
     return Choice(1, columns, rows, whole.forward_seconds / parts + extra, whole.backward_seconds / parts + extra, memory)
 
 
 def _estimated(workload: Workload, i: int, servers: Servers, samples: int, columns: int, rows: int) -> Choice:
-    """Return a choice with roofline times: fp32 work at its achieved share of the peak, or bytes at that of the bandwidth."""
+    """Return a choice with roofline times: work at its achieved share of the peak, or bytes at that of the bandwidth."""
     operation, gpu = workload.operations[i], servers.gpu
     devices = 1 if operation.kind == "embedding" else servers.n_gpus
     share = math.ceil(workload.global_batch / samples / devices)
@@ -232,7 +229,8 @@ def _estimated(workload: Workload, i: int, servers: Servers, samples: int, colum
         moved = share * (max(operation.bag, 1) + 1) * operation.n_elements
     else:
         moved = share * (inputs + operation.n_elements) + weights
-    work = share * flops(operation) / (gpu.peak("fp32") * gpu.matmul_ratio)
-    forward = max(work, ELEMENT_BYTES * moved / (gpu.memory_bytes_per_second * gpu.memory_ratio)) + gpu.launch_seconds
-    held = 2.0 * ELEMENT_BYTES * (weights + share * (inputs + operation.n_elements))
+    precision = "fp32" if workload.element_bytes == 4 else "bf16"
+    work = share * flops(operation) / (gpu.peak(precision) * gpu.matmul_ratio)
+    forward = max(work, workload.element_bytes * moved / (gpu.memory_bytes_per_second * gpu.memory_ratio)) + gpu.launch_seconds
+    held = workload.state_bytes * weights + 2.0 * workload.element_bytes * share * (inputs + operation.n_elements)
     return Choice(samples, columns, rows, forward, 2.0 * forward, held * devices)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from meshwright import _params
 from meshwright.codesign import alternate, bounds, components, networks
 from meshwright.codesign.alternate import Found, Wires
 from meshwright.codesign.choices import Servers, Space, space
@@ -17,7 +19,7 @@ from meshwright.readers import flexflow_measures
 from meshwright.readers._workload import Workload
 from meshwright.topologies import _wires
 
-__all__ = ["Design", "Entry", "Params", "design"]
+__all__ = ["Design", "Entry", "Params", "design", "parse"]
 
 MOST_SERVERS = 1024
 
@@ -32,8 +34,8 @@ class Params:
         Interfaces of a server, the same as ``--degree``.
     gpus_per_server : int
         Devices of a server.
-    inter_gpu_bandwidth : float
-        Of one device into the network inside its server.
+    inter_gpu_bytes_per_second : float
+        Of one device into the network inside its server (``inter_gpu_bandwidth=``).
     gpu : str
         Kind of device: its memory is the limit, its speed the estimate of operators that were not measured.
     search : str
@@ -43,29 +45,51 @@ class Params:
     placement : str
         How parts lie on servers: ``contiguous``, ``strided`` or ``either``.
     alpha_ratio : float
-        The published search accepts a plan slower by x milliseconds with probability ``exp(-alpha x)``.
+        The published search accepts a plan slower by x milliseconds with probability ``exp(-alpha x)`` (``alpha=``).
     shard_weights : str
         Whether weights may be split, tables by columns and rows too: ``yes``, ``no``, or ``auto``: where times are estimated.
-    reconfiguration : float
-        Of the optical switch: how long its circuits are dark when they change.
+    reconfiguration_seconds : float
+        Of the optical switch: how long its circuits are dark when they change (``reconfiguration=``).
     components : str
         A TOML file with prices; empty for round figures of ours.
+    global_batch : int
+        Samples of one step; 0 for the workload's own (for a language model: one for each device).
     equal_cost : bool
         Whether every other topology is also given the link speed at which it costs as much as the first.
     """
 
     node_degree: int = field(default=0, metadata={"minimum": 0})
     gpus_per_server: int = field(default=4, metadata={"minimum": 1})
-    inter_gpu_bandwidth: float = field(default=25e9, metadata={"unit": "bytes_per_second", "minimum": 1.0})
+    inter_gpu_bytes_per_second: float = field(
+        default=25e9, metadata={"unit": "bytes_per_second", "minimum": 1.0, "word": "inter_gpu_bandwidth"}
+    )
     gpu: str = "a100-sxm-40gb"
     search: str = field(default="improved", metadata={"choices": ("improved", "published")})
     propagation: bool = True
     placement: str = field(default="either", metadata={"choices": ("contiguous", "strided", "either")})
-    alpha_ratio: float = field(default=1.0, metadata={"minimum": 1e-6, "word": "alpha_ratio"})
+    alpha_ratio: float = field(default=1.0, metadata={"minimum": 1e-6, "word": "alpha"})
     shard_weights: str = field(default="auto", metadata={"choices": ("yes", "no", "auto")})
-    reconfiguration: float = field(default=10e-3, metadata={"unit": "seconds"})
+    reconfiguration_seconds: float = field(default=10e-3, metadata={"unit": "seconds", "word": "reconfiguration"})
     components: str = ""
+    global_batch: int = field(default=0, metadata={"minimum": 0})
     equal_cost: bool = False
+
+
+def parse(settings: Mapping[str, str]) -> Params:
+    """Return options from text, each under the word the user types.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such option.
+    InputError
+        When a value does not parse or is not allowed.
+    """
+    words = {entry.metadata.get("word", entry.name): entry.name for entry in fields(Params)}
+    for key in settings:
+        if key not in words:
+            raise UnknownNameError("option of codesign", key, words)
+    return _params.parse(Params, {words[key]: value for key, value in settings.items()}, "codesign")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,10 +196,10 @@ def design(
         When the numbers do not fit each other, a name is unknown, or a file is wrong.
     """
     started = time.perf_counter()
-    workload = _workload(reading)
     _check(wires, names)
+    workload = _workload(reading, params.global_batch, wires.n_servers * params.gpus_per_server)
     gpu = _wires.device(params.gpu)
-    servers = Servers(wires.n_servers, params.gpus_per_server, gpu, params.inter_gpu_bandwidth)
+    servers = Servers(wires.n_servers, params.gpus_per_server, gpu, params.inter_gpu_bytes_per_second)
     measured = flexflow_measures.load(measures) if measures else None
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
     choices = space(workload, servers, measured, shard=shard, where=measures)
@@ -201,13 +225,13 @@ def design(
     return Design(workload, step, wires, tuple(entries), best, bound, max(missing, 0.0), seed, seconds, tuple(notes))
 
 
-def _workload(reading: Reading) -> Workload:
+def _workload(reading: Reading, batch: int, n_devices: int) -> Workload:
     """Return what is trained in the terms of this room."""
     if isinstance(reading.instance, Workload):
-        return reading.instance
+        return replace(reading.instance, global_batch=batch or reading.instance.global_batch)
     from meshwright.codesign import models
 
-    return models.workload(reading)
+    return models.workload(reading, batch or n_devices)
 
 
 def _check(wires: Wires, names: tuple[str, ...]) -> None:
@@ -301,7 +325,7 @@ def _found_together(
         from meshwright.codesign import optical
 
         found = optical.search(
-            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration
+            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration_seconds
         )
     elif params.search == "published":
         placement = "strided" if params.placement == "either" else params.placement

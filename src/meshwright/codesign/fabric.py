@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.codesign import routes
 from meshwright.errors import InputError
 from meshwright.solvers.shares import even_out
 
@@ -94,8 +96,8 @@ class Fabric:
             )
         return np.ascontiguousarray(found)
 
-    def route(self, demand_bytes: NDArray[np.float64], n_passes: int = 2) -> None:
-        """Choose a shortest route for every pair so that a demand loads links evenly; larger demands choose first.
+    def route(self, demand_bytes: NDArray[np.float64], n_passes: int = 2, n_ways: int = 1) -> None:
+        """Choose shortest routes for every pair so that a demand loads links evenly; larger demands choose first.
 
         Parameters
         ----------
@@ -103,6 +105,8 @@ class Fabric:
             Bytes from row to column.
         n_passes : int
             How often every pair chooses.
+        n_ways : int
+            Routes of a pair at most: more than the first are shortest ways that share no link with those before.
         """
         from meshwright._kernels import short_routes
 
@@ -116,27 +120,40 @@ class Fabric:
             first, self.target, self.seconds_per_byte, self.hops, order, amount[sequence],
             np.zeros(len(self.source)), n_passes, self.forwards,
         )  # fmt: skip
-        lengths = np.zeros(n * n, dtype=np.int64)
-        lengths[order] = (links >= 0).sum(axis=1)
-        self.pair_first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        place = np.argsort(order, kind="stable")
-        ordered = links[place]
-        self.pair_link = np.ascontiguousarray(ordered[ordered >= 0])
+        ways: list[list[list[int]]] = [[[]] for _ in range(n * n)]
+        for pair, row in zip(order.tolist(), links.tolist(), strict=True):
+            ways[pair] = [[link for link in row if link >= 0]]
+        if n_ways > 1:
+            routes.widen(self.source, self.target, ways, order.tolist(), n, n_ways, forwards=self.forwards)
+        self.pair_ways = np.array([len(found) for found in ways], dtype=np.int64)
+        most = int(self.pair_ways.max())
+        padded = [route for found in ways for route in [*found, *[[]] * (most - len(found))]]
+        self.pair_first = np.concatenate([[0], np.cumsum([len(route) for route in padded])]).astype(np.int64)
+        self.pair_link = np.array([link for route in padded for link in route], dtype=np.int64)
         self.groups.clear()
         self._flows.clear()
         self._network = None
 
-    def refitted(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> Fabric:
+    def refitted(
+        self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]], n_ways: int = 1
+    ) -> Fabric:
         """Return the same wires with routes and rings chosen for a traffic; see `route` and `balance`."""
         made = copy.copy(self)
         made.groups, made._flows, made._network = {}, [], None
-        made.route(pair_bytes)
+        made.route(pair_bytes, n_ways=n_ways)
         made.balance(pair_bytes, group_bytes)
         return made
 
     def pair(self, a: int, b: int) -> tuple[int, ...]:
-        """Return the links of the route from server `a` to `b`."""
-        at = a * self.n_servers + b
+        """Return the links of the first route from server `a` to `b`."""
+        return self.ways(a, b)[0]
+
+    def ways(self, a: int, b: int) -> list[tuple[int, ...]]:
+        """Return the links of every route from server `a` to `b`."""
+        pair, most = a * self.n_servers + b, int(self.pair_ways.max())
+        return [self._route(pair * most + way) for way in range(int(self.pair_ways[pair]))]
+
+    def _route(self, at: int) -> tuple[int, ...]:
         return tuple(self.pair_link[self.pair_first[at] : self.pair_first[at + 1]].tolist())
 
     def group(self, members: tuple[int, ...]) -> int:
@@ -208,7 +225,8 @@ class Fabric:
                     item.append(i)
                     busy.append(self._busy(ring) * (2.0 * (len(members) - 1) / len(members) * n_bytes))
         base = np.zeros(len(self.source))
-        np.add.at(base, self.pair_link, np.repeat(pair_bytes.ravel(), np.diff(self.pair_first)))
+        per_route = np.repeat(pair_bytes.ravel() / self.pair_ways, int(self.pair_ways.max()))
+        np.add.at(base, self.pair_link, np.repeat(per_route, np.diff(self.pair_first)))
         items = np.array(item)
         shares = even_out(np.stack(busy), items, base * self.seconds_per_byte)
         self.groups.clear()
@@ -249,7 +267,7 @@ class Fabric:
         ring: list[tuple[int, tuple[int, ...]]] = []
         links: list[int] = []
         member = turned[0]
-        for a, b in zip(turned[:-1], turned[1:], strict=True):
+        for a, b in pairwise(turned):
             links.append(self.link_of[a, b])
             if b in inside:
                 ring.append((member, tuple(links)))
@@ -268,6 +286,7 @@ class Fabric:
             self._network = Network(
                 self.seconds_per_byte,
                 np.full(len(self.source), self.latency_seconds),
+                self.pair_ways,
                 self.pair_first,
                 self.pair_link,
                 np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),

@@ -18,9 +18,12 @@ __all__ = ["fabrics", "hamiltonian", "lay", "random_cycles"]
 N_DRAWS = 40
 LONGEST_MATCHING = 64
 
+WIDE_BYTES = 8e6
+"""From so many bytes between two servers on topologies are also tried with several routes a pair."""
+
 
 def fabrics(
-    traffic: Traffic, n: int, degree: int, bytes_per_second: float, latency_seconds: float, rng: np.random.Generator
+    traffic: Traffic, n: int, degree: int, bytes_per_second: float, latency_seconds: float, drawn: Sequence[tuple[int, ...]]
 ) -> Iterator[Fabric]:
     """Yield topologies worth trying for a traffic, no server with more than `degree` interfaces.
 
@@ -34,8 +37,8 @@ def fabrics(
         Interfaces of a server.
     bytes_per_second, latency_seconds : float
         Of one link.
-    rng : numpy.random.Generator
-        Draws rings.
+    drawn : sequence of tuple of int
+        Rings through all servers from `random_cycles`, ``degree // 2`` of them.
 
     Yields
     ------
@@ -51,7 +54,7 @@ def fabrics(
     most_rings = degree // 2 if n > 2 else degree
     seen: set[tuple[tuple[tuple[int, int], float], ...]] = set()
     for style in ("jumps", "random"):
-        orders = hamiltonian(n, most_rings) if style == "jumps" else random_cycles(n, most_rings, rng)
+        orders = hamiltonian(n, most_rings) if style == "jumps" else drawn
         for n_full in range(most_rings, -1, -1):
             for n_matched in range(0, degree - 2 * n_full + 1) if n <= LONGEST_MATCHING else (0, degree - 2 * n_full):
                 count, cycles = lay(traffic, n, degree, orders[:n_full], n_matched)
@@ -66,6 +69,8 @@ def fabrics(
                 made.route(traffic.pair_bytes)
                 made.balance(traffic.pair_bytes, traffic.group_bytes)
                 yield made
+                if n <= LONGEST_MATCHING and traffic.pair_bytes.max() >= WIDE_BYTES:
+                    yield made.refitted(traffic.pair_bytes, traffic.group_bytes, degree)
 
 
 def lay(

@@ -121,7 +121,7 @@ def _fat_tree(n: int, degree: int, bytes_per_second: float, latency_seconds: flo
 def _torus(n: int, degree: int) -> list[tuple[int, int]]:
     """Return the wires of the torus of as many dimensions as the degree allows whose sizes are most alike."""
     n_dims = min(degree // 2, 3)
-    shapes = [(a, n // a) for a in range(2, n) if n % a == 0 and n // a >= 2]
+    shapes: list[tuple[int, ...]] = [(a, n // a) for a in range(2, n) if n % a == 0 and n // a >= 2]
     if n_dims >= 3:
         shapes = [
             (a, b, n // a // b) for a, rest in shapes for b in range(2, rest + 1) if rest % b == 0 and rest // b >= 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.codesign.choices import ELEMENT_BYTES, Choice, Space
+from meshwright.codesign.choices import Choice, Space
 from meshwright.codesign.fabric import Fabric
 from meshwright.readers._workload import DATA
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SEGMENT_BYTES", "Placement", "Step", "Traffic", "data_parallel"]
 
 SEGMENT_BYTES = 1 << 20
-"""Links serve transfers in segments of this size."""
+"""Segments of the published simulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ class Traffic:
 def data_parallel(space: Space) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn."""
     n = space.servers.n_servers
-    choice, servers, n_tables = [], [], 0
+    choice: list[int] = []
+    servers: list[tuple[int, ...]] = []
+    n_tables = 0
     for i, operation in enumerate(space.workload.operations):
         if operation.kind == "embedding":
             choice.append(0)
@@ -93,20 +95,23 @@ class Step:
     ----------
     space : Space
         The workload's choices.
+    segment_bytes : int
+        Links serve transfers in segments of this size.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES) -> None:
         from meshwright._kernels.flow_simulation import Model
 
         operations, batch = space.workload.operations, space.workload.global_batch
-        self.space = space
+        self.space, self.segment_bytes = space, segment_bytes
+        size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
-        weights = [[ELEMENT_BYTES * w for w in operation.weights] for operation in operations]
+        weights = [[size * w for w in operation.weights] for operation in operations]
         self.model: Model = Model(
             batch,
             _first(inputs),
             np.array([p for row in inputs for p in row], dtype=np.int64),
-            np.array([ELEMENT_BYTES * operation.n_elements for operation in operations], dtype=np.int64),
+            np.array([size * operation.n_elements for operation in operations], dtype=np.int64),
             _first(weights),
             np.array([w for row in weights for w in row], dtype=np.int64),
         )
@@ -145,14 +150,14 @@ class Step:
         from meshwright._kernels import flow_simulation
 
         split = self.split(placement, fabric)
-        return split, flow_simulation.tasks(self.model, split)
+        return split, flow_simulation.tasks(self.model, split, fabric.pair_ways, self.segment_bytes)
 
     def play(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks, Played]:
         """Return everything that happens in a step."""
         from meshwright._kernels import flow_simulation
 
         split, tasks = self.tasks(placement, fabric)
-        return split, tasks, flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, *self._inside(), np.inf)
+        return split, tasks, flow_simulation.play(tasks, split, fabric.network(), self.segment_bytes, *self._inside(), np.inf)
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf")) -> float:
         """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit."""
@@ -162,7 +167,7 @@ class Step:
         network = fabric.network()
         if np.isfinite(limit_seconds) and flow_simulation.busy_seconds(tasks, split, network) > limit_seconds:
             return float("inf")
-        return float(flow_simulation.play(tasks, split, network, SEGMENT_BYTES, *self._inside(), limit_seconds).seconds)
+        return float(flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds).seconds)
 
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""
@@ -195,15 +200,17 @@ class Step:
         from meshwright._kernels import flow_simulation
 
         split = self.split(placement, None)
-        tasks = flow_simulation.tasks(self.model, split)
         n = self.space.servers.n_servers
+        tasks = flow_simulation.tasks(self.model, split, np.ones(n * n, dtype=np.int64), self.segment_bytes)
         owner = np.concatenate([np.asarray(servers, dtype=np.int64) for servers in placement.servers])
         pair = np.zeros((n, n))
         np.add.at(pair, (owner[tasks.edge_source >> 1], owner[tasks.edge_target >> 1]), tasks.edge_bytes.astype(np.float64))
         reduced: dict[tuple[int, ...], float] = {}
         for i, (choice, servers) in enumerate(zip(self.chosen(placement), placement.servers, strict=True)):
             groups = self.groups(i, choice, servers)
-            total = float(ELEMENT_BYTES * sum(self.space.workload.operations[i].weights)) / max(len(groups), 1)
+            total = float(self.space.workload.element_bytes * sum(self.space.workload.operations[i].weights)) / max(
+                len(groups), 1
+            )
             for members in groups:
                 reduced[members] = reduced.get(members, 0.0) + total
         ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))

@@ -14,7 +14,7 @@ DATA = -1
 """The input of an operation that reads training data: no edge, no transfer."""
 
 KINDS = (
-    "linear", "conv2d", "pool2d", "embedding", "concat", "mha", "add", "mul", "relu", "flat", "softmax", "attention_mlp", "group_by",
+    "linear", "conv2d", "pool2d", "embedding", "concat", "mha", "add", "mul", "relu", "flat", "softmax", "group_by", "layer",
 )  # fmt: skip
 """Kinds of operation."""
 
@@ -39,6 +39,8 @@ class Operation:
         Elements of each weight tensor, biases included.
     bag : int
         Rows that an embedding adds up per sample.
+    sample_flops : float
+        Floating point operations of one sample's forward pass where the shapes do not tell (``layer``).
     """
 
     name: str
@@ -48,6 +50,7 @@ class Operation:
     shape: tuple[int, ...]
     weights: tuple[int, ...] = ()
     bag: int = 0
+    sample_flops: float = 0.0
 
     @property
     def n_elements(self) -> int:
@@ -72,11 +75,17 @@ class Workload:
         Samples of one step over all servers.
     operations : tuple of Operation
         In topological order.
+    element_bytes : int
+        Of activations and of gradients that are all-reduced.
+    state_bytes : int
+        Held for every weight: itself, its gradient, what the optimizer keeps.
     """
 
     name: str
     global_batch: int
     operations: tuple[Operation, ...]
+    element_bytes: int = 4
+    state_bytes: int = 8
 
     def __post_init__(self) -> None:
         names = [operation.name for operation in self.operations]
@@ -103,6 +112,8 @@ class Workload:
 
 def flops(operation: Operation) -> float:
     """Return floating point operations of one sample's forward pass (2 per multiply and add)."""
+    if operation.sample_flops:
+        return operation.sample_flops
     if operation.kind == "linear":
         return 2.0 * operation.weights[0] * math.prod(operation.shape[:-1])
     if operation.kind == "conv2d":
@@ -110,8 +121,6 @@ def flops(operation: Operation) -> float:
     if operation.kind == "mha":
         length, hidden = operation.shape
         return 2.0 * operation.weights[0] * length + 4.0 * length * length * hidden
-    if operation.kind == "attention_mlp":
-        return 2.0 * sum(operation.weights) * operation.shape[0] + 4.0 * operation.shape[0] ** 2 * operation.shape[-1]
     if operation.kind == "embedding":
         return float(max(operation.bag, 1) * operation.n_elements)
     return float(operation.n_elements)

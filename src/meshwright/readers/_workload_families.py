@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from meshwright import _params
@@ -204,7 +205,7 @@ def widths(text: str, what: str) -> list[int]:
 def _dlrm(layers: Layers, params: Dlrm) -> None:
     bottom, top = widths(params.bottom, "bottom"), widths(params.top, "top")
     at = DATA
-    for before, after in zip(bottom[:-1], bottom[1:], strict=True):
+    for before, after in pairwise(bottom):
         at = layers.dense(at, before, after)
     tables = [layers.table(params.rows, params.width, params.bag) for _ in range(params.tables)]
     at = layers.concat([at, *tables], bottom[-1] + params.tables * params.width)

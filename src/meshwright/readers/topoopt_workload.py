@@ -96,21 +96,25 @@ def _operation(i: int, entry: Any, where: str) -> Operation:
     kind = entry["type"]
     if kind not in KINDS:
         raise UnknownNameError(f"operator type of {where}", str(kind), KINDS)
+    inputs = _inputs(i, entry["inputs"], where)
     if not isinstance(entry["key"], str) or not entry["key"]:
         raise InputError(f"{where}: key: must be a word, is {entry['key']!r}")
-    if not isinstance(entry["inputs"], list) or not entry["inputs"]:
-        raise InputError(f"{where}: inputs: must be a list of ids, null for training data")
-    inputs = []
-    for producer in entry["inputs"]:
-        if producer is not None and _whole(producer, f"{where}: inputs", 0) >= i:
-            raise InputError(f"{where}: inputs: {producer} is not before operator {i}; operators must be in topological order")
-        inputs.append(DATA if producer is None else producer)
     shape = _sizes(entry["out_shape_per_sample"], f"{where}: out_shape_per_sample", 1)
     weights = _sizes(entry["weight_elems"], f"{where}: weight_elems", 0)
     bag = _whole(entry.get("bag", 0), f"{where}: bag", 0)
     if kind in ("linear", "conv2d", "mha", "embedding") and not weights:
         raise InputError(f"{where}: a {kind} needs at least one entry in weight_elems")
-    return Operation(f"{kind}.{i}", kind, entry["key"], tuple(inputs), shape, weights, bag)
+    return Operation(f"{kind}.{i}", kind, entry["key"], inputs, shape, weights, bag)
+
+
+def _inputs(i: int, producers: Any, where: str) -> tuple[int, ...]:
+    """Check the producers of an operator; null is training data."""
+    if not isinstance(producers, list) or not producers:
+        raise InputError(f"{where}: inputs: must be a list of ids, null for training data")
+    for producer in producers:
+        if producer is not None and _whole(producer, f"{where}: inputs", 0) >= i:
+            raise InputError(f"{where}: inputs: {producer} is not before operator {i}; operators must be in topological order")
+    return tuple(DATA if producer is None else producer for producer in producers)
 
 
 def _whole(value: Any, where: str, minimum: int) -> int:

@@ -29,13 +29,18 @@ def match(weight: NDArray[np.float64], free: Sequence[bool]) -> list[tuple[int, 
     ----------
     .. [1] J. Edmonds, "Paths, trees, and flowers", Canadian J. Math. 17, 1965.
     """
-    import networkx
+    import rustworkx
 
-    graph = networkx.Graph()
+    graph: rustworkx.PyGraph[int, int] = rustworkx.PyGraph()
     nodes = [i for i, is_free in enumerate(free) if is_free]
     graph.add_nodes_from(nodes)
-    graph.add_weighted_edges_from((a, b, float(weight[a, b])) for a in nodes for b in nodes if a < b)
-    return sorted((min(pair), max(pair)) for pair in networkx.max_weight_matching(graph, maxcardinality=True))
+    # the solver counts in whole numbers: one part in a thousand million of the largest weight
+    largest = float(weight.max())
+    whole = np.rint(weight / (largest or 1.0) * 1e9).astype(np.int64)
+    pairs = [(a, b, int(whole[nodes[a], nodes[b]])) for a in range(len(nodes)) for b in range(a + 1, len(nodes))]
+    graph.add_edges_from(pairs)
+    found = rustworkx.max_weight_matching(graph, max_cardinality=True, weight_fn=int)
+    return sorted((min(nodes[a], nodes[b]), max(nodes[a], nodes[b])) for a, b in found)
 
 
 def rounds(demand_bytes: NDArray[np.float64], free: NDArray[np.int64], n_rounds: int) -> list[tuple[int, int]]:

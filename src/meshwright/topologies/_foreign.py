@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as Xml
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,30 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
         raise InputError(f"{path}: is not valid XML ({error}); is it cut off?") from None
     if tree.tag != "system":
         raise InputError(f"{path}: the root is <{tree.tag}>; NCCL's topology begins with <system>")
+    gpus, parents, cpus = _pci_tree(tree)
+    if not gpus:
+        raise InputError(f"{path}: holds no <gpu>")
+    n = len(gpus)
+    number = {name: index for name, (index, _) in gpus.items()}
+    for name in [*cpus, *(above for _, above, _ in parents)]:
+        number.setdefault(name, len(number))
+    wires = Wires()
+    for name, above, rate in parents:
+        if name in number:
+            wires.join(number[name], number[above], rate, PCIE_SECONDS)
+    for a, b in pairwise(cpus):
+        wires.join(number[a], number[b], dict(MATRIX_SPEEDS)["SYS"], PCIE_SECONDS)
+    switch = len(number)
+    uses_switch = _nvlinks(gpus, number, wires, switch)
+    _, first = next(iter(gpus.values()))
+    kind = device(dict(COMPUTE_CAPABILITY).get(str(first.get("sm")), "a100-sxm-80gb"))
+    n_switches = len(number) - n + int(uses_switch)
+    source = f"{path}: NCCL topology; the kind of device is assumed from its compute capability"
+    return _made(spec, wires, kind, n, n_switches, np.zeros((1, n), dtype=np.int64), source, forwards=False)
+
+
+def _pci_tree(tree: Xml.Element) -> tuple[dict[str, tuple[int, Xml.Element]], list[tuple[str, str, float]], list[str]]:
+    """Return the GPUs by bus id, the PCI links upwards with their speeds, and the CPUs."""
     gpus: dict[str, tuple[int, Xml.Element]] = {}
     parents: list[tuple[str, str, float]] = []
     cpus: list[str] = []
@@ -200,25 +225,7 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
             walk(child, name)
 
     walk(tree, "")
-    if not gpus:
-        raise InputError(f"{path}: holds no <gpu>")
-    n = len(gpus)
-    number = {name: index for name, (index, _) in gpus.items()}
-    for name in [*cpus, *(above for _, above, _ in parents)]:
-        number.setdefault(name, len(number))
-    wires = Wires()
-    for name, above, rate in parents:
-        if name in number:
-            wires.join(number[name], number[above], rate, PCIE_SECONDS)
-    for a, b in zip(cpus[:-1], cpus[1:], strict=True):
-        wires.join(number[a], number[b], dict(MATRIX_SPEEDS)["SYS"], PCIE_SECONDS)
-    switch = len(number)
-    uses_switch = _nvlinks(gpus, number, wires, switch)
-    _, first = next(iter(gpus.values()))
-    kind = device(dict(COMPUTE_CAPABILITY).get(str(first.get("sm")), "a100-sxm-80gb"))
-    n_switches = len(number) - n + int(uses_switch)
-    source = f"{path}: NCCL topology; the kind of device is assumed from its compute capability"
-    return _made(spec, wires, kind, n, n_switches, np.zeros((1, n), dtype=np.int64), source, forwards=False)
+    return gpus, parents, cpus
 
 
 def _pcie(element: Xml.Element) -> float:

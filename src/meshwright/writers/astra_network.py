@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshwright import _files
 from meshwright.codesign.design import Design
 from meshwright.codesign.fabric import Fabric
@@ -71,7 +73,12 @@ def content(name: str, fabric: Fabric) -> str:
             f"topology {name}: ASTRA-sim's analytical network knows switches, full meshes, rings and tori only; "
             "take --topology switch, full-mesh or torus, or export the task graph for a packet simulator"
         )
-    lists = {"topology": kinds, "npus_count": sizes, "bandwidth": rates, "latency": [delay] * len(kinds)}
+    lists: dict[str, Sequence[object]] = {
+        "topology": kinds,
+        "npus_count": sizes,
+        "bandwidth": rates,
+        "latency": [delay] * len(kinds),
+    }
     return "".join(
         f"{key}: [ {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)} ]\n"
         for key, values in lists.items()
@@ -80,7 +87,7 @@ def content(name: str, fabric: Fabric) -> str:
 
 def _torus(links: set[tuple[int, int]], n: int) -> tuple[int, ...]:
     """Return the sizes of the ring or torus, innermost first, whose links these are; empty for none."""
-    shapes = [(n,)] + [(a, n // a) for a in range(2, n) if n % a == 0 and n // a > 1]
+    shapes: list[tuple[int, ...]] = [(n,)] + [(a, n // a) for a in range(2, n) if n % a == 0 and n // a > 1]
     shapes += [(a, b, n // a // b) for a in range(2, n) for b in range(2, n) if n % (a * b) == 0 and n // a // b > 1]
     for shape in shapes:
         wanted = set()

@@ -14,7 +14,7 @@ from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Step, data_parallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
-import flow_simulation as twin  # noqa: E402
+import flow_simulation as twin
 
 
 def ring(n: int, rate: float = 12.5e9) -> Fabric:
@@ -30,8 +30,30 @@ def test_the_kernel_plays_every_plan_as_the_plain_twin_does(small: Callable[...,
     groups = moves.chains(step.space.workload)
     for _ in range(12):
         plan = moves.propose(step.space, groups, plan, rng, "either")
-    for fabric in (ring(4, 1e9), next(finder.fabrics(step.traffic(plan), 4, 3, 2e9, 1e-6, rng))):
+    for fabric in (ring(4, 1e9), next(finder.fabrics(step.traffic(plan), 4, 3, 2e9, 1e-6, finder.random_cycles(4, 1, rng)))):
         assert step.seconds(plan, fabric) == pytest.approx(twin.step_seconds(step, plan, fabric), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_transfers_over_several_routes_are_played_as_the_plain_twin_does(small: Callable[..., Step], seed: int) -> None:
+    step = small("topoopt:dlrm,tables=3,rows=1000,width=512,bottom=512-512,top=64-64-1,batch=4096", n=6)
+    rng = np.random.default_rng(seed)
+    plan = data_parallel(step.space)
+    for _ in range(6):
+        plan = moves.propose(step.space, moves.chains(step.space.workload), plan, rng, "either")
+    traffic = step.traffic(plan)
+    for one in finder.fabrics(traffic, 6, 4, 1e9, 1e-6, finder.random_cycles(6, 2, rng)):
+        wide = one.refitted(traffic.pair_bytes, traffic.group_bytes, 4)
+        assert wide.pair_ways.max() > 1
+        for a, b in ((0, 1), (2, 5), (4, 3)):
+            used = [link for links in wide.ways(a, b) for link in links]
+            assert len(used) == len(set(used))
+            for links in wide.ways(a, b):
+                assert (int(wide.source[links[0]]), int(wide.target[links[-1]])) == (a, b)
+                assert [int(wide.target[x]) for x in links[:-1]] == [int(wide.source[x]) for x in links[1:]]
+        assert step.seconds(plan, wide) == pytest.approx(twin.step_seconds(step, plan, wide), rel=1e-12)
+        assert step.tasks(plan, wide)[1].edge_bytes.sum() == traffic.pair_bytes.sum()
+        return
 
 
 def test_one_operator_on_two_servers_is_compute_and_one_all_reduce(small: Callable[..., Step]) -> None:
@@ -55,7 +77,7 @@ def test_traffic_is_conserved_what_leaves_all_servers_arrives(small: Callable[..
     moved = 2 * 3 * 64 * 8 * 4 * 3 // 4
     assert traffic.pair_bytes.sum() == moved
     fabric = ring(4)
-    split, tasks, _ = step.play(plan, fabric)
+    _, tasks, _ = step.play(plan, fabric)
     assert tasks.edge_bytes.sum() == moved
 
 

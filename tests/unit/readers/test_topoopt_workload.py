@@ -55,7 +55,7 @@ def test_a_wrong_workload_is_refused_in_one_sentence(tmp_path: Path, change: dic
 
 
 def test_a_name_that_is_not_in_the_file_is_answered_by_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no workload .* called 'two'.*one"):
+    with pytest.raises(InputError, match=r"no workload .* called 'two'.*one"):
         read(write(tmp_path) + "#two")
 
 

@@ -1,0 +1,155 @@
+"""TopoOpt's released program: topologies exactly, starting times within its own spread, workloads from parameters."""
+
+from __future__ import annotations
+
+import csv
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from meshwright.codesign import alternate, published
+from meshwright.codesign.alternate import Wires
+from meshwright.codesign.choices import Servers, space
+from meshwright.codesign.fabric import Fabric
+from meshwright.codesign.step import Step, data_parallel
+from meshwright.readers import flexflow_measures, read
+from meshwright.solvers import circulants
+from meshwright.topologies._wires import device
+
+SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared"
+RATE, LATENCY, SIZE = 12.5e9, 1e-6, 256 * 2**20
+FILES = {"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", "vgg16": "vgg16"}
+
+pytestmark = pytest.mark.skipif(not SHARED.exists(), reason=f"the reference data is not at {SHARED}")
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    if not SHARED.exists():
+        return []
+    with open(SHARED / "reference" / name, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def well_defined(row: dict[str, str]) -> bool:
+    """Return whether the released program neither stopped nor read past the end of its list on this row's topology."""
+    same = [r for r in rows("topoopt_topologies.csv") if all(r[k] == row[k] for k in ("n", "d", "bidir", "dp_groups"))]
+    return all(r["group"] and r["ar_ms_seed_semantics"] != "inf" for r in same)
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in rows("topoopt_topologies.csv") if well_defined(r)], ids=lambda r: "-".join(list(r.values())[:5])
+)
+def test_a_published_topology_is_reproduced_exactly(row: dict[str, str]) -> None:
+    n, degree, group = int(row["n"]), int(row["d"]), int(row["group"])
+    traffic = {n: SIZE * (2 * n - 1) / n}
+    if "+" in row["dp_groups"]:
+        traffic[n // 2] = 2 * SIZE * (n - 1) / (n // 2)
+    rings = published.find(n, degree, traffic, bidirectional=row["bidir"] == "1")
+    fabric = published.fabric(rings, RATE, LATENCY)
+    paths = dict(rings.paths)[group]
+    assert " ".join("+".join(map(str, path)) for path in paths) == row["jumps"]
+    assert int(fabric.count.sum()) == int(row["links_directed_total"])
+    assert round(fabric.mean_hops(), 4) == float(row["avg_hops"])
+    assert int(fabric.hops.max()) == int(row["diameter"])
+    assert len(paths) == int(row["npath"])
+    per_path = math.ceil(2 * (group - 1) / group * SIZE / len(paths))
+    assert per_path == int(row["bytes_per_path"])
+    busy = np.zeros(len(fabric.source))
+    flows = fabric.flows(tuple(range(0, n, n // group)))
+    for links, _ in flows:
+        where = list(links)
+        busy[where] += per_path * fabric.seconds_per_byte[where] + math.ceil(per_path / 2**20) * LATENCY
+    seconds = busy.max() + (max(len(links) for links, _ in flows) - 1) * LATENCY
+    assert seconds * 1e3 == pytest.approx(float(row["ar_ms_seed_semantics"]), abs=6e-5)
+
+
+@pytest.mark.parametrize("row", rows("topoopt_circulants.csv"), ids=lambda r: f"{r['n']}-{r['d']}")
+def test_our_jumps_have_no_more_mean_hops_than_any_listed(row: dict[str, str]) -> None:
+    n, degree = int(row["n"]), int(row["d"])
+    published_jumps = [int(jump) for jump in row["seed_jumps"].split()]
+    folded = sorted({min(jump, n - jump) for jump in published_jumps})
+    assert round(circulants.summary(n, folded)[1], 4) == float(row["seed_avg"])
+    listed = [int(jump) for jump in row["best_coprime_jumps"].split()]
+    best = circulants.best_jumps(n, degree)
+    assert circulants.summary(n, best)[1] <= circulants.summary(n, listed)[1]
+    assert all(math.gcd(n, jump) == 1 for jump in best)
+    anything = [int(jump) for jump in row["best_any_jumps(with 1)"].split()]
+    if 2 * anything[-1] < n:  # the jump of half way round takes one interface only
+        assert (
+            circulants.summary(n, circulants.best_jumps(n, degree, coprime=False))[1]
+            <= circulants.summary(n, anything)[1] + 1e-9
+        )
+
+
+def step_of(name: str) -> Step:
+    folder = SHARED / "data" / "topoopt"
+    spec = "vgg16_16node" if name == "vgg16" else name
+    workload = read(f"{folder / 'workloads.json'}#{spec}").instance
+    measured = flexflow_measures.load(str(folder / "measures" / f"{FILES[name]}.json"))
+    return Step(space(workload, Servers(16, 4, device("a100-sxm-40gb"), 25e9), measured, shard=False))
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in rows("topoopt_search.csv") if r["topology"] != "random"], ids=lambda r: "-".join(list(r.values())[1:6])
+)
+def test_the_starting_time_is_that_of_the_released_program(row: dict[str, str]) -> None:
+    step = step_of(row["workload"])
+    plan = data_parallel(step.space)
+    rate = float(row["link_gbps"]) * 1e9 / 8
+    if row["topology"] == "topoopt":
+        rings = published.find(16, int(row["degree"]), step.traffic(plan).by_group_size())
+        fabric = published.fabric(rings, rate, LATENCY)
+    else:
+        ends = [(i, 16) for i in range(16)] + [(16, i) for i in range(16)]
+        fabric = Fabric("switch", 16, dict.fromkeys(ends, 1.0), rate, LATENCY, forwards=False)
+    # event order at equal times is ours: 3 %, and 20 % where the released program's own runs spread as far
+    tolerance = 0.2 if row["workload"] == "dlrm16" and row["degree"] == "4" else 0.03
+    assert step.seconds(plan, fabric) * 1e3 == pytest.approx(float(row["init_ms"]), rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("dlrm_readme_16node", "dlrm"),
+        ("dlrm16", "dlrm,batch=16384,bottom=1024x8,top=2048x16-1"),
+        ("dlrm32", "dlrm,tables=32,batch=32768,bottom=1024x8,top=2048x16-1"),
+        ("dlrm128", "dlrm,tables=64,width=128,batch=65536,bottom=2048x8,top=4096x16-1"),
+        ("dlrm128_128tables", "dlrm,tables=128,width=128,batch=65536,bottom=2048x8,top=4096x16-1"),
+        ("candle_default", "candle,top=4192x3-1"),
+        ("candle16", "candle,batch=16384,tower=4096x12,top=4096x8-1"),
+        ("candle32", "candle,batch=32768,tower=8192x12,top=8192x8-1"),
+        ("candle128", "candle,batch=131072,tower=16384x16,top=16384x8-1"),
+        ("bert16", "bert,layers=6,length=256,hidden=768,heads=12"),
+        ("bert128", "bert,layers=12,length=64,hidden=1024,heads=16,batch=8192"),
+        ("ncf128", "ncf"),
+        ("vgg16_16node", "vgg16,batch=4096"),
+        ("vgg16_128node", "vgg16,batch=32768"),
+        ("resnet50_128node", "resnet50,batch=65536"),
+        ("alexnet32", "alexnet"),
+    ],
+)
+def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str) -> None:
+    filed = read(f"{SHARED / 'data' / 'topoopt' / 'workloads.json'}#{name}").instance
+    made = read(f"topoopt:{spec}").instance
+    assert made.operations == filed.operations
+    assert made.global_batch == filed.global_batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "degree", "most_ms"),
+    [
+        ("dlrm16", 4, 20.3),
+        ("dlrm16", 8, 14.71),
+        ("candle16", 4, 200.0),
+        ("candle16", 8, 128.0),
+        ("bert16", 8, 62.58),
+        ("vgg16", 4, 100.5),
+    ],
+)
+def test_our_search_is_as_fast_as_its_target(name: str, degree: int, most_ms: float) -> None:
+    step = step_of(name)
+    found = alternate.improved(step, Wires(16, degree, RATE, LATENCY), np.random.default_rng(0), 1000, placement="either")
+    assert found.seconds * 1e3 <= most_ms

@@ -1,0 +1,67 @@
+"""``meshwright codesign``: one JSON object with the fields others rely on; files beside it; exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BASE = ["codesign", "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64", "--servers", "4", "--degree", "2",
+        "--link-bandwidth", "10 Gbit/s", "--budget", "20"]  # fmt: skip
+
+
+def run(*more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "meshwright", *BASE, *more], capture_output=True, text=True)
+
+
+def test_the_answer_is_one_object_and_every_file_is_written(tmp_path: Path) -> None:
+    files = {
+        "--out": "plan.json",
+        "--taskgraph": "step.fbuf",
+        "--dot": "net.dot",
+        "--trace": "step.json",
+        "--astra-network": "net.yml",
+        "--chakra": "step",
+    }
+    options = [word for option, name in files.items() for word in (option, str(tmp_path / name))]
+    done = run("--topology", "full-mesh,switch", "--set", "equal_cost=true", "--json", *options)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["format"] == "meshwright/codesign/1"
+    assert answer["iteration_seconds"] == min(one["iteration_seconds"] for one in answer["topologies"].values())
+    assert answer["bound"]["value"] <= answer["iteration_seconds"]
+    assert set(answer["topologies"]) == {"full-mesh", "switch", "switch-equal-cost"}
+    mesh = answer["topologies"]["full-mesh"]
+    assert mesh["links"] == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
+    assert answer["topologies"]["switch-equal-cost"]["cost"] == pytest.approx(mesh["cost"])
+    assert [len(op["servers"]) for op in answer["plan"]["operators"]] == [
+        op["samples"] * op["columns"] * op["rows"] for op in answer["plan"]["operators"]
+    ]
+    assert json.loads((tmp_path / "plan.json").read_text())["plan"] == answer["plan"]
+    assert (tmp_path / "net.dot").read_text().startswith("graph")
+    assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert "npus_count" in (tmp_path / "net.yml").read_text()
+    assert len(list(tmp_path.glob("step.*.et"))) == 4
+
+
+def test_an_infeasible_answer_has_exit_code_3_and_a_wrong_option_2(tmp_path: Path) -> None:
+    big = run(
+        "--set",
+        "gpus_per_server=1",
+        "--set",
+        "shard_weights=no",
+        "--set",
+        "gpu=t4",
+        "--set",
+        "global_batch=2000000000",
+        "--json",
+    )
+    assert big.returncode == 3, big.stderr
+    assert json.loads(big.stdout)["feasible"] is False
+    wrong = run("--out", str(tmp_path / "no" / "plan.json"))
+    assert wrong.returncode == 2
+    assert len(wrong.stderr.strip().splitlines()) == 1
+    assert not wrong.stdout
