@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError
+from meshwright.plan import Plan
 from meshwright.runtime.job import Job
 
-__all__ = ["Failure", "run", "under_torchrun"]
+__all__ = ["Failure", "check_ranks", "describe", "run", "under_torchrun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +154,18 @@ def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
     """
     if n_ranks != wanted:
         raise InputError(f"{where}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}")
+
+
+def describe(failure: Failure, plan: Plan) -> str:
+    """Say which process ended a run, what it was working on, and why."""
+    if failure.rank < 0:
+        return f"the run was ended: {failure.text}"
+    if failure.wrong_input:
+        return failure.text
+    devices = sorted({device for stage in plan.stages for device in stage.devices})
+    device = devices[failure.rank]
+    stages = ", ".join(str(i) for i, stage in enumerate(plan.stages) if device in stage.devices)
+    return (
+        f"rank {failure.rank} (device {device}, stage {stages}) ended the run: {failure.text.rstrip()}\n"
+        "with --save and --save-every, run again with --resume to go on from the last checkpoint"
+    )

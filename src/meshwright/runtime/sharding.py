@@ -17,6 +17,9 @@ from meshwright.runtime.tensor_parallel import Owner
 
 __all__ = ["StageWeights", "Tie", "local", "optimizer_of", "shard_fully"]
 
+_reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
+_all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+
 _BUCKET_ELEMENTS = 8_000_000
 """Gradients are added up in pieces of this size, so that the first leaves while the next is put together."""
 
@@ -57,9 +60,6 @@ def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGro
     for layer in layers:
         fully_shard(layer, mesh=groups.shard_mesh, ignored_params=ignored)
     fully_shard(module, mesh=groups.shard_mesh, ignored_params=ignored)
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)  # losses are weighted by rows already
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -99,6 +99,7 @@ class StageWeights:
         self.partial, self.ties = list(partial), list(ties)
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.own = [parameter for parameter in self.parameters if parameter not in tied]
+        self.n_replicas = 1 if groups.data is None else dist.get_world_size(groups.data)
         self.works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
         self.flat: nn.Parameter | None = None
         if shard in (1, 2) and self.own:
@@ -145,7 +146,7 @@ class StageWeights:
         whole = _flatten(gradients, self._padded())
         part = self._chunk(whole).clone()
         if self.groups.n_shards > 1:
-            dist.reduce_scatter_tensor(part, whole, group=self.groups.shard)
+            _reduce_scatter(part, whole, group=self.groups.shard)
         self.flat.grad = part if self.flat.grad is None else self.flat.grad + part
         for parameter in self.own:
             parameter.grad = None
@@ -182,6 +183,10 @@ class StageWeights:
             if bucket:
                 _spread(flat, bucket)
         self.works.clear()
+        if self.shard == 3:  # FSDP averages over the replicas, but losses are weighted by rows already
+            for parameter in self.own:
+                if parameter.grad is not None:
+                    local(parameter.grad).mul_(self.n_replicas)
         for tie in self.ties:
             gradient = _gradient(tie.parameter)
             if not tie.counts:
@@ -195,7 +200,7 @@ class StageWeights:
             return
         whole = torch.empty(self._padded(), dtype=self.flat.dtype, device=self.flat.device)
         if self.groups.n_shards > 1:
-            dist.all_gather_into_tensor(whole, self.flat.detach(), group=self.groups.shard)
+            _all_gather(whole, self.flat.detach(), group=self.groups.shard)
         else:
             whole.copy_(self.flat.detach())
         with torch.no_grad():

@@ -25,7 +25,7 @@ from meshwright.runtime.memory import peak_bytes
 from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.trainer import Trainer, adamw, assemble
 
-__all__ = ["main", "train"]
+__all__ = ["join", "main", "output_shape", "train", "world_size"]
 
 _PATIENCE = datetime.timedelta(minutes=10)
 
@@ -48,7 +48,7 @@ def train(job: Job) -> dict[str, Any] | None:
     places = layout(read.plan)
     model, examples = source.build(job.model, job.seed)
     row = example_row(model, examples, read.sequence_length)
-    output = _output_shape(model, row) if not job.data and row.is_floating_point() else None
+    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
     data = source.load(job.data, "--data") if job.data else None
     batches = batches_of(data, model, row, output, places.plan.global_batch, job.seed)
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
@@ -80,7 +80,7 @@ def _note(job: Job, step: int, loss: float) -> None:
         print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}", file=sys.stderr, flush=True)
 
 
-def _output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:
+def output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:
     """Return the shape of one sample's output."""
     from meshwright.runtime.cut import first_tensor
 
@@ -151,6 +151,11 @@ def join(job: Job) -> dict[str, Any] | None:
     finally:
         dist.destroy_process_group()
     return result
+
+
+def world_size() -> int:
+    """Return the number of processes that torchrun started."""
+    return int(os.environ["WORLD_SIZE"])
 
 
 def main() -> int:
