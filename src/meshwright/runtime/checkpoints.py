@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["last", "load", "save"]
 
 
+_KEPT = 2
+"""Checkpoints kept: the newest, and the one before it."""
+
+
 def last(folder: str) -> Path | None:
     """Return the newest complete checkpoint of a folder, or None."""
     found = [path for path in Path(folder).glob("step-*") if (path / "done.json").is_file()]
@@ -68,6 +72,8 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
         (partial / "done.json").write_text(json.dumps(content))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
+        for old in sorted(Path(folder).glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
 
 

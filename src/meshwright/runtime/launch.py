@@ -103,8 +103,10 @@ def _watch(processes: list[subprocess.Popen[bytes]], timeout_seconds: float) -> 
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
             if code not in (None, 0):
-                time.sleep(0.3)  # others that fail at the same time may tell more
-                return rank
+                time.sleep(0.3)
+                # who was killed is the cause; who lost its connection to it is not
+                killed = [i for i, process in enumerate(processes) if (process.poll() or 0) < 0]
+                return killed[0] if killed else rank
         if all(code == 0 for code in codes):
             return None
         if time.monotonic() > deadline:

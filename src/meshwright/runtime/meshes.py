@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from meshwright.errors import InputError
 from meshwright.runtime.layout import Layout
 
 __all__ = ["StageGroups", "stage_groups"]
@@ -70,7 +71,7 @@ def _make(
     ranks: tuple[int, ...], data: int, tensor: int, n_shards: int, rank: int, device_type: str
 ) -> StageGroups | None:
     """Make the groups of one mesh; None for ranks outside it, which take part in the making all the same."""
-    grid = torch.tensor(ranks).reshape(data // n_shards, n_shards, tensor)
+    grid = _ascending(torch.tensor(ranks).reshape(data // n_shards, n_shards, tensor))
     names = ("replicate", "shard", "tensor")
     mesh = DeviceMesh(device_type, grid, mesh_dim_names=names) if len(ranks) > 1 else None
     data_groups = [
@@ -80,15 +81,32 @@ def _make(
         return None
     if mesh is None:
         return StageGroups()
-    _, shard_index, _ = (int(i) for i in (grid == rank).nonzero()[0])
     replicas = data // n_shards
+    shard = mesh.get_group("shard") if n_shards > 1 else None
     return StageGroups(
         data=next((group for column, group in data_groups if rank in column), None),
         tensor=mesh.get_group("tensor") if tensor > 1 else None,
-        shard=mesh.get_group("shard") if n_shards > 1 else None,
+        shard=shard,
         replicate=mesh.get_group("replicate") if replicas > 1 else None,
         n_shards=n_shards,
-        shard_index=shard_index,
+        shard_index=dist.get_rank(shard) if shard is not None else 0,
         shard_mesh=mesh["replicate", "shard"] if replicas > 1 else mesh["shard"],
         tensor_mesh=mesh["tensor"] if tensor > 1 else None,
     )
+
+
+def _ascending(grid: torch.Tensor) -> torch.Tensor:
+    """Return the mesh with the ranks of every shard and tensor group in ascending order.
+
+    Process groups number their members so, and meshes must agree with them on who holds which part of a weight. The groups stay the
+    same; who sends which rows to whom does not depend on it.
+    """
+    grid = grid.sort(dim=2).values
+    order = grid[:, :, 0].argsort(dim=1)
+    grid = grid.gather(1, order.unsqueeze(2).expand_as(grid))
+    if bool((grid.diff(dim=1) < 0).any()):
+        raise InputError(
+            f"ranks {grid.flatten().tolist()}: the tensor groups of a stage interleave, so that no order suits all of its data "
+            "groups; give the ranks of a tensor group neighbouring devices"
+        )
+    return grid
