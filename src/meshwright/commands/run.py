@@ -42,15 +42,43 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
     return preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
 
 
-def predict(path: str, costs: str) -> tuple[Result | None, str]:
-    """Return the plan's simulated step, or None and why there is none."""
-    from meshwright.commands.simulate import replay
-    from meshwright.errors import MeshwrightError
+def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
+    """Return the plan's simulated step, or None and why there is none.
 
-    try:
-        return replay(path, model=costs), ""
-    except MeshwrightError as error:
-        return None, f"no prediction: {error}"
+    Parameters
+    ----------
+    read : PlanFile
+        The plan.
+    path : str
+        Its file.
+    profile : str
+        A profile to predict from; empty for the plan's own model, cluster and costs.
+
+    Raises
+    ------
+    InputError
+        When the profile is wrong or of another model; a plan's own missing sources are no error.
+    """
+    from meshwright import api
+    from meshwright.commands.simulate import replay
+    from meshwright.errors import InputError, MeshwrightError
+    from meshwright.result import Answer, Result
+    from meshwright.writers import plan_json
+
+    if not profile:
+        try:
+            return replay(path), ""
+        except MeshwrightError as error:
+            return None, f"no prediction: {error}"
+    cluster = read.entry.get("cluster") or {}
+    reading = api.read(profile)
+    if reading.costs != "profiled":
+        raise InputError(f"--profile {profile}: is no profile; measure one with 'meshwright profile'")
+    problem = api.pose(reading, None if reading.cluster is not None else str(cluster.get("name") or "") or None)
+    names = {op.name: i for i, op in enumerate(problem.graph.ops)}
+    plan = plan_json.plan_from_json(read.entry, names, path)
+    loads, timeline = api.judge(problem, plan)
+    return Result(problem, "", 0, Answer(plan=plan), loads, timeline), ""
 
 
 def reference(job: Job, read: PlanFile) -> list[float]:
@@ -128,7 +156,7 @@ def register(app: typer.Typer) -> None:
 
         read = read_plan(plan)
         job = Job(plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend)
-        predicted, why = predict(plan, costs)
+        predicted, why = predict(read, plan, costs)
         if launch.under_torchrun():
             from meshwright.runtime import worker
 

@@ -11,13 +11,18 @@ from torch import nn
 
 from meshwright.errors import InputError
 
-__all__ = ["cut", "recognises"]
+__all__ = ["cut", "layer_names", "recognises"]
 
 
 def recognises(model: nn.Module) -> bool:
     """Whether the module is a causal language model of ``transformers``."""
     config = getattr(model, "config", None)
     return hasattr(config, "model_type") and hasattr(model, "get_output_embeddings") and hasattr(model, "prepare_inputs_for_generation")
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    """Return the names of the model's layers: ``embed``, ``layers.0``, ..., ``head``."""
+    return ["embed", *[f"layers.{i}" for i in range(len(_stack(model)[1]))], "head"]
 
 
 def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:

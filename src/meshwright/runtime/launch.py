@@ -19,7 +19,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.runtime.job import Job
 
-__all__ = ["Failure", "check_ranks", "describe", "run", "under_torchrun"]
+__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "under_torchrun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +61,42 @@ def run(job: Job, n_ranks: int, *, timeout_seconds: float = 0.0, prefixes: Seque
         Words before the command of each rank, for example ``("ip", "netns", "exec", "name")``; none for none.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
-        told = replace(job, folder=folder)
         path = Path(folder) / "job.json"
-        told.write(path)
-        processes = [
-            _start(rank, n_ranks, path, list(prefixes[rank]) if prefixes else []) for rank in range(n_ranks)
-        ]
-        try:
-            failed = _watch(processes, timeout_seconds)
-        finally:
-            _stop(processes)
-        failure = _failure(processes, Path(folder), failed)
-        if failure is not None:
-            return failure
-        result: dict[str, Any] = json.loads((Path(folder) / "result.json").read_text())
-        return result
+        replace(job, folder=folder).write(path)
+        return _run("meshwright.runtime.worker", path, n_ranks, timeout_seconds, prefixes)
 
 
-def _start(rank: int, n_ranks: int, path: Path, prefix: list[str]) -> subprocess.Popen[bytes]:
+def run_module(module: str, n_ranks: int) -> dict[str, Any] | Failure:
+    """Start a module of ours in several processes; return the JSON object that it leaves as ``result.json``.
+
+    Parameters
+    ----------
+    module : str
+        Its name; it gets the path of a file in the folder for results.
+    n_ranks : int
+        Number of processes.
+    """
+    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
+        return _run(module, Path(folder) / "job.json", n_ranks, 0.0, ())
+
+
+def _run(
+    module: str, path: Path, n_ranks: int, timeout_seconds: float, prefixes: Sequence[Sequence[str]]
+) -> dict[str, Any] | Failure:
+    """Start the processes in the folder of a job file, watch them, and return what they left."""
+    processes = [_start(module, rank, n_ranks, path, list(prefixes[rank]) if prefixes else []) for rank in range(n_ranks)]
+    try:
+        failed = _watch(processes, timeout_seconds)
+    finally:
+        _stop(processes)
+    failure = _failure(processes, path.parent, failed)
+    if failure is not None:
+        return failure
+    result: dict[str, Any] = json.loads((path.parent / "result.json").read_text())
+    return result
+
+
+def _start(module: str, rank: int, n_ranks: int, path: Path, prefix: list[str]) -> subprocess.Popen[bytes]:
     """Start one process; what it prints goes to our stderr, so that stdout holds the answer only."""
     environment = {
         **os.environ,
@@ -92,7 +110,7 @@ def _start(rank: int, n_ranks: int, path: Path, prefix: list[str]) -> subprocess
     }
     if not prefix and "GLOO_SOCKET_IFNAME" not in environment and any(name == "lo" for _, name in socket.if_nameindex()):
         environment["GLOO_SOCKET_IFNAME"] = "lo"
-    command = [*prefix, sys.executable, "-m", "meshwright.runtime.worker", str(path)]
+    command = [*prefix, sys.executable, "-m", module, str(path)]
     return subprocess.Popen(command, env=environment, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL)
 
 

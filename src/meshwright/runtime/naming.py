@@ -9,7 +9,7 @@ from torch import nn
 
 from meshwright.errors import InputError
 
-__all__ = ["resolve"]
+__all__ = ["layer_names", "resolve"]
 
 _NUMBERED = re.compile(r"^(?:.*\.)?(?:layers|blocks|h|layer)\.(\d+)$")
 
@@ -97,3 +97,29 @@ def _same_count(model: nn.Module, held: int, wanted: int, where: str) -> None:
 def _parts(model: nn.Module) -> str:
     paths = [path for path, _ in model.named_modules() if path and path.count(".") < 2]
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "")
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    """Return names for the layers of a model in the words of our readers: ``embed``, ``layers.0``, ..., ``head``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A sequence of modules, or a module with one list of repeated layers.
+
+    Raises
+    ------
+    InputError
+        When it has no repeated layers.
+    """
+    if isinstance(model, nn.Sequential):
+        return list(model._modules)
+    stacks = {
+        path: len(module)
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) and len(module) > 1
+    }
+    outer = {path: n for path, n in stacks.items() if not any(path.startswith(f"{other}.") for other in stacks)}
+    if not outer:
+        raise InputError(f"{type(model).__name__}: has no repeated layers to cut it at")
+    return ["embed", *[f"layers.{i}" for i in range(max(outer.values()))], "head"]
