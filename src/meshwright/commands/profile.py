@@ -1,0 +1,114 @@
+"""``meshwright profile``: measure layers or links on this machine, for ``--costs profiled``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+__all__ = ["register"]
+
+
+def counts(text: str, option: str) -> list[int]:
+    """Return whole numbers from ``1,2,4``.
+
+    Raises
+    ------
+    InputError
+        When one is none.
+    """
+    from meshwright.errors import InputError
+
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1:
+        raise InputError(f"{option} {text}: give whole numbers from 1 on, for example 1,2,4")
+    return found
+
+
+def existing(path: str) -> dict[str, Any]:
+    """Return the profile that a file holds already; an empty one where there is no file.
+
+    Raises
+    ------
+    InputError
+        When the file is something else.
+    """
+    import json
+    from pathlib import Path
+
+    from meshwright.errors import InputError
+    from meshwright.readers.profile_json import FORMAT
+
+    if not Path(path).exists():
+        return {"format": FORMAT, "model": "links only", "sequence_length": 1, "device": "CPU", "n_cores": 1, "memory_bytes": 1e9,
+                "optimizer_seconds_per_byte": 0.0, "layers": [], "measures": []}  # fmt: skip
+    try:
+        entry = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        entry = None
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
+        raise InputError(f"--out {path}: exists and is no profile; name another file")
+    return entry
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def profile(
+        what: str = typer.Argument(help="package.module:callable that returns the torch.nn.Module, or the word links."),
+        out: str = typer.Option(..., help="The profile; where it exists, what is measured now is added to it or replaces it."),
+        rows: str = typer.Option("1,2,4", help="Samples per micro-batch to measure, with commas."),
+        tensor: str = typer.Option("1", help="Tensor degrees to measure, with commas."),
+        sequence_length: int = typer.Option(0, help="Tokens of a sample, for models of tokens; needed there."),
+        ranks: int = typer.Option(2, help="Processes among which links are measured."),
+        repeats: int = typer.Option(9, help="Runs of which the median counts."),
+        device: str = typer.Option("cpu", help="cpu or cuda."),
+        seed: int = typer.Option(0, help="Seed of the weights."),
+    ) -> int:
+        """Measure layers (forward, backward, memory) or links (pairs, collectives) on this machine."""
+        import json
+        import sys
+
+        from meshwright import _files
+        from meshwright.errors import InputError
+        from meshwright.runtime import launch, source
+
+        source.require_torch()
+        _files.check_target(out, "--out")
+        entry = existing(out)
+        if repeats < 1 or not 0 <= sequence_length <= 10**9:
+            raise InputError("--repeats must be at least 1, and --sequence-length between 0 and 10^9")
+        if what == "links":
+            if not 2 <= ranks <= 64:
+                raise InputError(f"--ranks {ranks}: links are measured among 2 to 64 processes")
+            measured = launch.run_module("meshwright.runtime.links", ranks)
+            if isinstance(measured, launch.Failure):
+                print(f"meshwright: measuring links failed on rank {measured.rank}: {measured.text}", file=sys.stderr)
+                return 1
+            entry["links"] = measured
+        else:
+            import torch
+
+            from meshwright.runtime.data import example_row
+            from meshwright.runtime.measure import profile_layers
+
+            if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+                raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")
+            degrees, n_rows = counts(tensor, "--tensor"), counts(rows, "--rows")
+            torch.set_num_threads(1)
+            model, examples = source.build(what, seed)
+            row = example_row(model, examples, sequence_length or 1)
+            if not row.is_floating_point() and not examples and not sequence_length:
+                raise InputError(f"{what}: takes tokens; give --sequence-length")
+            entry |= {"model": what, "sequence_length": int(row.shape[1]) if row.dim() > 1 else 1}
+            entry |= profile_layers(
+                model.to(device), row.to(device), n_rows, degrees, repeats=repeats,
+                say=lambda text: print(f"measuring {text}", file=sys.stderr, flush=True),
+            )  # fmt: skip
+        _files.write(out, json.dumps(entry, indent=1) + "\n")
+        print(f"{out}: {len(entry['layers'])} layers, {len(entry['measures'])} measures, {'links' if entry.get('links') else 'no links'}")
+        return 0

@@ -1,0 +1,185 @@
+"""``meshwright run``: execute a plan with PyTorch and compare what happened with what was said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.result import Result
+    from meshwright.runtime.job import Job
+    from meshwright.runtime.plan_file import PlanFile
+
+__all__ = ["register"]
+
+
+def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) -> list[str]:
+    """Check the run before any process starts; return sentences the user should read.
+
+    Raises
+    ------
+    InputError
+        When something is wrong.
+    """
+    from meshwright.errors import InputError
+    from meshwright.runtime import checkpoints, preflight, source
+    from meshwright.runtime.data import example_row
+    from meshwright.runtime.layout import layout
+
+    places = layout(read.plan)
+    preflight.check_machine(places, job.backend, processes, job.plan)
+    for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
+        if name:
+            source.load(name, option)
+    model, examples = source.build(job.model, job.seed)
+    row = example_row(model, examples, read.sequence_length)
+    units = preflight.check_model(model, read.names, read.plan, row, job.plan)
+    if job.resume and checkpoints.last(job.save) is None:
+        raise InputError(f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin")
+    if predicted is None:
+        return []
+    return preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
+
+
+def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
+    """Return the plan's simulated step, or None and why there is none.
+
+    Parameters
+    ----------
+    read : PlanFile
+        The plan.
+    path : str
+        Its file.
+    profile : str
+        A profile to predict from; empty for the plan's own model, cluster and costs.
+
+    Raises
+    ------
+    InputError
+        When the profile is wrong or of another model; a plan's own missing sources are no error.
+    """
+    from meshwright import api
+    from meshwright.commands.simulate import replay
+    from meshwright.errors import InputError, MeshwrightError
+    from meshwright.result import Answer, Result
+    from meshwright.writers import plan_json
+
+    if not profile:
+        try:
+            return replay(path), ""
+        except MeshwrightError as error:
+            return None, f"no prediction: {error}"
+    cluster = read.entry.get("cluster") or {}
+    reading = api.read(profile)
+    if reading.costs != "profiled":
+        raise InputError(f"--profile {profile}: is no profile; measure one with 'meshwright profile'")
+    problem = api.pose(reading, None if reading.cluster is not None else str(cluster.get("name") or "") or None)
+    names = {op.name: i for i, op in enumerate(problem.graph.ops)}
+    plan = plan_json.plan_from_json(read.entry, names, path)
+    loads, timeline = api.judge(problem, plan)
+    return Result(problem, "", 0, Answer(plan=plan), loads, timeline), ""
+
+
+def reference(job: Job, read: PlanFile) -> list[float]:
+    """Train in this process from the same weights, and return the losses."""
+    from functools import partial
+
+    from meshwright.runtime import source
+    from meshwright.runtime.data import batches_of, default_loss, example_row
+    from meshwright.runtime.reference import reference_losses
+    from meshwright.runtime.trainer import adamw
+    from meshwright.runtime.worker import output_shape
+
+    model, examples = source.build(job.model, job.seed)
+    row = example_row(model, examples, read.sequence_length)
+    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
+    data = source.load(job.data, "--data") if job.data else None
+    make: Any = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
+    loss = source.load(job.loss, "--loss") if job.loss else default_loss
+    return reference_losses(
+        model, batches_of(data, model, row, output, read.plan.global_batch, job.seed),
+        make(list(model.parameters())), loss, n_steps=job.n_steps, n_rows=max(1, read.plan.micro_batch),
+    )  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def run(
+        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
+        model: str = typer.Option(..., help="package.module:callable that returns the torch.nn.Module."),
+        steps: int = typer.Option(5, help="Steps to train."),
+        data: str = typer.Option("", help="package.module:callable(step, n_samples) -> (inputs, targets); default: synthetic."),
+        loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
+        optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
+        learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
+        seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
+        backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
+        processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
+        save: str = typer.Option("", help="Folder for checkpoints."),
+        save_every: int = typer.Option(0, help="Steps between checkpoints; 0: at the end only."),
+        resume: bool = typer.Option(False, "--resume", help="Go on from the last checkpoint in the folder of --save."),
+        costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
+        calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
+        trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
+        timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
+        reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
+        import json
+        import sys
+
+        from meshwright import _files
+        from meshwright.errors import InputError
+        from meshwright.runtime import launch, source
+        from meshwright.runtime.job import Job
+
+        source.require_torch()
+        if not 1 <= steps <= 10**9:
+            raise InputError(f"--steps {steps}: must be between 1 and {10**9}")
+        if backend not in ("gloo", "nccl"):
+            raise InputError(f"--backend {backend}: must be gloo or nccl")
+        if save_every < 0 or processes < 0 or timeout < 0:
+            raise InputError("--save-every, --processes and --timeout must not be negative")
+        if (resume or save_every) and not save:
+            raise InputError("--resume and --save-every need --save FOLDER")
+        if calibrate and not costs:
+            raise InputError("--calibrate corrects the profile of --profile; give that too")
+        for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
+            if path:
+                _files.check_target(path, option)
+        from meshwright.runtime import comparison
+        from meshwright.runtime.plan_file import read_plan
+
+        read = read_plan(plan)
+        job = Job(plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend)
+        predicted, why = predict(read, plan, costs)
+        if launch.under_torchrun():
+            from meshwright.runtime import worker
+
+            launch.check_ranks(worker.world_size(), read.plan.n_devices, plan)
+            joined = worker.join(job)
+            if joined is None:
+                return 0
+            measured = joined
+        else:
+            notes = [*prepare(job, read, processes, predicted), *([why] if why else [])]
+            for note in notes:
+                print(f"note: {note}", file=sys.stderr)
+            outcome = launch.run(job, read.plan.n_devices, timeout_seconds=timeout)
+            if isinstance(outcome, launch.Failure):
+                print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
+                return 2 if outcome.wrong_input else 1
+            measured = outcome
+        entry = comparison.as_json(read.plan, measured, predicted, reference(job, read) if reference_ else None)
+        if trace:
+            comparison.write_trace(trace, read.plan, measured, predicted)
+        if calibrate:
+            from meshwright.runtime import calibration
+
+            calibration.write(costs, calibrate, read, measured)
+        print(json.dumps(entry) if json_ else comparison.lines(entry))
+        return 0

@@ -1,0 +1,153 @@
+"""Costs from measured profiles: layers' times as they were measured, collectives too where the links were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.readers.profile_json import Layer, Measure, Profile
+from meshwright.table import StageLoad
+
+__all__ = ["loads"]
+
+
+def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+    """Return what each stage of a plan does and holds.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its reading is a profile.
+    plan : Plan
+        Stages with their devices and strategies.
+
+    Returns
+    -------
+    tuple of StageLoad
+        One per stage.
+
+    Raises
+    ------
+    InputError
+        When the problem is no profile, or asks for an axis that profiles do not hold.
+
+    Notes
+    -----
+    Times between measured numbers of rows are interpolated, outside they follow the nearest two. A tensor degree that was not
+    measured takes the whole layer's time divided by it.
+    """
+    profile = problem.reading.instance
+    if not isinstance(profile, Profile):
+        raise InputError(
+            f"costs profiled: {problem.reading.name} is no profile; measure one with 'meshwright profile' and name its file as the model"
+        )
+    rows_of_microbatch = plan.global_batch / plan.n_microbatches
+    result = []
+    for i, stage in enumerate(plan.stages):
+        if stage.strategy.context > 1 or stage.strategy.expert > 1:
+            raise InputError(f"costs profiled: stage {i}: profiles hold no context or expert parallelism")
+        result.append(_stage(problem, profile, stage, rows_of_microbatch / stage.strategy.data))
+    return tuple(result)
+
+
+def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> StageLoad:
+    """Return the load of one stage."""
+    strategy = stage.strategy
+    recompute = stage.recompute or ("none",) * len(stage.ops)
+    sums = np.zeros(5)  # forward, input, weight, recomputation seconds; saved bytes
+    working = weights = tensor_bytes = 0.0
+    for op, how in zip(stage.ops, recompute, strict=True):
+        layer = profile.layers[op]
+        forward, backward_input, backward_weight, saved = _at(profile, layer, rows, strategy.tensor)
+        entering = profile.layers[op - 1].output_bytes * rows if op else 0.0
+        again = how == "full"
+        sums += (forward, backward_input, backward_weight, forward if again else 0.0, entering if again else saved)
+        working = max(working, saved if again else 0.0)
+        split = (layer.like, strategy.tensor) in profile.measures
+        weights += layer.weight_bytes / (strategy.tensor if split else 1)
+        if strategy.tensor > 1 and split:
+            tensor_bytes += layer.output_bytes * rows
+    tensor = 2.0 * _collective(problem, profile, stage, "tensor", "all_reduce", tensor_bytes)
+    n_shards = (strategy.shard_degree or strategy.data) if strategy.shard else 1
+    gather, scatter, reduce, update = _data_axis(problem, profile, stage, weights)
+    return StageLoad(
+        forward_seconds=float(sums[0]),
+        backward_input_seconds=float(sums[1]),
+        backward_weight_seconds=float(sums[2]),
+        recompute_seconds=float(sums[3]),
+        forward_communication=(("gather", gather), ("tensor", tensor)),
+        backward_communication=(("gather", gather + scatter), ("tensor", tensor)),
+        output_bytes=profile.layers[stage.ops[-1]].output_bytes * rows,
+        reduce_seconds=reduce,
+        gather_seconds=update,
+        optimizer_seconds=profile.optimizer_seconds_per_byte * weights / n_shards,
+        weight_bytes=weights / (n_shards if strategy.shard == 3 else 1),
+        gradient_bytes=weights / (n_shards if strategy.shard >= 2 else 1),
+        optimizer_bytes=2.0 * weights / n_shards,
+        activation_bytes=float(sums[4]),
+        working_bytes=working,
+    )
+
+
+def _at(profile: Profile, layer: Layer, rows: float, tensor: int) -> tuple[float, float, float, float]:
+    """Return forward, backward-input and backward-weight seconds and saved bytes of a layer for so many rows."""
+    measures = profile.measures.get((layer.like, tensor))
+    share = 1.0
+    if measures is None:
+        measures = profile.measures[layer.like, 1]  # layers that a tensor axis does not split are computed whole by every rank
+    names = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "saved_bytes")
+    found = [share * _line(measures, name, rows) for name in names]
+    return found[0], found[1], found[2], found[3]
+
+
+def _line(measures: Sequence[Measure], name: str, rows: float) -> float:
+    """Return a measured figure at any number of rows."""
+    x = np.array([measure.rows for measure in measures], dtype=float)
+    y = np.array([getattr(measure, name) for measure in measures], dtype=float)
+    if len(x) == 1:
+        return float(y[0] * rows / x[0])
+    if rows <= x[-1]:
+        inside = float(np.interp(rows, x, y))
+        return inside if rows >= x[0] else max(0.0, float(y[0] + (y[1] - y[0]) / (x[1] - x[0]) * (rows - x[0])))
+    return max(0.0, float(y[-1] + (y[-1] - y[-2]) / (x[-1] - x[-2]) * (rows - x[-1])))
+
+
+def _data_axis(problem: Problem, profile: Profile, stage: Stage, weights: float) -> tuple[float, float, float, float]:
+    """Return seconds of gathering and scattering per micro-batch, of the reduction and of the gathering once a step."""
+    shard = stage.strategy.shard if stage.strategy.data > 1 else 0
+
+    def seconds(kind: str) -> float:
+        return _collective(problem, profile, stage, "data", kind, weights)
+
+    if stage.strategy.data == 1:
+        return 0.0, 0.0, 0.0, 0.0
+    if shard == 0:
+        return 0.0, 0.0, seconds("all_reduce"), 0.0
+    if shard == 1:
+        return 0.0, 0.0, seconds("reduce_scatter"), seconds("all_gather")
+    if shard == 2:
+        return 0.0, seconds("reduce_scatter"), 0.0, seconds("all_gather")
+    return seconds("all_gather"), seconds("reduce_scatter"), 0.0, 0.0
+
+
+def _collective(problem: Problem, profile: Profile, stage: Stage, axis: str, kind: str, n_bytes: float) -> float:
+    """Return the seconds of a collective along one axis of a stage: as measured, or computed from the cluster's links."""
+    strategy = stage.strategy
+    n_ranks = strategy.data if axis == "data" else strategy.tensor
+    if n_ranks == 1 or n_bytes <= 0.0:
+        return 0.0
+    for measured in profile.collectives:
+        if measured.kind == kind and measured.n_ranks == n_ranks:
+            return measured.latency_seconds + measured.seconds_per_byte * n_bytes
+    if problem.cluster is None:
+        return 0.0
+    from meshwright import network
+
+    grid = np.array(stage.devices).reshape(strategy.data, strategy.tensor)
+    return float(network.axis(problem.cluster, grid.T if axis == "data" else grid).seconds(kind, n_bytes))
+
+

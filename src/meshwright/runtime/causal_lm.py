@@ -1,0 +1,250 @@
+"""Hugging Face causal language models as layers, without editing them: what the model hands each layer is recorded once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshwright.errors import InputError
+
+__all__ = ["cut", "layer_names", "recognises"]
+
+
+def recognises(model: nn.Module) -> bool:
+    """Whether the module is a causal language model of ``transformers``."""
+    config = getattr(model, "config", None)
+    return hasattr(config, "model_type") and hasattr(model, "get_output_embeddings") and hasattr(model, "prepare_inputs_for_generation")
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    """Return the names of the model's layers: ``embed``, ``layers.0``, ..., ``head``."""
+    return ["embed", *[f"layers.{i}" for i in range(len(_stack(model)[1]))], "head"]
+
+
+def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """Return one module per layer: the word table, the decoder layers, the head.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    names : sequence of str
+        ``embed``, one name for each decoder layer, ``head``.
+
+    Raises
+    ------
+    InputError
+        When the plan has other layers than the model.
+    """
+    where, layers = _stack(model)
+    if model.config.is_encoder_decoder:  # type: ignore[union-attr]
+        raise InputError(f"{type(model).__name__}: models with an encoder and a decoder cannot be run yet")
+    if len(names) != len(layers) + 2:
+        raise InputError(
+            f"{type(model).__name__}: has {len(layers)} layers between word table and head, but the plan has {len(names) - 2}; "
+            "is this the plan of another model?"
+        )
+    model.config.use_cache = False  # type: ignore[union-attr]
+    table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
+    records = [_Record() for _ in layers]
+    shell = _graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)})
+    context = _Context(shell, records)
+    head = _Head(_graft(model, {where: nn.ModuleList([_Given()]), **_without_tables(model, where)}))
+    _drop_unused(table, where)
+    _drop_unused(head, where)
+    return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
+
+
+def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Return path and module of the list of decoder layers."""
+    config = model.config.get_text_config()  # type: ignore[union-attr,operator]
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
+            return path, module
+    raise InputError(f"{type(model).__name__}: its {config.num_hidden_layers} layers are in no list, so it cannot be cut")
+
+
+def _graft(model: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
+    """Return the model with some submodules replaced; everything else is shared with it."""
+    root = _shallow(model)
+    for path, module in replaced.items():
+        *steps, name = path.split(".")
+        holder = root
+        for step in steps:
+            inner = _shallow(getattr(holder, step))
+            holder._modules[step] = inner
+            holder = inner
+        holder._modules[name] = module
+    return root
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    twin = copy.copy(module)
+    for name in ("_modules", "_parameters", "_buffers"):
+        twin.__dict__[name] = dict(module.__dict__[name])
+    return twin
+
+
+def _without_tables(model: nn.Module, where: str) -> dict[str, nn.Module]:
+    """Return stand-ins for the word and position tables, which stages after the first do not hold."""
+    return {
+        path: _Zeros(module.embedding_dim)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and not path.startswith(f"{where}.")
+    }
+
+
+class _Stopped(Exception):
+    """Carries what reaches the first layer."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+class _Stop(nn.Module):
+    """Stands for the first layer and ends the forward there."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> None:
+        """Raise with the input."""
+        raise _Stopped(hidden)
+
+
+class _Zeros(nn.Module):
+    """Stands for a table that is not held."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return zeros of the shape that the table would give."""
+        return torch.zeros(*ids.shape, self.width, device=ids.device, dtype=torch.get_default_dtype())
+
+
+class _Given(nn.Module):
+    """Stands for all layers: returns what it was given beforehand."""
+
+    value: torch.Tensor | None = None
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return the tensor given."""
+        assert self.value is not None
+        return self.value
+
+
+class _Record(nn.Module):
+    """Stands for one layer: keeps what it is handed besides the hidden state."""
+
+    handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        """Return the input."""
+        self.handed = (rest, named)
+        return hidden
+
+
+class _Context:
+    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch."""
+
+    def __init__(self, shell: nn.Module, records: Sequence[_Record]) -> None:
+        self.shell, self.records = shell, records
+        self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
+        self.length_factor = 1  # how many times longer the sequence is than a rank's part of it
+
+    def of(self, layer: int, hidden: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return further arguments of a layer."""
+        key = (*hidden.shape, hidden.dtype, hidden.device)
+        if key not in self.known:
+            with torch.no_grad():
+                batch, length, width = hidden.shape
+                whole = torch.zeros(batch, length * self.length_factor, width, dtype=hidden.dtype, device=hidden.device)
+                _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
+            self.known[key] = [record.handed for record in self.records]
+        return self.known[key][layer]
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """Return the model without its head."""
+    prefix = getattr(model, "base_model_prefix", "")
+    inner = getattr(model, prefix, None) if prefix else None
+    return inner if isinstance(inner, nn.Module) else model
+
+
+class _Table(nn.Module):
+    """From token ids to the input of the first layer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return what reaches the first layer."""
+        try:
+            _decoder(self.model)(input_ids=ids, use_cache=False)
+        except _Stopped as stopped:
+            return (stopped.hidden,)
+        raise InputError("the model runs none of its layers")
+
+
+class _Layer(nn.Module):
+    """One decoder layer."""
+
+    def __init__(self, layer: nn.Module, number: int, context: _Context) -> None:
+        super().__init__()
+        self.layer, self.number = layer, number
+        self.context = (context,)  # in a tuple, so that its modules are not the layer's
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return the hidden state after the layer."""
+        rest, named = self.context[0].of(self.number, hidden)
+        output = self.layer(hidden, *rest, **named)
+        return (output[0] if isinstance(output, tuple) else output,)
+
+
+class _Head(nn.Module):
+    """From the output of the last layer to logits: final norm, output products, whatever the model does to logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return logits."""
+        self.given[0].value = hidden
+        try:
+            return (self.model(inputs_embeds=torch.zeros_like(hidden), use_cache=False).logits,)
+        finally:
+            self.given[0].value = None
+
+
+def _drop_unused(part: nn.Module, where: str) -> None:
+    """Take modules with parameters that a part never runs out of it, so that it holds its own weights only."""
+    used: set[nn.Module] = set()
+    handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
+    config = part.model.config.get_text_config()  # type: ignore[union-attr,operator]
+    device = next(part.parameters()).device
+    training = part.training
+    part.eval()
+    with torch.no_grad():
+        if isinstance(part, _Table):
+            part(torch.zeros(1, 2, dtype=torch.long, device=device))
+        else:
+            dtype = next(part.parameters()).dtype
+            part(torch.zeros(1, 2, config.hidden_size, dtype=dtype, device=device))
+    part.train(training)
+    for handle in handles:
+        handle.remove()
+    for module in list(part.modules()):
+        for name, child in list(module._modules.items()):
+            if child is not None and child not in used and any(True for _ in child.parameters()) and not _holds(child, used):
+                module._modules[name] = nn.Identity()
+
+
+def _holds(module: nn.Module, used: set[nn.Module]) -> bool:
+    return any(inner in used for inner in module.modules())

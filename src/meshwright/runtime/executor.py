@@ -1,0 +1,231 @@
+"""Playing one training step: every task of this rank in the order that the plan's schedule gives it.
+
+PyTorch has pipeline schedules of its own; this executor exists because theirs cannot give stages different numbers of replicas
+and run any order of work through a private interface only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from meshwright.runtime.layout import Layout
+from meshwright.runtime.mail import Mail
+from meshwright.runtime.sharding import StageWeights
+from meshwright.runtime.split_backward import Later
+from meshwright.runtime.stage import StageModule
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+
+__all__ = ["Executor", "Span", "StageRun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One task as it happened; seconds since the step began on this rank.
+
+    Parameters
+    ----------
+    stage, microbatch : int
+        What.
+    phase : str
+        One of `meshwright.timeline.PHASES`, or ``wait`` for messages of other stages.
+    start_seconds, end_seconds : float
+        When.
+    """
+
+    stage: int
+    microbatch: int
+    phase: str
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage as this rank runs it.
+
+    Parameters
+    ----------
+    module : StageModule
+        Its layers, wrapped as the plan says.
+    weights : StageWeights
+        Its weights, and how their gradients are added up.
+    later : Later
+        Where its weight gradients wait.
+    splits : bool
+        Whether its backward pass can run in two halves.
+    """
+
+    module: StageModule
+    weights: StageWeights
+    later: Later
+    splits: bool
+
+
+class Executor:
+    """Plays steps.
+
+    Parameters
+    ----------
+    layout : Layout
+        The plan as ranks.
+    rank : int
+        This process.
+    stages : dict of int to StageRun
+        The stages of this rank.
+    mail : Mail
+        Its transfers.
+    loss_function : callable
+        From output and target rows to their mean loss.
+    device : torch.device
+        Where tensors live.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int,
+        stages: dict[int, StageRun],
+        mail: Mail,
+        loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        device: torch.device,
+    ) -> None:
+        self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
+        self.loss_function, self.device = loss_function, device
+        self.spans: list[Span] = []
+        self.began = 0.0
+        self.loss: torch.Tensor | None = None
+        self.held: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self.tasks = self._tasks()
+        self.last_backward = {stage: max(i for i, task in enumerate(self.tasks) if task[0] == stage) for stage in stages}
+
+    def _tasks(self) -> list[tuple[int, int, int]]:
+        slots = self.layout.slots
+        row = self.layout.pipeline_rank_of(self.rank)
+        tasks = slice(int(slots.first[row]), int(slots.first[row + 1]))
+        return list(
+            zip(slots.stage[tasks].tolist(), slots.microbatch[tasks].tolist(), slots.phase[tasks].tolist(), strict=True)
+        )
+
+    def run(self, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> torch.Tensor:
+        """Run forward and backward passes of one step; gradients are complete afterwards.
+
+        Parameters
+        ----------
+        inputs : torch.Tensor or None
+            All samples of the step; needed by ranks of the first stage.
+        targets : torch.Tensor or None
+            The same of the last stage.
+
+        Returns
+        -------
+        torch.Tensor
+            This rank's share of the loss; zero where it does not hold the last stage.
+        """
+        self.began = time.perf_counter()
+        self.spans.clear()
+        self.loss = torch.zeros((), device=self.device)
+        self.mail.post_first()
+        for i, (stage, microbatch, phase) in enumerate(self.tasks):
+            last = i == self.last_backward[stage]
+            if phase == FORWARD:
+                self._forward(stage, microbatch, inputs, targets)
+            elif phase == BACKWARD_WEIGHT:
+                self._weight(stage, microbatch, last)
+            else:
+                self._backward(stage, microbatch, phase == BACKWARD_INPUT, last)
+            if last:
+                started = time.perf_counter()
+                self.stages[stage].weights.start_reduction()
+                self._span(stage, -1, "reduce", started)
+        self.mail.finish()
+        started = time.perf_counter()
+        for stage, run in self.stages.items():
+            run.weights.finish_reduction()
+            self._span(stage, -1, "reduce", started)
+            started = time.perf_counter()
+        return self.loss
+
+    def _span(self, stage: int, microbatch: int, phase: str, started: float) -> None:
+        end = time.perf_counter()
+        self.spans.append(Span(stage, microbatch, phase, started - self.began, end - self.began))
+
+    def _slice(self, stage: int, microbatch: int) -> tuple[int, int]:
+        """Return the samples of the step that this rank's replica of a stage works on."""
+        first, stop = self.layout.microbatch_rows(microbatch)
+        low, high = self.layout.rows(stage, self.layout.seat(self.rank, stage).data, stop - first)
+        return first + low, first + high
+
+    def _receive(self, stage: int, microbatch: int, direction: int) -> list[torch.Tensor]:
+        started = time.perf_counter()
+        tensors = self.mail.receive(stage, microbatch, direction)
+        self._span(stage, microbatch, "wait", started)
+        return tensors
+
+    def _forward(
+        self, stage: int, microbatch: int, inputs: torch.Tensor | None, targets: torch.Tensor | None
+    ) -> None:
+        low, high = self._slice(stage, microbatch)
+        if stage == 0:
+            assert inputs is not None
+            carried = [inputs[low:high]]
+        else:
+            carried = [
+                tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)
+            ]
+        started = time.perf_counter()
+        result = list(self.stages[stage].module(*carried))
+        if stage == self.layout.n_stages - 1:
+            assert targets is not None and self.loss is not None
+            share = (high - low) / self.layout.plan.global_batch
+            loss = self.loss_function(result[0], targets[low:high]) * share
+            self.loss += loss.detach()
+            result = [loss]
+        self.held[stage, microbatch] = (carried, result)
+        self._span(stage, microbatch, "forward", started)
+        if stage < self.layout.n_stages - 1:
+            self.mail.send(stage, microbatch, 0, [tensor.detach() for tensor in result])
+
+    def _backward(self, stage: int, microbatch: int, input_only: bool, last: bool) -> None:
+        run = self.stages[stage]
+        carried, result = self.held.pop((stage, microbatch))
+        floating = [tensor for tensor in result if tensor.is_floating_point()]
+        gradients: list[Any] = [None]
+        if stage < self.layout.n_stages - 1:
+            gradients = list(self._receive(stage, microbatch, 1))
+        started = time.perf_counter()
+        delayed = input_only and run.splits
+        run.weights.before_backward(is_last=last or (input_only and not run.splits and self._is_last_input(stage, microbatch)))
+        run.later.collecting = [] if delayed else None
+        pairs = [(tensor, gradient) for tensor, gradient in zip(floating, gradients, strict=True) if tensor.requires_grad]
+        torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
+        if delayed:
+            self.waiting[stage, microbatch] = run.later.collecting or []
+        run.later.collecting = None
+        if not input_only:
+            run.weights.after_backward()
+        self._span(stage, microbatch, "backward_input" if input_only else "backward", started)
+        if stage > 0:
+            sent = [_gradient(tensor) for tensor in carried if tensor.is_floating_point()]
+            self.mail.send(stage, microbatch, 1, sent)
+
+    def _is_last_input(self, stage: int, microbatch: int) -> bool:
+        inputs = [task[1] for task in self.tasks if task[0] == stage and task[2] == BACKWARD_INPUT]
+        return inputs[-1] == microbatch
+
+    def _weight(self, stage: int, microbatch: int, last: bool) -> None:
+        started = time.perf_counter()
+        for gradient in self.waiting.pop((stage, microbatch), []):
+            gradient()
+        self.stages[stage].weights.after_backward()
+        self._span(stage, microbatch, "backward_weight", started)
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of what a stage received: zeros where nothing depends on it."""
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

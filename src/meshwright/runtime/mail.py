@@ -1,0 +1,175 @@
+"""Sending rows of micro-batches between stages: receives posted ahead in the sender's order, sends in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from meshwright.runtime.layout import Layout, Message
+from meshwright.schedules import BACKWARD_WEIGHT, FORWARD
+
+__all__ = ["Mail", "Shape"]
+
+Shape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+"""Of the tensors that cross a boundary: sizes without the row dimension, and type."""
+
+_AHEAD = 4
+"""Receives posted beyond the one waited for: enough to keep transfers going, few enough to cost little memory."""
+
+
+class Mail:
+    """All transfers of one rank during one step.
+
+    Parameters
+    ----------
+    layout : Layout
+        The plan as ranks.
+    rank : int
+        This process.
+    shapes : sequence of Shape
+        Per stage, of what it sends forward; gradients of floating tensors come back in the same shapes.
+    device : torch.device
+        Where tensors live.
+    groups : tuple of process group
+        For transfers forward and backward: two, so that neither waits for the other.
+    """
+
+    def __init__(
+        self, layout: Layout, rank: int, shapes: Sequence[Shape], device: torch.device, groups: tuple[Any, Any]
+    ) -> None:
+        self.layout, self.rank, self.shapes, self.device, self.groups = layout, rank, shapes, device, groups
+        self.queues = self._queues()
+        self.next = [0] * len(self.queues)
+        self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
+        self.posted: dict[tuple[int, int, int], list[tuple[Message, list[torch.Tensor], list[Any]]]] = {}
+        self.sent: list[tuple[Any, torch.Tensor]] = []
+        self.local: dict[tuple[int, int, int], list[tuple[Message, list[torch.Tensor]]]] = {}
+
+    def _queues(self) -> list[list[tuple[int, int, int]]]:
+        """Return what arrives, as (target stage, micro-batch, direction), one list per sending pipeline rank and direction.
+
+        In the order in which the sender works: a library that matches messages by order then matches ours.
+        """
+        slots = self.layout.slots
+        mine = set(self.layout.stages_of(self.rank))
+        queues = []
+        for sender in range(slots.n_ranks):
+            for forward in (True, False):
+                queue = []
+                for task in range(int(slots.first[sender]), int(slots.first[sender + 1])):
+                    phase = int(slots.phase[task])
+                    if phase == BACKWARD_WEIGHT or (phase == FORWARD) != forward:
+                        continue
+                    target = int(slots.stage[task]) + (1 if forward else -1)
+                    if target in mine:
+                        queue.append((target, int(slots.microbatch[task]), 0 if forward else 1))
+                if queue:
+                    queues.append(queue)
+        return queues
+
+    def _tensors(self, boundary: int, direction: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Return sizes and types of what crosses the boundary after a stage."""
+        return [entry for entry in self.shapes[boundary] if direction == 0 or entry[1].is_floating_point]
+
+    def _rows(self, microbatch: int) -> int:
+        start, stop = self.layout.microbatch_rows(microbatch)
+        return stop - start
+
+    def _post(self, key: tuple[int, int, int]) -> None:
+        """Post the receives of one arrival."""
+        target, microbatch, direction = key
+        source = target - 1 if direction == 0 else target + 1
+        entries = self._tensors(min(source, target), direction)
+        posted = []
+        for message in self.layout.messages(source, target, self._rows(microbatch)):
+            if message.target != self.rank or message.source == self.rank:
+                continue
+            buffers = [
+                torch.empty(message.stop - message.start, *sizes, dtype=dtype, device=self.device) for sizes, dtype in entries
+            ]
+            works = [
+                dist.irecv(buffer, message.source, group=self.groups[direction], tag=self._tag(key, i))
+                for i, buffer in enumerate(buffers)
+            ]
+            posted.append((message, buffers, works))
+        self.posted[key] = posted
+
+    def _tag(self, key: tuple[int, int, int], tensor: int) -> int:
+        target, microbatch, _ = key
+        return (microbatch * self.layout.n_stages + target) * 16 + tensor
+
+    def post_first(self) -> None:
+        """Post the first receives of a step."""
+        for i, queue in enumerate(self.queues):
+            self.next[i] = 0
+            self._post_until(i, min(_AHEAD, len(queue)))
+
+    def _post_until(self, queue: int, stop: int) -> None:
+        while self.next[queue] < min(stop, len(self.queues[queue])):
+            self._post(self.queues[queue][self.next[queue]])
+            self.next[queue] += 1
+
+    def receive(self, stage: int, microbatch: int, direction: int) -> list[torch.Tensor]:
+        """Return this rank's rows of what a stage receives; waits for them.
+
+        Parameters
+        ----------
+        stage : int
+            The receiving stage.
+        microbatch : int
+            The micro-batch.
+        direction : int
+            0 for activations from the stage before, 1 for gradients from the one after.
+        """
+        key = (stage, microbatch, direction)
+        queue, place = self.place[key]
+        self._post_until(queue, place + 1)
+        pieces = list(self.local.pop(key, []))
+        for message, buffers, works in self.posted.pop(key):
+            for work in works:
+                work.wait()
+            pieces.append((message, buffers))
+        self._post_until(queue, place + 1 + _AHEAD)
+        pieces.sort(key=lambda piece: piece[0].start)
+        if len(pieces) == 1:
+            return pieces[0][1]
+        return [torch.cat(parts) for parts in zip(*(buffers for _, buffers in pieces), strict=True)]
+
+    def send(self, stage: int, microbatch: int, direction: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Send this rank's rows of a stage's result on; returns at once.
+
+        Parameters
+        ----------
+        stage : int
+            The sending stage.
+        microbatch : int
+            The micro-batch.
+        direction : int
+            0 for activations to the stage after, 1 for gradients to the one before.
+        tensors : sequence of torch.Tensor
+            Rows of this replica.
+        """
+        target = stage + 1 if direction == 0 else stage - 1
+        key = (target, microbatch, direction)
+        n_rows = self._rows(microbatch)
+        base = self.layout.rows(stage, self.layout.seat(self.rank, stage).data, n_rows)[0]
+        self.sent = [(work, tensor) for work, tensor in self.sent if not work.is_completed()]
+        for message in self.layout.messages(stage, target, n_rows):
+            if message.source != self.rank:
+                continue
+            pieces = [tensor[message.start - base : message.stop - base].contiguous() for tensor in tensors]
+            if message.target == self.rank:
+                self.local.setdefault(key, []).append((message, pieces))
+                continue
+            for i, piece in enumerate(pieces):
+                work = dist.isend(piece, message.target, group=self.groups[direction], tag=self._tag(key, i))
+                self.sent.append((work, piece))
+
+    def finish(self) -> None:
+        """Wait until everything sent has left."""
+        for work, _ in self.sent:
+            work.wait()
+        self.sent.clear()

@@ -1,0 +1,112 @@
+"""Process groups and device meshes of a plan: every rank makes all of them, in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from meshwright.errors import InputError
+from meshwright.runtime.layout import Layout
+
+__all__ = ["StageGroups", "stage_groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageGroups:
+    """Axes of a stage's mesh, as this rank sees them; None where an axis has one rank.
+
+    Parameters
+    ----------
+    data, tensor : process group or None
+        All replicas; all ranks of the tensor axis.
+    shard, replicate : process group or None
+        The data axis in two: ranks that shard weights among them, and ranks that hold the same shard.
+    n_shards, shard_index : int
+        Length of the first of these, and this rank's place on it.
+    shard_mesh, tensor_mesh : DeviceMesh or None
+        The same as meshes, for FSDP2 and DTensor.
+    """
+
+    data: Any = None
+    tensor: Any = None
+    shard: Any = None
+    replicate: Any = None
+    n_shards: int = 1
+    shard_index: int = 0
+    shard_mesh: Any = None
+    tensor_mesh: Any = None
+
+
+def stage_groups(layout: Layout, rank: int, device_type: str) -> dict[int, StageGroups]:
+    """Return the groups of every stage of a rank; virtual stages of one rank share theirs.
+
+    Parameters
+    ----------
+    layout : Layout
+        The plan as ranks.
+    rank : int
+        This process.
+    device_type : str
+        ``cpu`` or ``cuda``.
+    """
+    made: dict[tuple[object, ...], StageGroups | None] = {}
+    found = {}
+    for stage, ranks in enumerate(layout.ranks_of_stage):
+        strategy = layout.plan.stages[stage].strategy
+        n_shards = (strategy.shard_degree or strategy.data) if strategy.shard else 1
+        key = (ranks, strategy.data, strategy.tensor, n_shards)
+        if key not in made:
+            made[key] = _make(ranks, strategy.data, strategy.tensor, n_shards, rank, device_type)
+        groups = made[key]
+        if groups is not None:
+            found[stage] = groups
+    return found
+
+
+def _make(
+    ranks: tuple[int, ...], data: int, tensor: int, n_shards: int, rank: int, device_type: str
+) -> StageGroups | None:
+    """Make the groups of one mesh; None for ranks outside it, which take part in the making all the same."""
+    grid = _ascending(torch.tensor(ranks).reshape(data // n_shards, n_shards, tensor))
+    names = ("replicate", "shard", "tensor")
+    mesh = DeviceMesh(device_type, grid, mesh_dim_names=names) if len(ranks) > 1 else None
+    data_groups = [
+        (column, dist.new_group(column)) for column in grid.reshape(data, tensor).T.tolist() if data > 1
+    ]
+    if rank not in ranks:
+        return None
+    if mesh is None:
+        return StageGroups()
+    replicas = data // n_shards
+    shard = mesh.get_group("shard") if n_shards > 1 else None
+    return StageGroups(
+        data=next((group for column, group in data_groups if rank in column), None),
+        tensor=mesh.get_group("tensor") if tensor > 1 else None,
+        shard=shard,
+        replicate=mesh.get_group("replicate") if replicas > 1 else None,
+        n_shards=n_shards,
+        shard_index=dist.get_rank(shard) if shard is not None else 0,
+        shard_mesh=mesh["replicate", "shard"] if replicas > 1 else mesh["shard"],
+        tensor_mesh=mesh["tensor"] if tensor > 1 else None,
+    )
+
+
+def _ascending(grid: torch.Tensor) -> torch.Tensor:
+    """Return the mesh with the ranks of every shard and tensor group in ascending order.
+
+    Process groups number their members so, and meshes must agree with them on who holds which part of a weight. The groups stay the
+    same; who sends which rows to whom does not depend on it.
+    """
+    grid = grid.sort(dim=2).values
+    order = grid[:, :, 0].argsort(dim=1)
+    grid = grid.gather(1, order.unsqueeze(2).expand_as(grid))
+    if bool((grid.diff(dim=1) < 0).any()):
+        raise InputError(
+            f"ranks {grid.flatten().tolist()}: the tensor groups of a stage interleave, so that no order suits all of its data "
+            "groups; give the ranks of a tensor group neighbouring devices"
+        )
+    return grid

@@ -1,0 +1,165 @@
+"""Everything that can be found wrong before a process starts: plan against model, machine and PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshwright.errors import InputError
+from meshwright.graph import Graph
+from meshwright.plan import Plan
+from meshwright.runtime import tensor_parallel
+from meshwright.runtime.cut import cut
+from meshwright.runtime.layout import Layout
+
+__all__ = ["check_machine", "check_model", "check_same_model"]
+
+_FEWEST_PROCESSES = 8
+_TOLERANCE_RATIO = 0.2
+
+
+def check_machine(places: Layout, backend: str, processes: int, where: str) -> None:
+    """Refuse a plan for more processes than the machine has room for.
+
+    Parameters
+    ----------
+    places : Layout
+        The plan as ranks.
+    backend : str
+        ``gloo``: one process per core, or up to eight; ``nccl``: one per GPU.
+    processes : int
+        Processes allowed by the user; 0 for the rule above.
+    where : str
+        The plan file, for messages.
+
+    Raises
+    ------
+    InputError
+        When there are too few cores or GPUs.
+    """
+    if backend == "nccl":
+        found, what = torch.cuda.device_count(), "GPUs"
+        allowed = processes or found
+    else:
+        found, what = os.cpu_count() or 1, "cores"
+        allowed = processes or max(_FEWEST_PROCESSES, found)
+    if places.n_ranks > allowed:
+        raise InputError(
+            f"{where}: the plan needs {places.n_ranks} processes, but this machine has {found} {what} and at most {allowed} are "
+            "started; plan for fewer devices, start it with torchrun on more machines, or allow more with --processes"
+        )
+
+
+def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.Tensor, where: str) -> list[nn.Module]:
+    """Return the layers of the model if the plan can be applied to it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    names : sequence of str
+        The plan's layers.
+    plan : Plan
+        The plan.
+    row : torch.Tensor
+        One sample.
+    where : str
+        The plan file, for messages.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
+    """
+    units = cut(model, names)
+    wishes = tensor_parallel.wishes_of(model)
+    for i, stage in enumerate(plan.stages):
+        degree = stage.strategy.tensor
+        if degree > 1:
+            able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+            unable = [op for op in stage.ops if op not in able and _repeated(units, op)]
+            if unable:
+                raise InputError(
+                    f"{where}: stage {i}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
+                    "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
+                )
+            for op in able:
+                tensor_parallel.check(units[op], names[op], degree, wishes)
+            if stage.strategy.sequence_parallel and row.dim() > 1 and row.shape[1] % degree:
+                raise InputError(
+                    f"{where}: stage {i}: sequence parallelism of degree {degree} does not divide the {row.shape[1]} tokens of a sample"
+                )
+    _check_boundaries(units, names, plan, row, where)
+    return units
+
+
+def _repeated(units: Sequence[nn.Module], op: int) -> bool:
+    """Whether a layer is one of the repeated ones: neither first nor last, where there are more than two."""
+    return len(units) <= 2 or 0 < op < len(units) - 1
+
+
+def _check_boundaries(units: Sequence[nn.Module], names: Sequence[str], plan: Plan, row: torch.Tensor, where: str) -> None:
+    """Send one sample through the layers and look at what crosses the stages' ends."""
+    first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
+    carried: Any = (row,)
+    modes = [(unit, unit.training) for unit in units]
+    with torch.no_grad(), torch.random.fork_rng():
+        for i, unit in enumerate(units):
+            strange = [value for value in carried if not isinstance(value, torch.Tensor)]
+            if i in first_of_stage and strange:
+                raise InputError(
+                    f"{where}: stage {first_of_stage[i]} cannot begin with '{names[i]}': a {type(strange[0]).__name__} is handed on "
+                    "there, and only tensors can be sent; cut elsewhere, or compute it inside the layers"
+                )
+            try:
+                carried = unit.eval()(*carried)
+            except Exception as error:
+                raise InputError(
+                    f"{where}: layer '{names[i]}' cannot run on a sample of shape {tuple(row.shape)}: {type(error).__name__}: {error}"
+                ) from error
+    for unit, training in modes:
+        unit.train(training)
+
+
+def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:
+    """Compare the weights of every layer with those of the model that was planned.
+
+    Parameters
+    ----------
+    units : sequence of torch.nn.Module
+        Layers of the model given.
+    names : sequence of str
+        Their names in the plan.
+    graph : Graph
+        The model that was planned.
+    where : str
+        The plan file, for messages.
+
+    Returns
+    -------
+    list of str
+        Sentences about small differences.
+
+    Raises
+    ------
+    InputError
+        When a layer has a fifth more or fewer weights than planned.
+    """
+    planned = {op.name: op.n_parameters for op in graph.ops}
+    differs = []
+    for unit, name in zip(units, names, strict=True):
+        found, wanted = sum(parameter.numel() for parameter in unit.parameters()), planned.get(name, 0)
+        if not wanted:
+            continue
+        if abs(found - wanted) > _TOLERANCE_RATIO * wanted:
+            raise InputError(
+                f"{where}: layer '{name}' of the model given has {found} weights, but {wanted} were planned for; "
+                "is this the plan of another model?"
+            )
+        if found != wanted:
+            differs.append(f"{name} ({found} instead of {wanted} weights)")
+    return [f"layers that differ a little from the model planned: {', '.join(differs[:5])}"] if differs else []

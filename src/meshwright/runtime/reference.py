@@ -1,0 +1,55 @@
+"""The same training in one process: what a run is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from meshwright.runtime.cut import first_tensor
+from meshwright.runtime.data import Batches
+
+__all__ = ["reference_losses"]
+
+
+def reference_losses(
+    model: nn.Module,
+    batches: Batches,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    *,
+    n_steps: int,
+    n_rows: int,
+) -> list[float]:
+    """Train the whole model in this process and return the loss of every step.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        With the weights that the run began with.
+    batches : callable
+        From the number of a step to inputs and targets.
+    optimizer : torch.optim.Optimizer
+        Of the model's parameters.
+    loss : callable
+        Mean loss of some rows.
+    n_steps : int
+        Steps.
+    n_rows : int
+        Rows at once; gradients of a step's parts are added up.
+    """
+    losses = []
+    for step in range(n_steps):
+        inputs, targets = batches(step)
+        optimizer.zero_grad()
+        total = 0.0
+        for start in range(0, len(inputs), n_rows):
+            part = slice(start, start + n_rows)
+            share = len(inputs[part]) / len(inputs)
+            value = loss(first_tensor(model(inputs[part])), targets[part]) * share
+            value.backward()  # type: ignore[no-untyped-call]
+            total += float(value.detach())
+        optimizer.step()
+        losses.append(total)
+    return losses

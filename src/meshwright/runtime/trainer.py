@@ -1,0 +1,277 @@
+"""A model cut, wrapped and placed as a plan says, ready to train: the trainer of one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from meshwright.errors import InputError
+from meshwright.plan import Plan
+from meshwright.runtime import tensor_parallel
+from meshwright.runtime.cut import cut
+from meshwright.runtime.data import default_loss, example_row
+from meshwright.runtime.executor import Executor, Span, StageRun
+from meshwright.runtime.layout import Layout, layout
+from meshwright.runtime.mail import Mail, Shape
+from meshwright.runtime.meshes import StageGroups, stage_groups
+from meshwright.runtime.plan_file import read_plan
+from meshwright.runtime.sharding import StageWeights, Tie, optimizer_of, shard_fully
+from meshwright.runtime.split_backward import Later, delay_weight_gradients
+from meshwright.runtime.stage import StageModule
+
+__all__ = ["Trainer", "adamw", "apply"]
+
+
+def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
+    """Return the optimizer used where none is given: AdamW, one tensor at a time, since tensors of several kinds may be mixed."""
+    return torch.optim.AdamW(parameters, lr=learning_rate, foreach=False)
+
+
+class Trainer:
+    """One process of a run.
+
+    Parameters
+    ----------
+    executor : Executor
+        Plays the steps.
+    weights : dict of int to StageWeights
+        By stage.
+    optimizer : torch.optim.Optimizer
+        Updates what this rank holds.
+    """
+
+    def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
+        self.executor, self.weights, self.optimizer = executor, weights, optimizer
+        self.layout = executor.layout
+        self.rank = executor.rank
+
+    @property
+    def spans(self) -> list[Span]:
+        """What this rank did in the last step, and when."""
+        return self.executor.spans
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        """Train one step on a whole global batch, the same in every process, and return its mean loss.
+
+        Parameters
+        ----------
+        inputs, targets : torch.Tensor
+            All samples of the step; each rank takes its rows.
+        """
+        loss = self.gradients(inputs, targets)
+        started = time.perf_counter()
+        self.optimizer.step()
+        for stage, weights in self.weights.items():
+            weights.after_update()
+            self.executor._span(stage, -1, "optimizer", started)
+            started = time.perf_counter()
+        return self._everywhere(loss)
+
+    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
+        for weights in self.weights.values():
+            weights.zero()
+        device = self.executor.device
+        return self.executor.run(inputs.to(device), targets.to(device))
+
+    def _everywhere(self, share: torch.Tensor) -> float:
+        """Return the loss of all replicas of the last stage; of the ranks of a tensor axis, which hold the same, one counts."""
+        last = self.layout.n_stages - 1
+        counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).tensor == 0
+        total = share.clone() if counts else torch.zeros_like(share)
+        dist.all_reduce(total)
+        return float(total)
+
+
+def apply(
+    model: nn.Module,
+    plan_file: str,
+    *,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = adamw,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = default_loss,
+    example: torch.Tensor | None = None,
+) -> Trainer:
+    """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The whole model, with the same weights in every process; it is taken apart.
+    plan_file : str
+        A plan as ``meshwright plan --out`` writes it.
+    optimizer : callable
+        From the parameters that this rank updates to an optimizer that treats every element alike (SGD, Adam, ...).
+    loss : callable
+        From output and target rows to their mean loss; every sample counts the same.
+    example : torch.Tensor or None
+        One sample of the inputs (a batch of one); None for tokens or vectors, as the model begins.
+
+    Returns
+    -------
+    Trainer
+        Call its `step`.
+
+    Raises
+    ------
+    InputError
+        When plan, model and number of processes do not go together.
+    """
+    read = read_plan(plan_file)
+    places = layout(read.plan)
+    if places.n_ranks != dist.get_world_size():
+        raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
+    row = example if example is not None else example_row(model, (), read.sequence_length)
+    return assemble(model, read.names, places, row, optimizer=optimizer, loss=loss)
+
+
+def assemble(
+    model: nn.Module,
+    names: Sequence[str],
+    places: Layout,
+    row: torch.Tensor,
+    *,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Trainer:
+    """Return the trainer of this process; what `apply` does once the plan is read.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The whole model.
+    names : sequence of str
+        The plan's layers in order.
+    places : Layout
+        The plan as ranks.
+    row : torch.Tensor
+        One sample of the inputs.
+    optimizer, loss : callable
+        See `apply`.
+    """
+    rank = dist.get_rank()
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    units = cut(model, names)
+    wishes = tensor_parallel.wishes_of(model)
+    groups = stage_groups(places, rank, device.type)
+    directions = (dist.new_group(), dist.new_group())
+    tied, ties = _ties(places, rank, units)
+    runs: dict[int, StageRun] = {}
+    for stage in places.stages_of(rank):
+        own = [units[op] for op in places.plan.stages[stage].ops]
+        mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
+        runs[stage] = _stage_run(places.plan, stage, own, groups[stage], wishes, (tied, mine), device)
+    shapes = _shapes(places, rank, runs, row.to(device))
+    mail = Mail(places, rank, shapes, device, directions)
+    executor = Executor(places, rank, runs, mail, loss, device)
+    weights = {stage: run.weights for stage, run in runs.items()}
+    return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
+
+
+def _stage_run(
+    plan: Plan,
+    stage: int,
+    units: list[nn.Module],
+    groups: StageGroups,
+    wishes: dict[str, str],
+    ties: tuple[set[nn.Parameter], list[Tie]],
+    device: torch.device,
+) -> StageRun:
+    """Return one stage, its layers split over the tensor axis, recomputed and sharded as the plan says."""
+    strategy = plan.stages[stage].strategy
+    partial: list[tensor_parallel.Owner] = []
+    split = []
+    for unit in units:
+        unit.to(device)
+        if strategy.tensor > 1 and tensor_parallel.styles(unit, wishes):
+            split.append(unit)
+            partial += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
+    module = StageModule(units, plan.stages[stage].recompute).train()
+    if split and strategy.sequence_parallel:
+        places = [i for i, unit in enumerate(units) if unit in split]
+        module.enter = {
+            places[0]: tensor_parallel.enter_sequence(groups.tensor_mesh),
+            places[-1] + 1: tensor_parallel.leave_sequence(groups.tensor_mesh),
+        }
+        for unit in split:
+            if hasattr(unit, "context"):
+                unit.context[0].length_factor = strategy.tensor  # type: ignore[union-attr,index]
+    later = Later()
+    sharded = strategy.shard == 3 and groups.shard is not None
+    if sharded:
+        shard_fully(module, module.layers, groups, ties[0])
+    else:
+        delay_weight_gradients(module, later)
+    shard = strategy.shard if groups.shard is not None else 0
+    return StageRun(module, StageWeights(module, shard, groups, partial, *ties), later, splits=not sharded)
+
+
+def _holders(places: Layout, units: Sequence[nn.Module]) -> dict[nn.Parameter, list[int]]:
+    """Return the stages that hold each weight."""
+    holders: dict[nn.Parameter, list[int]] = {}
+    for stage, part in enumerate(places.plan.stages):
+        for parameter in {parameter for op in part.ops for parameter in units[op].parameters()}:
+            holders.setdefault(parameter, []).append(stage)
+    return holders
+
+
+def _ties(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[nn.Parameter], list[Tie]]:
+    """Return the weights that several stages hold, and this rank's share in them; makes a group for each set of ranks."""
+    tied, ties = set(), []
+    made: dict[tuple[int, ...], Any] = {}
+    order = [parameter for unit in units for parameter in unit.parameters()]
+    holders = _holders(places, units)
+    for parameter in dict.fromkeys(order):
+        stages = holders.get(parameter, [])
+        if len(stages) < 2:
+            continue
+        tied.add(parameter)
+        ranks = tuple(sorted({r for stage in stages for r in places.ranks_of_stage[stage]}))
+        if ranks not in made:
+            made[ranks] = dist.new_group(list(ranks)) if len(ranks) > 1 else None
+        if rank in ranks:
+            first = next(stage for stage in stages if stage in places.stages_of(rank))
+            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).tensor == 0))
+    return tied, ties
+
+
+def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Tie) -> int:
+    """Return the first stage of this rank that holds a tied weight."""
+    for stage in places.stages_of(rank):
+        if any(parameter is tie.parameter for op in places.plan.stages[stage].ops for parameter in units[op].parameters()):
+            return stage
+    return -1
+
+
+def _shapes(places: Layout, rank: int, runs: dict[int, StageRun], row: torch.Tensor) -> list[Shape]:
+    """Return what every stage hands on, found by sending one sample through: stage after stage, every rank is told."""
+    shapes: list[Shape] = []
+    entering: Shape = ((tuple(row.shape[1:]), row.dtype),)
+    for stage in range(places.n_stages):
+        found: list[Any] = [None]
+        if stage in runs:
+            module = runs[stage].module
+            carried = [row] if stage == 0 else [torch.zeros(1, *sizes, dtype=dtype, device=row.device) for sizes, dtype in entering]
+            module.eval()
+            with torch.no_grad(), torch.random.fork_rng():
+                result = module(*carried)
+            module.train()
+            _check_tensors(result, places, stage)
+            found = [tuple((tuple(tensor.shape[1:]), tensor.dtype) for tensor in result)]
+        dist.broadcast_object_list(found, src=places.ranks_of_stage[stage][0])
+        entering = found[0]
+        shapes.append(entering)
+    return shapes
+
+
+def _check_tensors(result: Sequence[Any], places: Layout, stage: int) -> None:
+    for value in result:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"stage {stage}: its layers hand on a {type(value).__name__}, but only tensors can be sent to the next stage; "
+                f"cut elsewhere or compute it inside the layers ({places.n_stages} stages)"
+            )

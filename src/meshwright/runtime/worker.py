@@ -1,0 +1,180 @@
+"""One process of a run: joins the others, trains, and leaves its results. Started as ``python -m meshwright.runtime.worker``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from meshwright.errors import MeshwrightError
+from meshwright.runtime import checkpoints, source
+from meshwright.runtime.data import batches_of, default_loss, example_row
+from meshwright.runtime.job import Job
+from meshwright.runtime.layout import layout
+from meshwright.runtime.memory import peak_bytes
+from meshwright.runtime.plan_file import read_plan
+from meshwright.runtime.trainer import Trainer, adamw, assemble
+
+__all__ = ["join", "main", "output_shape", "train", "world_size"]
+
+_PATIENCE = datetime.timedelta(minutes=10)
+
+
+def train(job: Job) -> dict[str, Any] | None:
+    """Train as one of the processes of a run.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+
+    Returns
+    -------
+    dict or None
+        What happened on all ranks, JSON-ready; on rank 0 only.
+    """
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    read = read_plan(job.plan)
+    places = layout(read.plan)
+    model, examples = source.build(job.model, job.seed)
+    row = example_row(model, examples, read.sequence_length)
+    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
+    data = source.load(job.data, "--data") if job.data else None
+    batches = batches_of(data, model, row, output, places.plan.global_batch, job.seed)
+    make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
+    loss = source.load(job.loss, "--loss") if job.loss else default_loss
+    trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss)
+    first = checkpoints.load(trainer, job.save) if job.resume else 0
+    losses, seconds, spans, peak = [], [], [], {}
+    for step in range(first, job.n_steps):
+        inputs, targets = batches(step)
+        dist.barrier()
+        started = time.perf_counter()
+        if step == first and job.memory:
+            loss_value, peak = peak_bytes(trainer, lambda: trainer.step(inputs, targets))  # noqa: B023
+        else:
+            loss_value = trainer.step(inputs, targets)
+        seconds.append(time.perf_counter() - started)
+        spans.append(list(trainer.spans))
+        losses.append(loss_value)
+        _note(job, step, loss_value)
+        if job.save and job.save_every and (step + 1) % job.save_every == 0:
+            checkpoints.save(trainer, job.save, step + 1)
+    if job.save and losses and not (job.save_every and job.n_steps % job.save_every == 0):
+        checkpoints.save(trainer, job.save, job.n_steps)
+    return _gather(trainer, losses, seconds, spans, peak, first)
+
+
+def _note(job: Job, step: int, loss: float) -> None:
+    if dist.get_rank() == 0 and (step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
+        print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}", file=sys.stderr, flush=True)
+
+
+def output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:
+    """Return the shape of one sample's output."""
+    from meshwright.runtime.cut import first_tensor
+
+    model.eval()
+    with torch.no_grad():
+        shape: torch.Size = first_tensor(model(row)).shape
+    model.train()
+    return shape
+
+
+def _gather(
+    trainer: Trainer, losses: list[float], seconds: list[float], spans: list[list[Any]], peak: dict[int, float], first: int
+) -> dict[str, Any] | None:
+    """Collect what every rank measured; steps after the first, which warms up, where there are several."""
+    warm = slice(1, None) if len(seconds) > 1 else slice(None)
+    busy: dict[int, float] = {}
+    for stage in trainer.weights:
+        per_step = [
+            sum(
+                span.end_seconds - span.start_seconds
+                for span in step
+                if span.stage == stage and span.phase.startswith(("forward", "backward"))
+            )
+            for step in spans[warm]
+        ]
+        busy[stage] = statistics.median(per_step) if per_step else 0.0
+    mine = {
+        "rank": trainer.rank,
+        "device": trainer.layout.device_of_rank[trainer.rank],
+        "compute_seconds": busy,
+        "peak_bytes": peak,
+        "spans": [
+            (span.stage, span.microbatch, span.phase, span.start_seconds, span.end_seconds)
+            for span in (_typical(seconds[warm], spans[warm]) if spans else [])
+        ],
+    }
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.gather_object(mine, everyone if trainer.rank == 0 else None)
+    if trainer.rank != 0:
+        return None
+    return {"losses": losses, "step_seconds": seconds, "first_step": first, "ranks": everyone}
+
+
+def _typical(seconds: list[float], spans: list[list[Any]]) -> list[Any]:
+    """Return the spans of the step of median length; all ranks choose the same one only if their clocks agree: rank 0 decides."""
+    order = sorted(range(len(seconds)), key=seconds.__getitem__)
+    chosen = [order[(len(order) - 1) // 2]]
+    dist.broadcast_object_list(chosen, src=0)
+    return spans[chosen[0]]
+
+
+def join(job: Job) -> dict[str, Any] | None:
+    """Join the other processes as torchrun, or `meshwright.runtime.launch`, tells through the environment; train; leave.
+
+    Returns
+    -------
+    dict or None
+        See `train`.
+    """
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
+    if job.backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank, world_size=world, timeout=_PATIENCE)
+    try:
+        result = train(job)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    return result
+
+
+def world_size() -> int:
+    """Return the number of processes that torchrun started."""
+    return int(os.environ["WORLD_SIZE"])
+
+
+def main() -> int:
+    """Run one process; return its exit status."""
+    path = Path(sys.argv[1])
+    job = Job.read(path)
+    folder, rank = Path(job.folder), os.environ["RANK"]
+    try:
+        result = join(job)
+    except BaseException as error:
+        wrong = isinstance(error, MeshwrightError)
+        text = str(error) if wrong else "".join(traceback.format_exception(error))
+        (folder / f"error-{rank}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
+        sys.stdout.flush()
+        os._exit(2 if wrong else 1)  # other ranks may be gone: no orderly end is possible
+    if result is not None:
+        (folder / "result.json").write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Every way to run a plan trains as one process does: same losses, step after step, under plain gradient descent."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from runtime_processes import plan_of, run_all
+
+pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
+pytestmark = pytest.mark.torch
+
+TOLERANCE = 2e-5
+"""Dropping one weight's gradient moves the losses by more than ten times as much."""
+
+TWO = {
+    "uneven stages, 1f1b": ("small", plan_of([(3, [0], {}), (5, [1], {})])),
+    "uneven stages, gpipe, recomputation by layer": (
+        "small",
+        plan_of(
+            [(3, [1], {"recompute": ["none", "full", "selective"]}), (5, [0], {"recompute": ["full"] * 5})], schedule="gpipe"
+        ),
+    ),
+    "zero-bubble": ("small", plan_of([(3, [0], {}), (5, [1], {})], schedule="zb_h1")),
+    "interleaved": ("small", plan_of([(2, [0], {}), (1, [1], {}), (3, [0], {}), (2, [1], {})], schedule="interleaved_1f1b")),
+    "zero-bubble in a V": ("small", plan_of([(2, [0], {}), (1, [1], {}), (3, [1], {}), (2, [0], {})], schedule="zb_v")),
+    "replicas of a batch that does not divide": ("small", plan_of([(8, [0, 1], {})], global_batch=13, n_microbatches=3)),
+    "optimizer state sharded": ("small", plan_of([(8, [0, 1], {"shard": 1})])),
+    "gradients sharded": ("small", plan_of([(8, [0, 1], {"shard": 2})])),
+    "weights sharded": ("small", plan_of([(8, [0, 1], {"shard": 3, "recompute": ["full"] * 8})])),
+    "tensor parallel": ("small", plan_of([(8, [0, 1], {"tensor": 2})])),
+    "sequence parallel": (
+        "small", plan_of([(8, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 8})]),
+    ),
+    "a chain of linear layers": ("perceptron", plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
+    "cuts inside layers": (
+        "small",
+        plan_of(
+            [(4, [0], {}), (10, [1], {})],
+            names=["embed", *[f"layers.{i}.{part}" for i in range(6) for part in ("attention", "feed_forward")], "head"],
+        ),
+    ),
+}  # fmt: skip
+
+FOUR: dict[str, Any] = {
+    "three replicas, then one": ("small", plan_of([(5, [0, 1, 2], {}), (3, [3], {})])),
+    "one, two, one": ("small", plan_of([(2, [3], {}), (4, [0, 1], {}), (2, [2], {})], schedule="zb_h1")),
+    "placed out of order": ("small", plan_of([(3, [2, 0], {"shard": 2}), (5, [3, 1], {"shard": 1})], global_batch=20)),
+    "hybrid sharding": ("small", plan_of([(8, [0, 1, 2, 3], {"shard": 3, "shard_degree": 2})])),
+    "optimizer state sharded in groups": ("small", plan_of([(8, [0, 1, 2, 3], {"shard": 1, "shard_degree": 2})])),
+    "weights sharded under a zero-bubble schedule": (
+        "small",
+        plan_of([(3, [0, 1], {"shard": 3}), (5, [2, 3], {"shard": 3})], schedule="zb_h1"),
+    ),
+    "tensor parallel inside data parallel": ("small", plan_of([(8, [0, 1, 2, 3], {"tensor": 2, "shard": 3})])),
+    "tensor degrees differ": (
+        "small",
+        plan_of([(3, [0, 1], {"tensor": 2, "sequence_parallel": True}), (5, [2, 3], {"tensor": 1})], schedule="zb_h1"),
+    ),
+}
+
+HUGGING_FACE = {
+    "llama in two stages": ("llama", plan_of([(2, [0], {}), (4, [1], {})], n_layers=4)),
+    "llama, sequence parallel": (
+        "llama",
+        plan_of([(6, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["none", "full", *["none"] * 4]})], n_layers=4),
+    ),
+    "gpt2, table and head share weights": ("gpt2", plan_of([(2, [0], {}), (4, [1], {})], n_layers=4)),
+    "gpt2, table and head on one rank": (
+        "gpt2", plan_of([(2, [0], {}), (1, [1], {}), (1, [1], {}), (2, [0], {})], schedule="zb_v", n_layers=4),
+    ),
+}  # fmt: skip
+
+
+def _cases(given: dict[str, Any]) -> dict[str, dict]:
+    return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
+
+
+def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> None:
+    results = run_all(_cases(given), n_ranks, folder)
+    far = {}
+    for name in given:
+        losses, expected = results[name]["losses"], results[name]["reference_losses"]
+        assert abs(expected[0] - expected[-1]) > 1e-3, "training must move the loss, or equality says nothing"
+        furthest = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+        if furthest > TOLERANCE:
+            far[name] = furthest
+    assert not far
+
+
+def test_two_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path) -> None:
+    _check(TWO, 2, tmp_path)
+
+
+@pytest.mark.slow
+def test_four_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path) -> None:
+    _check(FOUR, 4, tmp_path)
+
+
+@pytest.mark.slow
+def test_hugging_face_models_train_as_in_one_process(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    _check(HUGGING_FACE, 2, tmp_path)
