@@ -55,7 +55,7 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
     for k, part in enumerate(parts):
         axes = _axes(trace, part, later)
         made = [
-            (i, operator_of(trace.operators[i], trace, _name(trace, i, part), axes.get(i, ""), n_parameters, sequence))
+            (i, operator_of(i, trace, _name(trace, i, part), axes.get(i, ""), n_parameters, sequence))
             for i, n_parameters in _weights(trace, part).items()
         ]
         made = _with_exchange(trace, made, sequence)

@@ -22,15 +22,15 @@ _PER_CHANNEL = ("native_group_norm", "native_batch_norm", "_native_batch_norm_le
 Dims = tuple[tuple[str, int], ...]
 
 
-def operator_of(operator: TracedOperator, trace: Trace, name: str, axis: str, n_parameters: int, sequence: int) -> Operator:
+def operator_of(i: int, trace: Trace, name: str, axis: str, n_parameters: int, sequence: int) -> Operator:
     """Return one traced operator as an `Operator`.
 
     Parameters
     ----------
-    operator : TracedOperator
-        As traced.
+    i : int
+        Id of the operator.
     trace : Trace
-        Its trace: batch and bytes of an element.
+        Its trace.
     name : str
         The name it gets.
     axis : str
@@ -45,7 +45,10 @@ def operator_of(operator: TracedOperator, trace: Trace, name: str, axis: str, n_
     Operator
         ``dims`` where the kind has any; where they do not tell the FLOPs that were traced, these are set as well.
     """
+    operator = trace.operators[i]
     kind, dims = _space(operator, trace.batch, sequence)
+    if operator.name.startswith("_scaled_dot_product"):
+        dims = _grouped_heads(trace, operator, dims)
     batch = _samples(operator, trace.batch)
     moved = 0
     if kind in ("other", "convolution", "pooling"):
@@ -130,3 +133,16 @@ def _attention_space(operator: TracedOperator, batch: int) -> tuple[str, Dims]:
     sizes = (rows, key[2], query[1], key[1], query[3], value[3])
     dims = tuple(zip(("sequence", "key_sequence", "heads", "kv_heads", "head", "value"), sizes, strict=True))
     return "causal_attention" if operator.causal else "attention", dims
+
+
+def _grouped_heads(trace: Trace, operator: TracedOperator, dims: Dims) -> Dims:
+    """Count key heads as the product made them, before each was repeated for the query heads that share it."""
+    sizes = dict(dims)
+    source = operator.sources[1]
+    while source >= 0 and trace.operators[source].name not in ("mm", "addmm"):
+        source = next((earlier for _, earlier in trace.operators[source].activations if earlier >= 0), -1)
+    columns = trace.operators[source].outputs[0].shape[-1] if source >= 0 else 0
+    made = columns // sizes["head"]
+    if columns % sizes["head"] or not 0 < made < sizes["heads"] or sizes["heads"] % made:
+        return dims
+    return tuple((axis, made if axis == "kv_heads" else size) for axis, size in dims)

@@ -40,9 +40,11 @@ class Recorder(TorchDispatchMode):
         self._of_number: dict[int, int] = {}
         self._storages: set[int] = set()
         self._leaf: tuple[str, torch.nn.Module] | None = None
-        names = {id(parameter): name for name, parameter in module.named_parameters(remove_duplicate=False)}
+        self._leaf_inputs: list[torch.Tensor] = []
+        self._leaf_number = 0
+        self._kept: list[tuple[int, bool, int]] = []
         for name, parameter in module.named_parameters():
-            self._weight[id(parameter)] = names[id(parameter)] = name
+            self._weight[id(parameter)] = name
             self._trained.add(id(parameter))
         self._constant = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *module.buffers())}
         self.dtype = next(iter(module.parameters())).dtype
@@ -123,8 +125,6 @@ class Recorder(TorchDispatchMode):
             self._kept.append((torch._C._autograd._get_sequence_nr() - 1, tensor.dtype == self.dtype, storage.nbytes()))
         return tensor
 
-    _kept: list[tuple[int, bool, int]]
-
     def settle(self) -> None:
         """Book what was kept at the operators that the numbers belong to."""
         numbers = sorted(self._of_number)
@@ -141,6 +141,7 @@ class Recorder(TorchDispatchMode):
         self.stack.append((path, module))
         if isinstance(module, _LEAVES) and self._leaf is None:
             self._leaf = (path, module)
+            self._leaf_number = torch._C._autograd._get_sequence_nr()
             self._leaf_inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
 
     def leave(self, out: Any) -> None:
@@ -149,14 +150,14 @@ class Recorder(TorchDispatchMode):
         if self._leaf is None or self._leaf[1] is not module:
             return
         self._leaf = None
-        first = torch._C._autograd._get_sequence_nr() - 1
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         self.stack.append((path, module))
         row = self._row(f"leaf:{type(module).__name__}", [*self._leaf_inputs, *module.parameters()], outputs)
         self.stack.pop()
         row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
         row["backward_flops"] = 2.0 * row["forward_flops"]
-        self._of_number.setdefault(first, len(self._rows) - 1)
+        for number in range(self._leaf_number, torch._C._autograd._get_sequence_nr()):
+            self._of_number.setdefault(number, len(self._rows) - 1)
 
     def operators(self) -> tuple[TracedOperator, ...]:
         """Return the records."""
@@ -217,7 +218,6 @@ def record(
         Forward operators with what their backward passes did.
     """
     handles = []
-    recorder._kept = []
     for path, part in module.named_modules():
         handles.append(part.register_forward_pre_hook(lambda part, args, path=path: recorder.enter(path, part, args)))
         handles.append(part.register_forward_hook(lambda part, args, out: recorder.leave(out), always_call=True))

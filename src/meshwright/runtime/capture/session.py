@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,8 +45,6 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
         raise InputError(f"capture {name}: {type(module).__name__} computes nothing from its parameters")
     tokens = _tokens((*positional, *keywords.values()))
     found = graph_of(trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else "")
-    from dataclasses import replace
-
     return replace(found, notes=(*subject.notes, *found.notes))
 
 
