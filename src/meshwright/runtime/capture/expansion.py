@@ -1,0 +1,159 @@
+"""Puts repeated layers back into a trace of a shortened module, after checking that each really follows the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.runtime.capture.repeats import Run
+from meshwright.runtime.capture.trace import Trace, TracedOperator
+
+__all__ = ["expand"]
+
+
+def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
+    """Return the trace of the whole module, or None where the layers of a run do not form a chain.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of a module whose runs of equal layers were shortened to two.
+    runs : sequence of Run
+        What was shortened.
+
+    Returns
+    -------
+    Trace or None
+        Every copy behaves like the second of its run: that one follows a layer of its own kind. None where the second layer reads
+        something else than the first one and what the first one reads too (equal branches side by side, connections that skip
+        layers): then only the whole module tells.
+    """
+    ids: dict[str, list[int]] = {}
+    for run in runs:
+        for copy in range(2):
+            ids[_path(run, copy)] = []
+    for i, operator in enumerate(trace.operators):
+        for path, members in ids.items():
+            if _inside(operator.module, path):
+                members.append(i)
+    if not all(_is_chain(trace, run, ids[_path(run, 0)], ids[_path(run, 1)]) for run in runs):
+        return None
+    return _repeated(trace, {ids[_path(run, 1)][0]: run for run in runs}, ids)
+
+
+def _path(run: Run, copy: int) -> str:
+    return f"{run.container}.{run.first + copy}".lstrip(".")
+
+
+def _inside(module: str, path: str) -> bool:
+    return module == path or module.startswith(path + ".")
+
+
+def _is_chain(trace: Trace, run: Run, one: list[int], two: list[int]) -> bool:
+    """Whether the second layer does the same as the first, on the first one's result, which nobody else reads."""
+    n = len(one)
+    if not n or n != len(two) or one != list(range(one[0], one[0] + n)) or two != list(range(one[0] + n, one[0] + 2 * n)):
+        return False
+    prefixes = _path(run, 0), _path(run, 1)
+    carried: set[int] = set()
+    for i, j in zip(one, two, strict=True):
+        first, second = trace.operators[i], trace.operators[j]
+        if (first.name, first.inputs, first.outputs, first.numbers) != (second.name, second.inputs, second.outputs, second.numbers):
+            return False
+        if [name.removeprefix(prefixes[0]) for name in first.weights] != [name.removeprefix(prefixes[1]) for name in second.weights]:
+            return False
+        if any(name and not _inside(name, prefixes[0]) for name in first.weights):
+            return False
+        for source, following in zip(first.sources, second.sources, strict=True):
+            if following in range(two[0], two[0] + n):
+                matches = source == following - n
+            elif following in range(one[0], one[0] + n):
+                matches = not one[0] <= source < one[0] + n
+                carried.add(following - one[0])
+            else:
+                matches = source == following
+            if not matches:
+                return False
+    read_of_one, read_of_two = set(), set()
+    for operator in trace.operators[two[-1] + 1 :]:
+        for source in operator.sources:
+            if one[0] <= source < one[0] + n:
+                read_of_one.add(source)
+            elif two[0] <= source < two[0] + n:
+                read_of_two.add(source - two[0])
+    return bool(carried) and not read_of_one and read_of_two <= carried
+
+
+def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -> Trace:
+    """Write out every copy, with its own names and producers."""
+    made: list[TracedOperator] = []
+    place: dict[int, int] = {-1: -1}  # old id -> new id of the latest copy
+    name = _Names(tuple(starts.values()))
+    i = 0
+    while i < len(trace.operators):
+        run = starts.get(i)
+        if run is None:
+            operator = trace.operators[i]
+            place[i] = len(made)
+            kept = operator
+            for other in starts.values():  # the first layer keeps what a layer after another one keeps
+                one = ids[_path(other, 0)]
+                if one[0] <= i <= one[-1]:
+                    twin = trace.operators[i + len(one)]
+                    kept = replace(operator, saved_bytes=twin.saved_bytes, saved_other_bytes=twin.saved_other_bytes)
+            made.append(_renamed(kept, place, name, 0, None))
+            i += 1
+            continue
+        n = len(ids[_path(run, 1)])
+        for copy in range(1, run.n_layers):
+            base = len(made)
+            local = dict(place)
+            for k in range(n):
+                local[i + k] = base + k
+                made.append(_renamed(trace.operators[i + k], local, name, copy - 1, run))
+            for k in range(n):
+                place[i - n + k] = place[i + k] = base + k  # what the next copy reads of "the layer before"
+        i += n
+    parameters: dict[str, tuple[int, ...]] = {}
+    for key, shape in trace.parameters.items():
+        for run in starts.values():
+            if _inside(key, _path(run, 1)):
+                parameters |= {name.of(key, copy - 1, run): shape for copy in range(1, run.n_layers)}
+                break
+        else:
+            parameters[name.of(key, 0, None)] = shape
+    classes = {name.of(path, 0, None): word for path, word in trace.classes.items()}
+    for run in starts.values():
+        inner = [(path, word) for path, word in trace.classes.items() if _inside(path, _path(run, 1))]
+        for copy in range(2, run.n_layers):
+            classes |= {name.of(path, copy - 1, run): word for path, word in inner}
+    lists = frozenset(name.of(path, 0, None) for path in trace.lists)
+    return replace(trace, operators=tuple(made), parameters=parameters, classes=classes, lists=lists)
+
+
+class _Names:
+    """Names as they were before lists were shortened."""
+
+    def __init__(self, runs: tuple[Run, ...]) -> None:
+        self.runs = runs
+
+    def of(self, path: str, further: int, repeated: Run | None) -> str:
+        """Return the original path; `further` positions on where it lies in the repeated run."""
+        for container in {run.container for run in self.runs}:
+            prefix = container + "." if container else ""
+            rest = path[len(prefix) :]
+            index, _, tail = rest.partition(".")
+            if not path.startswith(prefix) or not index.isdigit():
+                continue
+            number = int(index)
+            skipped = sum(run.n_layers - 2 for run in self.runs if run.container == container and run.first + 1 < number)
+            shift = further if repeated is not None and repeated.container == container else 0
+            return f"{prefix}{number + skipped + shift}" + (f".{tail}" if tail else "")
+        return path
+
+
+def _renamed(operator: TracedOperator, place: dict[int, int], name: _Names, further: int, run: Run | None) -> TracedOperator:
+    """Return an operator at its new place."""
+    sources = tuple(place[source] for source in operator.sources)
+    weights = tuple(name.of(weight, further, run) if weight else "" for weight in operator.weights)
+    return replace(operator, module=name.of(operator.module, further, run), sources=sources, weights=weights)

@@ -1,0 +1,66 @@
+"""FLOPs of one dispatched operator: PyTorch's own formulas, and ours for what it does not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+__all__ = ["flops", "is_causal", "recurrent_flops"]
+
+_BACKWARD_PRODUCTS = 2.5  # fused attention computes the scores once more: five products for the two of the forward pass
+
+
+def flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
+    """Return the floating point operations of a product, convolution or attention, its square counted in full; 0 for others.
+
+    Parameters
+    ----------
+    func : torch._ops.OpOverload
+        The operator.
+    args, kwargs
+        Its arguments.
+    out
+        Its result.
+    """
+    name = func._schema.name.partition("::")[2]
+    if name.startswith("_scaled_dot_product") and "backward" not in name:
+        return _attention(args[0], args[1], args[2])
+    if name.startswith("_scaled_dot_product"):
+        return _BACKWARD_PRODUCTS * _attention(args[1], args[2], args[3])
+    if name == "_grouped_mm":
+        left, right = args[0], args[1]
+        if left.ndim == 2 and right.ndim == 2:  # the gradient of the weights: rows are split between the groups
+            return 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
+        return 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1] * (left.shape[0] if left.ndim == 3 else 1)
+    formula = flop_registry.get(func.overloadpacket)
+    return 0.0 if formula is None else float(formula(*args, **kwargs, out_val=out))
+
+
+def _attention(query: Any, key: Any, value: Any) -> float:
+    """Scores and weighted values of one attention: query (batch, heads, rows, head), key and value (batch, heads, columns, head)."""
+    batch, heads, rows, head = query.shape
+    return 2.0 * batch * heads * rows * key.shape[-2] * (head + value.shape[-1])
+
+
+def is_causal(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether a call of fused attention lets positions see only those before them."""
+    if not name.startswith("_scaled_dot_product") or "backward" in name:
+        return False
+    place = {"_scaled_dot_product_efficient_attention": 6}.get(name, 4)
+    return bool(kwargs.get("is_causal", args[place] if len(args) > place else False))
+
+
+def recurrent_flops(module: torch.nn.Module, inputs: list[torch.Tensor]) -> float:
+    """Return the forward products of a recurrent module: every weight matrix meets every step of every sample once.
+
+    Parameters
+    ----------
+    module : torch.nn.RNNBase or torch.nn.RNNCellBase
+        The module.
+    inputs : list of torch.Tensor
+        What it was called with; the first holds the steps, its last axis the features.
+    """
+    n_steps = inputs[0].numel() // inputs[0].shape[-1] if inputs else 0
+    return 2.0 * n_steps * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)

@@ -1,0 +1,253 @@
+"""Runs a module forward and backward on tensors without memory and records every operator that PyTorch dispatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from meshwright.runtime.capture import formulas
+from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor
+
+__all__ = ["Recorder", "record"]
+
+_VIEWS = ("detach", "alias", "_unsafe_view", "_reshape_alias", "lift_fresh", "t", "view")
+_LEAVES = (torch.nn.RNNBase, torch.nn.RNNCellBase)
+
+
+class Recorder(TorchDispatchMode):
+    """Sees every operator on its way to the kernels.
+
+    The backward pass runs operators whose autograd node carries the number that the forward operator was given, so each of them is
+    booked at the forward operator that it belongs to; the same number tells which operator keeps a tensor.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.stack: list[tuple[str, torch.nn.Module]] = [("", module)]
+        self.phase = "forward"
+        self.failed_at: tuple[str, str] | None = None
+        self.notes: dict[str, None] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._producer: dict[int, int] = {}
+        self._weight: dict[int, str] = {}
+        self._trained: set[int] = set()
+        self._alive: list[Any] = []
+        self._of_number: dict[int, int] = {}
+        self._storages: set[int] = set()
+        self._leaf: tuple[str, torch.nn.Module] | None = None
+        self._leaf_inputs: list[torch.Tensor] = []
+        self._leaf_number = 0
+        self._kept: list[tuple[int, bool, int]] = []
+        for name, parameter in module.named_parameters():
+            self._weight[id(parameter)] = name
+            self._trained.add(id(parameter))
+        self._constant = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *module.buffers())}
+        self.dtype = next(iter(module.parameters())).dtype
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator and record it."""
+        kwargs = kwargs or {}
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            self.failed_at = self.failed_at or (self.stack[-1][0], str(func).removesuffix(".default"))
+            raise
+        if func.namespace == "prim" or self.phase == "loss":
+            return out
+        if self.phase == "forward":
+            self._forward(func, args, kwargs, out)
+        else:
+            self._backward(func, args, kwargs, out)
+        return out
+
+    def _forward(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Record an operator of the forward pass."""
+        if self._leaf is not None:
+            return
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        name = func._schema.name.partition("::")[2]
+        row = self._row(name, inputs, outputs)
+        row["numbers"] = tuple(leaf for leaf in tree_leaves(args) if type(leaf) is int)
+        row["view"] = bool(func.is_view) or name in _VIEWS
+        row["causal"] = formulas.is_causal(name, args, kwargs)
+        if row["trained"]:
+            row["forward_flops"] = formulas.flops(func, args, kwargs, out) * (0.5 if row["causal"] else 1.0)
+        if row["view"] and len(inputs) > 0 and id(inputs[0]) in self._weight:
+            for tensor in outputs:
+                self._weight[id(tensor)] = self._weight[id(inputs[0])]
+        self._of_number.setdefault(torch._C._autograd._get_sequence_nr() - 1, len(self._rows) - 1)
+
+    def _row(self, name: str, inputs: list[Any], outputs: list[Any]) -> dict[str, Any]:
+        """Add a record and make it the producer of its outputs."""
+        trained = any(id(tensor) in self._trained for tensor in inputs)
+        row: dict[str, Any] = {
+            "name": name,
+            "module": self.stack[-1][0],
+            "inputs": tuple(map(_tensor, inputs)),
+            "outputs": tuple(map(_tensor, outputs)),
+            "sources": tuple(self._producer.get(id(tensor), -1) for tensor in inputs),
+            "weights": tuple(self._weight.get(id(tensor), "") for tensor in inputs),
+            "numbers": (), "trained": trained, "view": False, "causal": False, "forward_flops": 0.0, "backward_flops": 0.0,
+            "n_backward": 0, "saved_bytes": 0, "saved_other_bytes": 0,
+        }  # fmt: skip
+        for tensor in outputs:
+            self._producer[id(tensor)] = len(self._rows)
+            self._alive.append(tensor)
+            if trained:
+                self._trained.add(id(tensor))
+        self._rows.append(row)
+        return row
+
+    def _backward(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Book an operator of the backward pass at the forward operator it belongs to."""
+        node = torch._C._current_autograd_node()
+        row = None if node is None else self._of_number.get(node._sequence_nr())
+        if row is None or bool(func.is_view):
+            return
+        entry = self._rows[row]
+        entry["n_backward"] += 1
+        if not entry["name"].startswith("leaf:"):
+            entry["backward_flops"] += formulas.flops(func, args, kwargs, out) * (0.5 if entry["causal"] else 1.0)
+
+    def keep(self, tensor: Any) -> Any:
+        """Book a tensor that autograd keeps."""
+        storage = tensor.untyped_storage()
+        if self.phase == "forward" and storage._cdata not in self._constant and storage._cdata not in self._storages:
+            self._storages.add(storage._cdata)
+            self._alive.append(tensor)
+            # the node that keeps it has its number already; its first operator may not have been dispatched yet
+            self._kept.append((torch._C._autograd._get_sequence_nr() - 1, tensor.dtype == self.dtype, storage.nbytes()))
+        return tensor
+
+    def settle(self) -> None:
+        """Book what was kept at the operators that the numbers belong to."""
+        numbers = sorted(self._of_number)
+        for number, own, n_bytes in self._kept:
+            row = self._of_number.get(number)
+            if row is None:
+                earlier = [known for known in numbers if known <= number]
+                row = self._of_number[earlier[-1]] if earlier else 0
+            if self._rows:
+                self._rows[row]["saved_bytes" if own else "saved_other_bytes"] += n_bytes
+
+    def enter(self, path: str, module: torch.nn.Module, args: Any) -> None:
+        """Note that a module starts."""
+        self.stack.append((path, module))
+        if isinstance(module, _LEAVES) and self._leaf is None:
+            self._leaf = (path, module)
+            self._leaf_number = torch._C._autograd._get_sequence_nr()
+            self._leaf_inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+
+    def leave(self, out: Any) -> None:
+        """Note that a module ends; a recurrent one is recorded as one operator."""
+        path, module = self.stack.pop()
+        if self._leaf is None or self._leaf[1] is not module:
+            return
+        self._leaf = None
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.stack.append((path, module))
+        row = self._row(f"leaf:{type(module).__name__}", [*self._leaf_inputs, *module.parameters()], outputs)
+        self.stack.pop()
+        row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
+        row["backward_flops"] = 2.0 * row["forward_flops"]
+        for number in range(self._leaf_number, torch._C._autograd._get_sequence_nr()):
+            self._of_number.setdefault(number, len(self._rows) - 1)
+
+    def operators(self) -> tuple[TracedOperator, ...]:
+        """Return the records."""
+        return tuple(TracedOperator(**row) for row in self._rows)
+
+
+class _Attention(TorchFunctionMode):
+    """Asks for fused attention as a GPU would run it, where the CPU's kernel has no such choice."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Take drop-out and a causal mask out of a call of attention."""
+        kwargs = dict(kwargs or {})
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            args = list(args)
+            for place, name in ((3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")):
+                if len(args) > place:
+                    kwargs[name] = args[place]
+            args = tuple(args[:3])
+            owner = self.recorder.stack[-1][1]
+            if kwargs.get("dropout_p"):
+                kwargs["dropout_p"] = 0.0
+                self.recorder.notes["drop-out inside attention was left out: fused kernels keep no mask for it"] = None
+            mask = kwargs.get("attn_mask")
+            causal = getattr(owner, "is_causal", False) is True and not getattr(owner, "sliding_window", None)
+            if mask is not None and causal and mask.shape[-1] == mask.shape[-2]:
+                kwargs |= {"attn_mask": None, "is_causal": True}
+                self.recorder.notes["masks of causal attention were taken to be plain triangles (no packing, no padding)"] = None
+        return func(*args, **kwargs)
+
+
+def _tensor(tensor: torch.Tensor) -> TracedTensor:
+    """Return the record of a tensor."""
+    return TracedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.dtype.is_floating_point)
+
+
+def record(
+    module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder, batch: int) -> Trace:
+    """Run one step and return what happened.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On fake tensors.
+    call : callable
+        Runs the module on its inputs.
+    recorder : Recorder
+        Made for this module.
+    batch : int
+        Samples of the inputs.
+
+    Returns
+    -------
+    Trace
+        Forward operators with what their backward passes did.
+    """
+    handles = []
+    for path, part in module.named_modules():
+        handles.append(part.register_forward_pre_hook(lambda part, args, path=path: recorder.enter(path, part, args)))
+        handles.append(part.register_forward_hook(lambda part, args, out: recorder.leave(out), always_call=True))
+    try:
+        with _Attention(recorder), recorder, torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda kept: kept):
+            loss = _loss(call(), recorder)
+            recorder.settle()
+            recorder.phase = "backward"
+            if loss is not None:
+                loss.backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    classes = {path: type(part).__name__ for path, part in module.named_modules()}
+    lists = frozenset(path for path, part in module.named_modules() if isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)))
+    return Trace(recorder.operators(), classes, shapes, recorder.dtype.itemsize, batch, lists, tuple(recorder.notes))
+
+
+def _loss(out: Any, recorder: Recorder) -> torch.Tensor | None:
+    """Return the model's own loss, or the sum of everything that can be trained (which is not recorded)."""
+    loss = out.get("loss") if hasattr(out, "get") else getattr(out, "loss", None)
+    if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.ndim == 0:
+        return loss
+    recorder.phase = "loss"
+    found = [leaf for leaf in _tensors(out) if leaf.is_floating_point() and leaf.requires_grad]
+    return sum((leaf.sum() for leaf in found[1:]), found[0].sum()) if found else None
+
+
+def _tensors(out: Any) -> list[torch.Tensor]:
+    """Return the tensors of an output, whatever holds them."""
+    values = list(out.values()) if hasattr(out, "values") and not isinstance(out, torch.Tensor) else out
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]

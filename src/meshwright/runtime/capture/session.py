@@ -1,0 +1,126 @@
+"""One capture from start to end: build, shorten, trace, check, expand; and what went wrong in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from meshwright.errors import InputError, MeshwrightError
+from meshwright.runtime.capture import repeats, source
+from meshwright.runtime.capture.expansion import expand
+from meshwright.runtime.capture.layers import Captured, graph_of
+from meshwright.runtime.capture.recorder import Recorder, record
+from meshwright.runtime.capture.trace import Trace
+
+__all__ = ["run"]
+
+
+def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...], level: str, precision: str) -> Captured:
+    """Capture a module; see `meshwright.runtime.capture.capture`."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+    subject = source.build(name, source.load(name), dtype)
+    module = subject.module
+    _prepare(module)
+    mode = FakeTensorMode()
+    positional, keywords, n = source.call(
+        name, subject, mode, batch=batch, sequence_length=sequence_length, shapes=shapes
+    )  # fmt: skip
+    runs, taken = repeats.shorten(module)
+    trace: Trace | None = None
+    if runs:
+        try:
+            trace = expand(_trace(name, module, mode, positional, keywords, n), runs)
+        except MeshwrightError:
+            trace = None  # the module counts its own layers: trace it whole
+        finally:
+            repeats.restore(taken)
+        if trace is not None and _counted(trace) != _parameters(module):
+            trace = None
+    if trace is None:
+        trace = _trace(name, module, mode, positional, keywords, n)
+    if not any(operator.trained and not operator.view for operator in trace.operators):
+        raise InputError(f"capture {name}: {type(module).__name__} computes nothing from its parameters")
+    tokens = _tokens((*positional, *keywords.values()))
+    found = graph_of(trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else "")
+    return replace(found, notes=(*subject.notes, *found.notes))
+
+
+def _prepare(module: torch.nn.Module) -> None:
+    """Ask a Hugging Face model for what can be traced: no cache of keys, experts as one grouped product."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return
+    if getattr(config, "use_cache", False):
+        config.use_cache = False
+    if getattr(config, "_experts_implementation", None) is not None:
+        config._experts_implementation = "grouped_mm"
+
+
+def _trace(
+    name: str, module: torch.nn.Module, mode: FakeTensorMode, positional: tuple[Any, ...], keywords: dict[str, Any], batch: int
+) -> Trace:
+    """Run one step on fake tensors.
+
+    Raises
+    ------
+    InputError
+        When an operator or the module's own code cannot run without values; names the module.
+    """
+    recorder = Recorder(module)
+    try:
+        with mode:
+            return record(module, lambda: module(*positional, **keywords), recorder, batch)
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        raise InputError(_failure(name, module, recorder, error)) from error
+
+
+def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Exception) -> str:
+    """Say in which module a trace failed, at which operator, and what to do."""
+    paths = {id(part): path for path, part in module.named_modules()}
+    path, line = "", ""
+    step = error.__traceback__
+    while step is not None:
+        owner = step.tb_frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module) and id(owner) in paths and not step.tb_frame.f_code.co_filename.endswith("nn/modules/module.py"):
+            path, line = paths[id(owner)], f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    operator = ""
+    if recorder.failed_at is not None:
+        operator = recorder.failed_at[1]
+        path = path or recorder.failed_at[0]
+    part = dict(module.named_modules()).get(path, module)
+    where = f"module '{path}' ({type(part).__name__})" if path else f"module {type(part).__name__}"
+    where += f" at {line}" if line else ""
+    kind, text = type(error).__name__, str(error).strip().splitlines()[0] if str(error).strip() else ""
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
+        return (
+            f"capture {name}: {where}: {operator or text} depends on the values of a tensor; data-dependent control flow and shapes "
+            "cannot be captured. Give that part a branch that needs no values, or capture the parts around it"
+        )
+    if kind in ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException"):
+        return (
+            f"capture {name}: {where}: the operator {operator or text} cannot run without values: custom operators need a "
+            f"registered fake implementation (torch.library.register_fake); PyTorch says: {text}"
+        )
+    return f"capture {name}: {where}: {kind}: {text}" + (f" (in {operator})" if operator else "")
+
+
+def _counted(trace: Trace) -> int:
+    return sum(torch.Size(shape).numel() for shape in trace.parameters.values())
+
+
+def _parameters(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _tokens(values: tuple[Any, ...]) -> int:
+    """Return the tokens per sample: the second axis of the first whole-number input with two; 0 for none."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and not value.is_floating_point() and value.ndim == 2:
+            return int(value.shape[1])
+    return 0

@@ -1,0 +1,112 @@
+"""What a traced module did, in plain Python: one record per operator, with shapes, producers, weights, FLOPs and saved bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Trace", "TracedOperator", "TracedTensor"]
+
+
+class TracedTensor(NamedTuple):
+    """A tensor that went through an operator: its sizes, its type as PyTorch names it, and whether that is a floating one."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    floating: bool
+
+    @property
+    def n_elements(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOperator:
+    """One operator of the forward pass, with what the backward pass did because of it.
+
+    Parameters
+    ----------
+    name : str
+        The operator as PyTorch names it, without its namespace: ``mm``, ``_scaled_dot_product_flash_attention_for_cpu``.
+    module : str
+        Path of the module that ran it: ``model.layers.0.mlp.up_proj``; empty for the outermost.
+    inputs, outputs : tuple of TracedTensor
+        Tensors read and written, in the order of the call.
+    sources : tuple of int
+        For every input the operator that made it; -1 for inputs of the model, weights and constants.
+    weights : tuple of str
+        For every input the parameter it is, or is a view of; empty where it is none.
+    numbers : tuple of int
+        Whole numbers among the arguments: the axes of a transposition.
+    trained : bool
+        Whether the result depends on a parameter; what does not (positions, masks) is a constant of the model.
+    view : bool
+        Whether the result shares memory with the input: nothing is computed.
+    causal : bool
+        Of attention: whether a position sees only those before it.
+    forward_flops, backward_flops : float
+        Of products, convolutions and attention; 0 for anything else.
+    n_backward : int
+        Operators that the backward pass ran for this one.
+    saved_bytes, saved_other_bytes : int
+        Bytes kept for the backward pass, each tensor at the first operator that keeps it: in the type of the weights, and in any
+        other.
+    """
+
+    name: str
+    module: str
+    inputs: tuple[TracedTensor, ...]
+    outputs: tuple[TracedTensor, ...]
+    sources: tuple[int, ...]
+    weights: tuple[str, ...]
+    numbers: tuple[int, ...]
+    trained: bool
+    view: bool
+    causal: bool
+    forward_flops: float
+    backward_flops: float
+    n_backward: int
+    saved_bytes: int
+    saved_other_bytes: int
+
+    @property
+    def activations(self) -> tuple[tuple[TracedTensor, int], ...]:
+        """Floating inputs that are no weights, with their producers."""
+        return tuple(
+            (tensor, source)
+            for tensor, source, weight in zip(self.inputs, self.sources, self.weights, strict=True)
+            if tensor.floating and not weight
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One forward and one backward pass.
+
+    Parameters
+    ----------
+    operators : tuple of TracedOperator
+        In the order they ran; ids are positions.
+    classes : dict of str to str
+        Class of every module, by its path.
+    parameters : dict of str to tuple of int
+        Shape of every parameter met, by its name.
+    item_bytes : int
+        Bytes of an element of the weights' type.
+    batch : int
+        Samples that went through.
+    lists : frozenset of str
+        Paths of lists of modules.
+    notes : tuple of str
+        What was changed in order to trace.
+    """
+
+    operators: tuple[TracedOperator, ...]
+    classes: dict[str, str]
+    parameters: dict[str, tuple[int, ...]]
+    item_bytes: int
+    batch: int
+    lists: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
