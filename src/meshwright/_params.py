@@ -90,7 +90,7 @@ def _number(text: str, hint: type, metadata: Mapping[str, Any], where: str) -> f
         value = hint(text)
     except ValueError:
         raise InputError(f"{where}: '{text}' is not a {'whole ' if hint is int else ''}number") from None
-    if not math.isfinite(value) or not minimum <= value <= maximum:
+    if not (isinstance(value, int) or math.isfinite(value)) or not minimum <= value <= min(maximum, 1e300):
         allowed = "finite" + (f" and at least {minimum:g}" if minimum > -math.inf else "")
         raise InputError(
             f"{where}: {text} is out of range; it must be {allowed}"
