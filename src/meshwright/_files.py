@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from meshwright.errors import InputError
 
-__all__ = ["check_target", "write"]
+__all__ = ["check_target", "check_targets", "write"]
 
 
 def check_target(path: str | Path, option: str) -> Path:
@@ -20,13 +21,38 @@ def check_target(path: str | Path, option: str) -> Path:
         When the folder does not exist or cannot be written to, or the path is a folder.
     """
     target = Path(path)
-    if target.is_dir():
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
+    if is_folder:
         raise InputError(f"{option} {path}: is a folder; name a file")
     if not target.parent.is_dir():
         raise InputError(f"{option} {path}: the folder {target.parent} does not exist; create it first")
     if not os.access(target.parent, os.W_OK):
         raise InputError(f"{option} {path}: the folder {target.parent} cannot be written to")
     return target
+
+
+def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
+    """Check several files to be written: each as `check_target` does, and that no two are the same.
+
+    Parameters
+    ----------
+    outputs : sequence of (str, str)
+        Option and path of each.
+
+    Raises
+    ------
+    InputError
+        When one cannot be written, or two options name the same file.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in outputs:
+        target = check_target(path, option).resolve()
+        if target in seen:
+            raise InputError(f"{seen[target]} and {option}: both name {path}; give each its own file")
+        seen[target] = option
 
 
 def write(path: str | Path, content: str | bytes) -> None:
@@ -39,12 +65,17 @@ def write(path: str | Path, content: str | bytes) -> None:
     """
     target = check_target(path, "output")
     data = content.encode("utf-8") if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".meshwright-")
+    except OSError as error:
+        raise InputError(f"output {path}: cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"output {path}: cannot be written: {error.strerror}") from None
         raise

@@ -24,7 +24,7 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
     kind : type
         A dataclass. A field's annotation says how text is read: ``int``, ``float``, ``bool``, ``str``, ``tuple[int, ...]``
         (``"8,16"``), ``tuple[str, ...]``, each also ``| None`` (``"none"``). Its metadata may hold ``unit`` (a dimension of
-        `meshwright.units.parse`), ``choices`` (allowed words), ``minimum`` (of a number) and ``word`` (its name in messages).
+        `meshwright.units.parse`), ``choices`` (allowed words), ``minimum`` and ``maximum`` (of a number) and ``word`` (its name in messages).
     settings : mapping of str to str
         Keys and values as typed.
     what : str
@@ -65,7 +65,10 @@ def _value(text: str, hint: Any, metadata: Mapping[str, Any], where: str) -> Any
         hint = next(option for option in options if option is not type(None))
     if typing.get_origin(hint) is tuple:
         inner = typing.get_args(hint)[0]
-        return tuple(_value(part.strip(), inner, metadata, where) for part in text.split(",") if part.strip())
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts):
+            raise InputError(f"{where}: '{text}' has an empty entry; write values separated by commas, for example 8,16")
+        return tuple(_value(part, inner, metadata, where) for part in parts)
     if hint is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if text.lower() not in words:
@@ -80,13 +83,17 @@ def _value(text: str, hint: Any, metadata: Mapping[str, Any], where: str) -> Any
 
 def _number(text: str, hint: type, metadata: Mapping[str, Any], where: str) -> float | int:
     """Read a whole number or a quantity."""
-    minimum = metadata.get("minimum", -math.inf)
+    minimum, maximum = metadata.get("minimum", -math.inf), metadata.get("maximum", math.inf)
     if hint is float and "unit" in metadata:
         return units.parse(text, metadata["unit"], where=where, minimum=max(minimum, 0.0))
     try:
         value = hint(text)
     except ValueError:
         raise InputError(f"{where}: '{text}' is not a {'whole ' if hint is int else ''}number") from None
-    if not math.isfinite(value) or value < minimum:
-        raise InputError(f"{where}: {text} is out of range; it must be finite and at least {minimum:g}")
+    if not (isinstance(value, int) or math.isfinite(value)) or not minimum <= value <= min(maximum, 1e300):
+        allowed = "finite" + (f" and at least {minimum:g}" if minimum > -math.inf else "")
+        raise InputError(
+            f"{where}: {text} is out of range; it must be {allowed}"
+            + (f" and at most {maximum:g}" if maximum < math.inf else "")
+        )
     return typing.cast("float | int", value)

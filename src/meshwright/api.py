@@ -19,6 +19,8 @@ from meshwright.timeline import Timeline
 if TYPE_CHECKING:
     from meshwright.codesign.design import Design
 
+_LARGEST_BATCH = 10**9
+
 __all__ = ["codesign", "judge", "plan", "pose", "read", "simulate", "training"]
 
 
@@ -66,6 +68,10 @@ def pose(
         When a name is unknown, a file is wrong, or there is no cluster.
     """
     batch = batch or Batch()
+    for name in Batch.__dataclass_fields__:
+        if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} {getattr(batch, name)}: must be between 0 and {_LARGEST_BATCH} (0: left open)")
     reading = read(model, form=form, sequence_length=batch.sequence_length) if isinstance(model, str) else model
     if isinstance(cluster, str):
         from meshwright import topologies
@@ -116,6 +122,8 @@ def plan(
     InputError
         When anything in the question is wrong.
     """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be at least 0 and below 2^63")
     problem = model if isinstance(model, Problem) else pose(model, cluster, costs=costs, batch=batch, training=training)
     name = (search or problem.reading.search).replace("-", "_")
     module = _plugins.load("search", name, "search")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130  # what shells report after Ctrl-C; typer answers a keyboard interrupt with it too
+
 
 def _prepare_kernel_cache() -> None:
     """Give Numba a folder it can write its compiled kernels to, wherever the package and the home folder are read-only."""
@@ -54,12 +56,13 @@ def main() -> None:
         print(f"meshwright: {error.format_message()}" if str(error.format_message()) else "", file=sys.stderr)  # type: ignore[attr-defined]
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
-        print("meshwright: interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
+        status = _INTERRUPTED
     except MeshwrightError as error:
         print(f"meshwright: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    if status == _INTERRUPTED:
+        print("meshwright: interrupted; nothing was written", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)

@@ -41,6 +41,10 @@ def look(what: str, form: str = "") -> dict[str, Any]:
 
     content = Source(what).json
     if isinstance(content, dict) and content.get("format") == plan_json.FORMAT:
+        try:
+            _plan_text(content)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise InputError(f"{what}: a field is missing or of the wrong kind: {error}") from None
         return {"kind": "plan", "plan": content}
     try:
         return _model(api.read(what, form=form))
@@ -54,7 +58,7 @@ def look(what: str, form: str = "") -> dict[str, Any]:
         except MeshwrightError as no_cluster:
             if Path(what).suffix in (".yaml", ".yml") or ":" in what:
                 raise no_cluster from None
-            if Path(what).exists():
+            if len(what) > 255 or not what or Path(what).exists():
                 raise no_model from None
             raise InputError(f"'{what}' is no model ({no_model}) and no cluster ({no_cluster})") from None
 

@@ -47,6 +47,8 @@ def register(app: typer.Typer) -> None:
                     results.append((name, api.plan(problem, search=name, seed=seed), ""))
                 except InputError as error:
                     results.append((name, None, str(error)))
+        if all(result is None for _, result, _ in results):
+            raise InputError("; ".join(why for _, _, why in results))
         if json_:
             entries = [
                 {"search": name, "error": why} if result is None else plan_json.as_json(result) for name, result, why in results

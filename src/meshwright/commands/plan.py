@@ -53,26 +53,20 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
         import json
+        import sys
         from dataclasses import replace
 
         from meshwright import _files, api
         from meshwright import report as reports
         from meshwright import what_if as what_ifs
-        from meshwright.errors import InputError
+        from meshwright.errors import ExportError, InputError
         from meshwright.problem import Batch
         from meshwright.writers import chrome_trace, plan_json, report_html
 
-        for path, option in ((out, "--out"), (trace, "--trace"), (report, "--report")):
-            if path:
-                _files.check_target(path, option)
-        for value, option in (
-            (global_batch, "--global-batch"),
-            (micro_batch, "--micro-batch"),
-            (sequence_length, "--sequence-length"),
-            (top, "--top"),
-        ):
-            if not 0 <= value <= 10**9:
-                raise InputError(f"{option} {value}: must be between 0 and {10**9}")
+        outputs = [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
+        _files.check_targets(outputs)
+        if top < 0:
+            raise InputError(f"--top {top}: must be at least 0")
         problem = api.pose(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             training=api.training(precision), form=form,
@@ -84,9 +78,18 @@ def register(app: typer.Typer) -> None:
         if what_if and result.feasible and (report or not json_):
             with reports.progress("planning what would help"):
                 changes = what_ifs.changes(result)
+        drawn = trace or report
+        if drawn and result.feasible and result.timeline is None:
+            raise ExportError(
+                f"{drawn}: there is no timeline to draw, costs {problem.costs} say nothing in seconds; leave the option out"
+            )
+        if drawn and not result.feasible:
+            print(
+                f"meshwright: nothing fits, so {' and '.join(filter(None, (trace, report)))} cannot be drawn", file=sys.stderr
+            )
         if out:
             plan_json.write(result, out)
-        if trace and result.timeline is not None:
+        if trace and result.feasible:
             chrome_trace.write(result, trace)
         if report and result.feasible:
             report_html.write(result, report, changes=[reports.change_row(change) for change in changes])

@@ -50,9 +50,12 @@ class Source:
     @property
     def path(self) -> Path | None:
         """The file named, or None when the spec names no file that exists."""
-        for text in (self.spec, self.spec.partition("#")[0]):
-            if text and Path(text).is_file():
-                return Path(text)
+        try:
+            for text in (self.spec, self.spec.partition("#")[0]):
+                if text and Path(text).is_file():
+                    return Path(text)
+        except OSError as error:
+            raise InputError(f"{self.spec[:80]}: cannot be read: {error.strerror}") from None
         return None
 
     @cached_property
@@ -106,6 +109,8 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
     InputError
         When nothing is called or recognised so, or the content is wrong.
     """
+    if not spec:
+        raise InputError("the name of the model is empty; see 'meshwright list models', or name a file")
     source = Source(spec, sequence_length, attention)
     if form:
         reading: Reading = _plugins.load("readers", form, "format").read(source)

@@ -59,7 +59,7 @@ class Limits:
     pipeline: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
     data: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
     micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0})
+    shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
     recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": RECOMPUTE})
     schedules: tuple[str, ...] = field(
         default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),

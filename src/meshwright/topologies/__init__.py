@@ -103,10 +103,14 @@ def cluster(spec: str) -> Cluster:
     """
     word, colon, rest = spec.partition(":")
     path = Path(spec)
-    if path.is_file() or spec.endswith((".yaml", ".yml")) or "/" in word:
+    try:
+        is_file = path.is_file()
+    except OSError as error:
+        raise InputError(f"cluster {spec[:80]}: cannot be read: {error.strerror}") from None
+    if is_file or spec.endswith((".yaml", ".yml")) or "/" in word:
         from meshwright.topologies import _foreign, _yaml
 
-        foreign = _foreign.read(path, spec) if path.is_file() else None
+        foreign = _foreign.read(path, spec) if is_file else None
         return _yaml.read(path) if foreign is None else foreign
     known = names()
     wanted = word.strip().lower().replace("_", "-")

@@ -1,0 +1,37 @@
+"""``meshwright list``: every list of the interface, each entry a name that other commands take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("what", ["models", "clusters", "searches", "costs", "schedules", "topologies", "formats"])
+def test_every_list_is_not_empty_and_says_a_line_about_each_entry(meshwright: Any, what: str) -> None:
+    done = meshwright("list", what, "--json")
+    assert done.code == 0
+    assert done.json[what] and all(line.strip() for line in done.json[what].values())
+    text = meshwright("list", what).out
+    assert all(name in text for name in done.json[what])
+
+
+def test_the_models_that_must_be_there_are(meshwright: Any) -> None:
+    known = set(meshwright("list", "models", "--json").json["models"])
+    assert known >= {
+        *("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "gpt3-175b", "megatron-22b", "megatron-175b", "megatron-530b"),
+        *("megatron-1t", "mixtral-8x7b", "mixtral-8x22b", "deepseek-v3", "qwen3-235b-a22b", "bert-large", "vit-large"),
+    }
+
+
+def test_every_schedule_listed_is_known_by_that_word(meshwright: Any) -> None:
+    from meshwright import schedules
+
+    for name in meshwright("list", "schedules", "--json").json["schedules"]:
+        assert schedules.load(name) is not None
+
+
+def test_every_cluster_figure_has_a_source(meshwright: Any) -> None:
+    for name, line in meshwright("list", "clusters", "--json").json["clusters"].items():
+        for figure in line.split("\n    ")[1:]:
+            assert figure.rstrip().endswith(")") and "(" in figure, f"{name}: {figure}"

@@ -1,0 +1,98 @@
+"""The report page: whole, offline, and the same numbers as the answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from meshwright.errors import ExportError
+from meshwright.result import Answer, Result
+from meshwright.writers import report_html
+
+
+class _Page(HTMLParser):
+    """Collects scripts, attributes that would load something, and whether every element that must be closed is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts: list[str] = []
+        self.loads: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag == "script"
+        if self._inside:
+            self.scripts.append("")
+        self.loads += [f"{tag} {name}={value}" for name, value in attrs if name in ("src", "href", "action", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag != "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts[-1] += data
+
+
+def _read(page: str) -> tuple[_Page, dict[str, Any]]:
+    parser = _Page()
+    parser.feed(page)
+    data: dict[str, Any] = json.loads(parser.scripts[0])
+    return parser, data
+
+
+def test_the_page_holds_every_stage_and_the_simulated_step(planned: Result) -> None:
+    _, data = _read(report_html.page(planned))
+    assert planned.timeline is not None
+    assert data["step"] == planned.timeline.step_seconds
+    assert [row[0] for row in data["stages"]] == [str(i) for i in range(len(planned.plan.stages))]
+    assert len(data["memory"]) == len(planned.plan.ranks())
+    assert [entry["peak"] for entry in data["memory"]] == list(planned.timeline.peak_bytes)
+
+
+def test_every_task_of_the_timeline_is_drawn(planned: Result) -> None:
+    _, data = _read(report_html.page(planned))
+    assert planned.timeline is not None
+    drawn = data["timeline"]
+    assert len(drawn["start"]) == int((planned.timeline.rank >= 0).sum())
+    assert all(start <= end <= data["step"] * (1 + 1e-6) for start, end in zip(drawn["start"], drawn["end"], strict=True))
+    assert {len(drawn[name]) for name in ("rank", "stage", "microbatch", "phase", "start", "end")} == {len(drawn["start"])}
+
+
+def test_every_device_of_the_cluster_is_drawn_once(planned: Result) -> None:
+    _, data = _read(report_html.page(planned))
+    assert sorted(device for node in data["cluster"]["nodes"] for device in node) == [0, 1, 2, 3]
+
+
+def test_the_page_loads_nothing(planned: Result) -> None:
+    page = report_html.page(planned)
+    parser, _ = _read(page)
+    assert parser.loads == [] and len(parser.scripts) == 2
+    assert "http://" not in page and "https://" not in page and "import(" not in page and "fetch(" not in page
+
+
+def test_a_closing_tag_in_a_name_does_not_end_the_script(planned: Result) -> None:
+    name = '<!--<script>x</script><script>alert("1")</script>'
+    reading = replace(planned.problem.reading, name=name)
+    hostile = replace(planned, problem=replace(planned.problem, reading=reading))
+    page = report_html.page(hostile)
+    parser, data = _read(page)
+    assert len(parser.scripts) == 2
+    assert "<!--<script" not in page  # after which browsers would not see the next closing tag
+    assert data["title"].startswith(name)
+
+
+def test_what_would_help_and_the_runners_up_are_on_the_page(planned: Result) -> None:
+    _, data = _read(report_html.page(planned, [["twice the memory", "1 s", "+3.0%", "data 4"]]))
+    assert data["what_if"] == [["twice the memory", "1 s", "+3.0%", "data 4"]]
+    assert len(data["alternatives"]) == len(planned.answer.alternatives)
+
+
+def test_an_answer_without_a_plan_is_refused(planned: Result) -> None:
+    with pytest.raises(ExportError, match="needs a plan"):
+        report_html.page(replace(planned, answer=Answer(None, missing_bytes=1.0)))
+    with pytest.raises(ExportError, match="simulated"):
+        report_html.page(replace(planned, timeline=None))
