@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cluster import Cluster
+from meshwright.network import placement
 from meshwright.strategy import Strategy
 
 __all__ = ["Config", "Mesh", "Pool", "divisors", "meshes", "pools", "schedules_of"]
@@ -104,7 +105,8 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def pools(cluster: Cluster) -> tuple[Pool, ...]:
-    """Return the sets of devices a job may use: all of one kind; or, with several kinds, each alone and all in either order.
+    """Return the sets and orders of devices a job may use: all of one kind, node by node or in boxes of a torus; or, with several
+    kinds, each alone and all in either order.
 
     Parameters
     ----------
@@ -119,7 +121,8 @@ def pools(cluster: Cluster) -> tuple[Pool, ...]:
     by_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
     by_kind = [devices for devices in by_kind if len(devices)]
     if len(by_kind) == 1:
-        return (Pool("all", (by_kind[0],)),)
+        orders = placement.orders(cluster)
+        return tuple(Pool(name, (order,)) for name, order in orders if name in ("node_by_node", "boxes"))
     names = [cluster.device(int(devices[0])).name for devices in by_kind]
     single = [Pool(name, (devices,)) for name, devices in zip(names, by_kind, strict=True)]
     return (Pool(" then ".join(names), tuple(by_kind)), Pool(" then ".join(names[::-1]), tuple(by_kind[::-1])), *single)
