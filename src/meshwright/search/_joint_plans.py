@@ -144,25 +144,27 @@ def _recompute_of_ranks(
 
 
 def _recompute(costs: Costs, loads: RowLoads, rows: list[int], in_flight: float, memory_bytes: float) -> list[str] | None:
-    """Choose what each layer of a rank recomputes: the least work that fits, the cheapest saving per byte first."""
+    """Choose what each layer of a rank recomputes: the least work that fits; exact where all layers are alike."""
     pinned = {*costs.chain.prefix, *costs.chain.suffix}
     choices = costs.words(loads)
     chosen = ["none" if row in pinned else choices[0] for row in rows]
     excess = _held(loads, rows, chosen, in_flight) - memory_bytes
     if excess <= 0:
         return chosen
+    layers = [i for i, row in enumerate(rows) if row not in pinned]
     best: tuple[float, list[str]] | None = None
-    for cheap in choices[1:]:
-        # first as many layers as needed switch to `cheap`, then from the end to the strongest variant
+    # for every number of layers that recompute everything, as few as possible of the others recompute their cheap activations
+    for n_strong in range(len(layers) + 1):
         trial = list(chosen)
-        for word in dict.fromkeys((cheap, choices[-1])):
-            for i in range(len(rows)):
-                if rows[i] in pinned or _held(loads, rows, trial, in_flight) <= memory_bytes:
-                    continue
-                trial[i] = word
+        for i in layers[:n_strong]:
+            trial[i] = choices[-1]
+        for i in layers[n_strong:]:
+            if len(choices) < 3 or _held(loads, rows, trial, in_flight) <= memory_bytes:
+                break
+            trial[i] = choices[1]
         if _held(loads, rows, trial, in_flight) <= memory_bytes:
             work = sum(loads[row, word].recompute_seconds for row, word in zip(rows, trial, strict=True))
-            best = min(best, (work, trial)) if best is not None else (work, trial)
+            best = (work, trial) if best is None or work < best[0] else best
     return None if best is None else best[1]
 
 

@@ -255,7 +255,8 @@ class Search:
     def _evaluate(self, pool: int, config: Config, bound: float) -> None:
         """Build the plan of a configuration and play it, quickly without transfers first, then as it is."""
         self.n_evaluations += 1
-        if config.chunks == 1 and config.mesh.pipeline > 1:
+        one_way = config.chunks > 1 or (config.mesh.pipeline == 1 and self.chain.equal)
+        if not one_way:
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
             self.open_bound = min(self.open_bound, bound)
         plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)

@@ -40,9 +40,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Notes
     -----
     Best-first branch and bound over meshes, then configurations: a bound comes from `solvers.pipeline_split`, the objective
-    from the simulator. The space: all ranks of a pipeline have the same degrees; 1F1B and ZB-H1 with any split of the layers,
-    virtual stages with layers spread evenly; each layer recomputes nothing, its cheap activations, or everything; ranks are
-    blocks of neighbouring devices (`layout`). Meshes that leave devices idle are part of it.
+    from the simulator. The space: all ranks of a pipeline have the same degrees; 1F1B and ZB-H1 with any split of the layers and
+    any mixture of what they recompute (nothing, their cheap activations, or everything); virtual stages with layers spread evenly
+    and recomputed by one rule (the least work that fits each rank); ranks are blocks of neighbouring devices (`layout`), of a
+    torus also of its boxes. Meshes that leave devices idle are part of it.
     """
     reading = problem.reading
     if reading.search != "best" and problem.costs != "analytic":
