@@ -48,8 +48,7 @@ def rows_of(label: str, design: Design, seconds: float) -> Iterator[str]:
 def targets(folder: Path) -> Iterator[str]:
     for (name, degree), published in PUBLISHED_MS.items():
         design, seconds = ask(folder, name, degree=degree, names=("topoopt",))
-        for row in rows_of(f"target,{name},{degree},100,16,{published}", design, seconds):
-            yield row
+        yield from rows_of(f"target,{name},{degree},100,16,{published}", design, seconds)
 
 
 def degree(folder: Path) -> Iterator[str]:

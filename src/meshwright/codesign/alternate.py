@@ -16,6 +16,8 @@ __all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS = 4
 MOST_WAYS = 8
+MOST_STATES, NEAR_RATIO = 3, 1.2
+"""So many of the starting plans are annealed, if they are not slower than the best by more than this."""
 COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
 """From so many servers on plans are compared with segments so much larger; the best is then played as published."""
 
@@ -215,25 +217,53 @@ def alternate(
             n_used += 1
         if not math.isfinite(first_seconds):
             first_seconds = min(entry[0] for entry in found)
-    seconds, _, plan, fabric = min(found, key=lambda entry: entry[:2])
-    n_done, n_rounds = 0, 4
-    walked = step if len(fabric.hops) < COARSE_SERVERS else Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES)
-    while n_done < budget:
+    n_rounds, n_idle, n_done = 4, 0, 0
+    states = _distinct(found)
+    walked = step if step.space.servers.n_servers < COARSE_SERVERS else Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES)
+    if len(states) > 1:
+        part = max(budget // (2 * len(states)), 1)
+        states = [_round(step, walked, candidates, state, rng, part, placement) for state in states]
+        n_done = part * len(states)
+    state = min(states, key=lambda entry: entry[0])
+    while n_done < budget and n_idle < 2:
         part = min(max(budget // n_rounds, 1), budget - n_done)
-        tried, seconds_now = _anneal(walked, plan, fabric, rng, part, placement)
-        if walked is not step:
-            seconds_now = step.seconds(tried, fabric)
-        plan, seconds_now = (tried, seconds_now) if seconds_now <= seconds else (plan, seconds)
         n_done += part
-        options = [(seconds_now, -1, fabric)]
-        for k, other in enumerate(candidates(plan)):
-            options.append((step.seconds(plan, other, options[0][0]), k, other))
-        seconds_new, k, fabric = min(options, key=lambda entry: entry[:2])
-        if seconds_new >= seconds * (1 - 1e-6) and n_done >= budget // 2:
-            seconds = min(seconds, seconds_new)
-            break
-        seconds = seconds_new
+        before = state[0]
+        state = _round(step, walked, candidates, state, rng, part, placement)
+        n_idle = n_idle + 1 if state[0] >= before * (1 - 1e-6) else 0
+    seconds, plan, fabric = state
     return Found(plan, fabric, seconds, first_seconds, n_used + n_done)
+
+
+State = tuple[float, Placement, Fabric]
+"""Seconds of a plan on a network."""
+
+
+def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
+    """Return the best network of each of the best plans, of those not much slower than the best."""
+    best: dict[Placement, State] = {}
+    for seconds, _, plan, fabric in sorted(found, key=lambda entry: entry[:2]):
+        best.setdefault(plan, (seconds, plan, fabric))
+    ordered = sorted(best.values(), key=lambda entry: entry[0])
+    return [state for state in ordered[:MOST_STATES] if state[0] <= NEAR_RATIO * ordered[0][0]]
+
+
+def _round(
+    step: Step, walked: Step, candidates: Callable[[Placement], Sequence[Fabric]], state: State, rng: np.random.Generator,
+    budget: int, placement: str,
+) -> State:  # fmt: skip
+    """Anneal the plan of a state on its network, then choose the network for it; never worse than the state."""
+    seconds, plan, fabric = state
+    tried, tried_seconds = _anneal(walked, plan, fabric, rng, budget, placement)
+    if walked is not step:
+        tried_seconds = step.seconds(tried, fabric)
+    if tried_seconds < seconds:
+        plan, seconds = tried, tried_seconds
+    for other in candidates(plan):
+        other_seconds = step.seconds(plan, other, seconds)
+        if other_seconds < seconds:
+            fabric, seconds = other, other_seconds
+    return seconds, plan, fabric
 
 
 def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:

@@ -10,7 +10,7 @@ from meshwright.codesign.choices import Space
 from meshwright.codesign.step import Placement, data_parallel
 from meshwright.readers._workload import DATA, Workload
 
-__all__ = ["chains", "propose", "published_proposal", "servers_for", "starts"]
+__all__ = ["chains", "propose", "published_proposal", "servers_for", "starts", "streams"]
 
 PROPAGATE_RATIO = 0.25
 CONTINUE_RATIO = 0.75
@@ -120,6 +120,20 @@ def chains(workload: Workload) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(chain) for chain in found)
 
 
+def streams(workload: Workload) -> tuple[tuple[int, ...], ...]:
+    """Return operators in streams: each goes on with the first of its producers that no other operator went on with."""
+    found: list[list[int]] = []
+    last: dict[int, int] = {}
+    for i, operation in enumerate(workload.operations):
+        ends = [p for p in operation.inputs if p in last]
+        at = last.pop(ends[0]) if ends else len(found)
+        if at == len(found):
+            found.append([])
+        found[at].append(i)
+        last[i] = at
+    return tuple(tuple(stream) for stream in found)
+
+
 def propose(
     space: Space, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
 ) -> Placement:
@@ -207,6 +221,31 @@ def _together(space: Space, current: Placement, ops: tuple[int, ...], rng: np.ra
     return current
 
 
+def _halves(space: Space, base: Placement, placement: str) -> Iterator[Placement]:
+    """Yield the two heaviest streams on different halves of the servers, where they can run beside each other."""
+    n = space.servers.n_servers
+
+    def work(stream: tuple[int, ...]) -> float:
+        return sum(space.choices[i][base.choice[i]].forward_seconds for i in stream)
+
+    first, *others = sorted(streams(space.workload), key=lambda stream: (-work(stream), stream))
+    if n % 2 or not others or work(others[0]) < 0.2 * work(first):
+        return
+    for way in ("contiguous", "strided") if placement == "either" else (placement,):
+        made = base
+        halves = (
+            (tuple(range(0, n, 2)), tuple(range(1, n, 2)))
+            if way == "strided"
+            else (tuple(range(n // 2)), tuple(range(n // 2, n)))
+        )
+        for stream, servers in zip((first, others[0]), halves, strict=True):
+            for i in stream:
+                same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (n // 2, 1, 1)]
+                if same:
+                    made = made.with_op(i, same[0], servers)
+        yield made
+
+
 def starts(space: Space, placement: str) -> Iterator[Placement]:
     """Yield placements to start from: data parallel, then the heaviest chains that read only data on blocks of servers of their own.
 
@@ -227,6 +266,7 @@ def starts(space: Space, placement: str) -> Iterator[Placement]:
     ]
     work = {chain: sum(space.choices[i][base.choice[i]].forward_seconds for i in chain) for chain in towers}
     towers.sort(key=lambda chain: (-work[chain], chain))
+    yield from _halves(space, base, placement)
     if len(towers) < 2:
         return
     for size in (k for k in range(n // 2, 0, -1) if n % k == 0):

@@ -125,7 +125,7 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
         {
             "source": a,
             "target": b,
-            "nodes": [a] + [ends[link][1] for link in fabric.pair(a, b)],
+            "ways": [[a] + [ends[link][1] for link in links] for links in fabric.ways(a, b)],
             "bytes": float(traffic.pair_bytes[a, b]),
         }
         for a in range(n)

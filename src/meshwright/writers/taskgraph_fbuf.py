@@ -184,9 +184,12 @@ class _Writer:
         """Add the routes of all pairs that send."""
         made = []
         for a, b in self.pairs:
-            nodes = [a, *(self.ends[x][1] for x in self.fabric.pair(a, b))]
-            path = self.table([("offset", self.numbers("Uint32", 4, nodes)), ("Float32", 1.0)])
-            made.append(self.table([("Uint32", a), ("Uint32", b), ("offset", self.offsets([path]))]))
+            ways = self.fabric.ways(a, b)
+            paths = []
+            for links in ways:
+                nodes = [a, *(self.ends[x][1] for x in links)]
+                paths.append(self.table([("offset", self.numbers("Uint32", 4, nodes)), ("Float32", 1.0 / len(ways))]))
+            made.append(self.table([("Uint32", a), ("Uint32", b), ("offset", self.offsets(paths))]))
         return made
 
     def finish(self) -> bytes:
