@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -21,7 +23,9 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
-        query, key, value = (layer(x).view(batch, length, -1, self.head).transpose(1, 2) for layer in (self.wq, self.wk, self.wv))
+        query, key, value = (
+            layer(x).view(batch, length, -1, self.head).transpose(1, 2) for layer in (self.wq, self.wk, self.wv)
+        )
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
 
@@ -87,7 +91,7 @@ def perceptron() -> nn.Module:
     """A chain of linear layers without tokens."""
     widths = [32, 64, 96, 48, 16]
     parts: list[nn.Module] = []
-    for inner, outer in zip(widths[:-1], widths[1:], strict=True):
+    for inner, outer in itertools.pairwise(widths):
         parts.append(nn.Sequential(nn.Linear(inner, outer), nn.ReLU()))
     return nn.Sequential(*parts)
 

@@ -110,5 +110,7 @@ def register(app: typer.Typer) -> None:
                 say=lambda text: print(f"measuring {text}", file=sys.stderr, flush=True),
             )  # fmt: skip
         _files.write(out, json.dumps(entry, indent=1) + "\n")
-        print(f"{out}: {len(entry['layers'])} layers, {len(entry['measures'])} measures, {'links' if entry.get('links') else 'no links'}")
+        print(
+            f"{out}: {len(entry['layers'])} layers, {len(entry['measures'])} measures, {'links' if entry.get('links') else 'no links'}"
+        )
         return 0

@@ -36,7 +36,9 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
     row = example_row(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, row, job.plan)
     if job.resume and checkpoints.last(job.save) is None:
-        raise InputError(f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin")
+        raise InputError(
+            f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
+        )
     if predicted is None:
         return []
     return preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
@@ -95,12 +97,49 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     row = example_row(model, examples, read.sequence_length)
     output = output_shape(model, row) if not job.data and row.is_floating_point() else None
     data = source.load(job.data, "--data") if job.data else None
-    make: Any = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
+    make: Any = (
+        source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
+    )
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     return reference_losses(
         model, batches_of(data, model, row, output, read.plan.global_batch, job.seed),
         make(list(model.parameters())), loss, n_steps=job.n_steps, n_rows=max(1, read.plan.micro_batch),
     )  # fmt: skip
+
+
+def check_options(
+    steps: int, backend: str, limits: tuple[float, ...], saving: tuple[str, bool], profiles: tuple[str, str]
+) -> None:
+    """Refuse options that are out of range or do not go together.
+
+    Parameters
+    ----------
+    steps, backend
+        ``--steps`` and ``--backend``.
+    limits : tuple of float
+        ``--save-every``, ``--processes``, ``--timeout``.
+    saving : tuple of (str, bool)
+        ``--save`` and ``--resume``.
+    profiles : tuple of str
+        ``--profile`` and ``--calibrate``.
+
+    Raises
+    ------
+    InputError
+        When one is wrong.
+    """
+    from meshwright.errors import InputError
+
+    if not 1 <= steps <= 10**9:
+        raise InputError(f"--steps {steps}: must be between 1 and {10**9}")
+    if backend not in ("gloo", "nccl"):
+        raise InputError(f"--backend {backend}: must be gloo or nccl")
+    if min(limits) < 0:
+        raise InputError("--save-every, --processes and --timeout must not be negative")
+    if (saving[1] or limits[0]) and not saving[0]:
+        raise InputError("--resume and --save-every need --save FOLDER")
+    if profiles[1] and not profiles[0]:
+        raise InputError("--calibrate corrects the profile of --profile; give that too")
 
 
 def register(app: typer.Typer) -> None:
@@ -133,21 +172,11 @@ def register(app: typer.Typer) -> None:
         import sys
 
         from meshwright import _files
-        from meshwright.errors import InputError
         from meshwright.runtime import launch, source
         from meshwright.runtime.job import Job
 
         source.require_torch()
-        if not 1 <= steps <= 10**9:
-            raise InputError(f"--steps {steps}: must be between 1 and {10**9}")
-        if backend not in ("gloo", "nccl"):
-            raise InputError(f"--backend {backend}: must be gloo or nccl")
-        if save_every < 0 or processes < 0 or timeout < 0:
-            raise InputError("--save-every, --processes and --timeout must not be negative")
-        if (resume or save_every) and not save:
-            raise InputError("--resume and --save-every need --save FOLDER")
-        if calibrate and not costs:
-            raise InputError("--calibrate corrects the profile of --profile; give that too")
+        check_options(steps, backend, (save_every, processes, timeout), (save, resume), (costs, calibrate))
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 _files.check_target(path, option)
@@ -166,8 +195,7 @@ def register(app: typer.Typer) -> None:
                 return 0
             measured = joined
         else:
-            notes = [*prepare(job, read, processes, predicted), *([why] if why else [])]
-            for note in notes:
+            for note in [*prepare(job, read, processes, predicted), *([why] if why else [])]:
                 print(f"note: {note}", file=sys.stderr)
             outcome = launch.run(job, read.plan.n_devices, timeout_seconds=timeout)
             if isinstance(outcome, launch.Failure):
@@ -177,9 +205,9 @@ def register(app: typer.Typer) -> None:
         entry = comparison.as_json(read.plan, measured, predicted, reference(job, read) if reference_ else None)
         if trace:
             comparison.write_trace(trace, read.plan, measured, predicted)
-        if calibrate:
+        if calibrate and predicted is not None:
             from meshwright.runtime import calibration
 
-            calibration.write(costs, calibrate, read, measured)
+            calibration.write(costs, calibrate, predicted, entry)
         print(json.dumps(entry) if json_ else comparison.lines(entry))
         return 0

@@ -149,5 +149,3 @@ def _collective(problem: Problem, profile: Profile, stage: Stage, axis: str, kin
 
     grid = np.array(stage.devices).reshape(strategy.data, strategy.tensor)
     return float(network.axis(problem.cluster, grid.T if axis == "data" else grid).seconds(kind, n_bytes))
-
-

@@ -124,7 +124,8 @@ def read(source: Source) -> Reading:
         raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
     _check(profile, where)
     ops = tuple(
-        Op(layer.name, "measured", (Operator("weights", "other", (), n_parameters=layer.n_parameters),)) for layer in profile.layers
+        Op(layer.name, "measured", (Operator("weights", "other", (), n_parameters=layer.n_parameters),))
+        for layer in profile.layers
     )
     edges = tuple(Edge(i, i + 1, int(layer.output_bytes // 4)) for i, layer in enumerate(profile.layers[:-1]))
     graph = Graph(name, ops, edges, sequence_length=max(1, length), tokens_name="tokens" if length > 1 else "")
@@ -152,9 +153,19 @@ def _check(profile: Profile, where: str) -> None:
     """Refuse measures that cannot be."""
     for group in profile.measures.values():
         for measure in group:
-            values = (measure.forward_seconds, measure.backward_input_seconds, measure.backward_weight_seconds, measure.saved_bytes)
-            if not all(isinstance(value, (int, float)) and np.isfinite(value) and value >= 0 for value in values) or measure.rows < 1:
-                raise InputError(f"{where}: layer '{measure.layer}', {measure.rows} rows: times and bytes must be finite and at least 0")
+            values = (
+                measure.forward_seconds,
+                measure.backward_input_seconds,
+                measure.backward_weight_seconds,
+                measure.saved_bytes,
+            )
+            if (
+                not all(isinstance(value, (int, float)) and np.isfinite(value) and value >= 0 for value in values)
+                or measure.rows < 1
+            ):
+                raise InputError(
+                    f"{where}: layer '{measure.layer}', {measure.rows} rows: times and bytes must be finite and at least 0"
+                )
     for layer in profile.layers:
         if (layer.like, 1) not in profile.measures:
             raise InputError(f"{where}: layer '{layer.name}' is like '{layer.like}', of which nothing was measured")
@@ -165,7 +176,11 @@ def _cluster(entry: dict[str, Any], where: str) -> Cluster:
     n = int(entry["links"]["n_ranks"])
     pairs = entry["links"]["pairs"]
     device = Device(
-        str(entry["device"]), (("fp32", 1e11), ("bf16", 1e11)), float(entry["memory_bytes"]) / n, 1e10, source="measured profile"
+        str(entry["device"]),
+        (("fp32", 1e11), ("bf16", 1e11)),
+        float(entry["memory_bytes"]) / n,
+        1e10,
+        source="measured profile",
     )
     links = Links(
         np.array([int(pair["source"]) for pair in pairs]),

@@ -17,7 +17,11 @@ __all__ = ["cut", "layer_names", "recognises"]
 def recognises(model: nn.Module) -> bool:
     """Whether the module is a causal language model of ``transformers``."""
     config = getattr(model, "config", None)
-    return hasattr(config, "model_type") and hasattr(model, "get_output_embeddings") and hasattr(model, "prepare_inputs_for_generation")
+    return (
+        hasattr(config, "model_type")
+        and hasattr(model, "get_output_embeddings")
+        and hasattr(model, "prepare_inputs_for_generation")
+    )
 
 
 def layer_names(model: nn.Module) -> list[str]:

@@ -136,6 +136,13 @@ def _signature(trainer: Trainer) -> list[Any]:
     """Return what must be the same for a checkpoint to fit: layers, devices and degrees of every stage."""
     plan = trainer.layout.plan
     return [
-        [len(stage.ops), list(stage.devices), stage.strategy.data, stage.strategy.tensor, stage.strategy.shard, stage.strategy.shard_degree]
+        [
+            len(stage.ops),
+            list(stage.devices),
+            stage.strategy.data,
+            stage.strategy.tensor,
+            stage.strategy.shard,
+            stage.strategy.shard_degree,
+        ]
         for stage in plan.stages
     ]

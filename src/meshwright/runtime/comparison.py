@@ -55,6 +55,7 @@ def _stage(plan: Plan, stage: int, measured: dict[str, Any], predicted: Result |
     mine = [rank for rank in measured["ranks"] if rank["device"] in plan.stages[stage].devices]
     compute = [rank["compute_seconds"].get(str(stage), rank["compute_seconds"].get(stage)) for rank in mine]
     peaks = [rank["peak_bytes"].get(str(stage), rank["peak_bytes"].get(stage)) for rank in mine]
+    cpu = [rank["cpu_seconds"].get(str(stage), rank["cpu_seconds"].get(stage)) for rank in mine]
     known = [peak for peak in peaks if peak is not None]
     load = predicted.loads[stage] if predicted is not None and predicted.loads else None
     timeline = None if predicted is None else predicted.timeline
@@ -65,6 +66,7 @@ def _stage(plan: Plan, stage: int, measured: dict[str, Any], predicted: Result |
             if load is None
             else (load.forward_total_seconds + load.backward_total_seconds) * plan.n_microbatches,
         },
+        "cpu_seconds": {"measured": max((value for value in cpu if value is not None), default=None)},
         "peak_bytes": {
             "measured": max(known) if known else None,
             "predicted": None if timeline is None else timeline.peak_bytes[plan.rank_of_stage()[stage]],
@@ -104,12 +106,16 @@ def lines(entry: dict[str, Any]) -> str:
     add("not computing", entry["bubble_ratio"], lambda ratio: f"{ratio:.1%}")
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     text = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]).rstrip()
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        ).rstrip()
         for row in rows
     ]
     losses = entry["losses"]
     if losses:
-        text.append(f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; {entry['n_ranks']} processes")
+        text.append(
+            f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; {entry['n_ranks']} processes"
+        )
     if losses and entry.get("reference_losses"):
         furthest = max(abs(a - b) for a, b in zip(losses, entry["reference_losses"][-len(losses) :], strict=False))
         text.append(f"one process trains the same: losses differ by at most {furthest:.1e}")

@@ -35,6 +35,8 @@ class Span:
         One of `meshwright.timeline.PHASES`, or ``wait`` for messages of other stages.
     start_seconds, end_seconds : float
         When.
+    cpu_seconds : float
+        Time of this thread on a core: less than the span where other programs ran in between.
     """
 
     stage: int
@@ -42,6 +44,7 @@ class Span:
     phase: str
     start_seconds: float
     end_seconds: float
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Executor:
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
         self.spans: list[Span] = []
-        self.began = 0.0
+        self.began = self.cpu = 0.0
         self.loss: torch.Tensor | None = None
         self.held: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
@@ -127,7 +130,7 @@ class Executor:
         torch.Tensor
             This rank's share of the loss; zero where it does not hold the last stage.
         """
-        self.began = time.perf_counter()
+        self.began, self.cpu = time.perf_counter(), time.thread_time()
         self.spans.clear()
         self.loss = torch.zeros((), device=self.device)
         self.mail.post_first()
@@ -142,18 +145,21 @@ class Executor:
             if last:
                 started = time.perf_counter()
                 self.stages[stage].weights.start_reduction()
-                self._span(stage, -1, "reduce", started)
+                self.note(stage, -1, "reduce", started)
         self.mail.finish()
         started = time.perf_counter()
         for stage, run in self.stages.items():
             run.weights.finish_reduction()
-            self._span(stage, -1, "reduce", started)
+            self.note(stage, -1, "reduce", started)
             started = time.perf_counter()
         return self.loss
 
-    def _span(self, stage: int, microbatch: int, phase: str, started: float) -> None:
+    def note(self, stage: int, microbatch: int, phase: str, started: float) -> None:
+        """Keep a span that began at `started` and ends now."""
         end = time.perf_counter()
-        self.spans.append(Span(stage, microbatch, phase, started - self.began, end - self.began))
+        now = time.thread_time()
+        self.spans.append(Span(stage, microbatch, phase, started - self.began, end - self.began, now - self.cpu))
+        self.cpu = now
 
     def _slice(self, stage: int, microbatch: int) -> tuple[int, int]:
         """Return the samples of the step that this rank's replica of a stage works on."""
@@ -164,20 +170,16 @@ class Executor:
     def _receive(self, stage: int, microbatch: int, direction: int) -> list[torch.Tensor]:
         started = time.perf_counter()
         tensors = self.mail.receive(stage, microbatch, direction)
-        self._span(stage, microbatch, "wait", started)
+        self.note(stage, microbatch, "wait", started)
         return tensors
 
-    def _forward(
-        self, stage: int, microbatch: int, inputs: torch.Tensor | None, targets: torch.Tensor | None
-    ) -> None:
+    def _forward(self, stage: int, microbatch: int, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> None:
         low, high = self._slice(stage, microbatch)
         if stage == 0:
             assert inputs is not None
             carried = [inputs[low:high]]
         else:
-            carried = [
-                tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)
-            ]
+            carried = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)]
         started = time.perf_counter()
         result = list(self.stages[stage].module(*carried))
         if stage == self.layout.n_stages - 1:
@@ -187,7 +189,7 @@ class Executor:
             self.loss += loss.detach()
             result = [loss]
         self.held[stage, microbatch] = (carried, result)
-        self._span(stage, microbatch, "forward", started)
+        self.note(stage, microbatch, "forward", started)
         if stage < self.layout.n_stages - 1:
             self.mail.send(stage, microbatch, 0, [tensor.detach() for tensor in result])
 
@@ -209,7 +211,7 @@ class Executor:
         run.later.collecting = None
         if not input_only:
             run.weights.after_backward()
-        self._span(stage, microbatch, "backward_input" if input_only else "backward", started)
+        self.note(stage, microbatch, "backward_input" if input_only else "backward", started)
         if stage > 0:
             sent = [_gradient(tensor) for tensor in carried if tensor.is_floating_point()]
             self.mail.send(stage, microbatch, 1, sent)
@@ -223,7 +225,7 @@ class Executor:
         for gradient in self.waiting.pop((stage, microbatch), []):
             gradient()
         self.stages[stage].weights.after_backward()
-        self._span(stage, microbatch, "backward_weight", started)
+        self.note(stage, microbatch, "backward_weight", started)
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor:

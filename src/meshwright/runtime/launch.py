@@ -46,7 +46,9 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def run(job: Job, n_ranks: int, *, timeout_seconds: float = 0.0, prefixes: Sequence[Sequence[str]] = ()) -> dict[str, Any] | Failure:
+def run(
+    job: Job, n_ranks: int, *, timeout_seconds: float = 0.0, prefixes: Sequence[Sequence[str]] = ()
+) -> dict[str, Any] | Failure:
     """Start the processes, wait for them, and return what they measured, or which of them failed first.
 
     Parameters
@@ -173,7 +175,9 @@ def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
         When the numbers differ.
     """
     if n_ranks != wanted:
-        raise InputError(f"{where}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}")
+        raise InputError(
+            f"{where}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}"
+        )
 
 
 def describe(failure: Failure, plan: Plan) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright import schedules
@@ -194,5 +193,3 @@ def _check(plan: Plan) -> None:
                 raise InputError(
                     f"stage {i}: device {device} also works for a stage on other devices; stages share all devices or none"
                 )
-
-

@@ -61,7 +61,11 @@ def measure() -> dict[str, Any] | None:
             latency, slope = fit([float(size) for size in _SIZES], seconds)
             pairs.append({"source": source, "target": target, "latency_seconds": latency, "seconds_per_byte": slope})
             if rank == 0:
-                print(f"link {source} -> {target}: {latency * 1e6:.0f} us, {1 / slope / 1e9:.2f} GB/s", file=sys.stderr, flush=True)
+                print(
+                    f"link {source} -> {target}: {latency * 1e6:.0f} us, {1 / slope / 1e9:.2f} GB/s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     collectives = []
     for n_ranks in range(2, world + 1):
         group = dist.new_group(list(range(n_ranks)))

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from meshwright.errors import InputError
 from meshwright.runtime import causal_lm, tensor_parallel
 from meshwright.runtime.cut import cut
 from meshwright.runtime.memory import SavedBytes
@@ -83,7 +82,7 @@ def profile_layers(
                 say(f"{name}: {n_rows} rows" + (f", tensor degree {degree}" if degree > 1 else ""))
                 figures = _measure(part, [_widen(value, n_rows) for value in entering], repeats, first=i == 0, last=last)
                 measures.append({"layer": name, "rows": n_rows, "tensor": degree, **figures})
-    weights = [parameter for parameter in model.parameters()]
+    weights = list(model.parameters())
     return {
         "device": torch.cuda.get_device_name() if row.is_cuda else "CPU",
         "n_cores": os.cpu_count() or 1,
@@ -128,19 +127,21 @@ def _part(unit: nn.Module, degree: int, wishes: dict[str, str]) -> nn.Module | N
     part = copy.deepcopy(unit)
     for path, style in chosen.items():
         whole = part.get_submodule(path)
-        sizes = [int(whole.in_features), int(whole.out_features)]  # type: ignore[arg-type]
-        sizes[1 if style == "column" else 0] //= degree
+        inner, outer = int(whole.in_features), int(whole.out_features)  # type: ignore[arg-type]
+        inner, outer = (inner, outer // degree) if style == "column" else (inner // degree, outer)
         folder, _, name = path.rpartition(".")
         holder = part.get_submodule(folder) if folder else part
         weight = next(whole.parameters())
-        setattr(holder, name, nn.Linear(*sizes, bias=whole.bias is not None, device=weight.device, dtype=weight.dtype))
+        setattr(holder, name, nn.Linear(inner, outer, bias=whole.bias is not None, device=weight.device, dtype=weight.dtype))
     return part
 
 
 def _clock(device: torch.device) -> float:
+    """Return seconds: of the GPU's work by the wall, of a CPU's by this thread alone, so that other programs do not count."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter()
+        return time.perf_counter()
+    return time.thread_time()
 
 
 def _measure(unit: nn.Module, values: list[torch.Tensor], repeats: int, *, first: bool, last: bool) -> dict[str, float]:
@@ -199,16 +200,3 @@ def _optimizer_seconds_per_byte(weights: list[nn.Parameter], repeats: int) -> fl
         optimizer.step()
         times.append(_clock(twins[0].device) - begin)
     return statistics.median(times[2:]) / sum(twin.numel() * twin.element_size() for twin in twins)
-
-
-def check_rows(rows: Sequence[int], option: str) -> None:
-    """Refuse numbers that are not positive.
-
-    Raises
-    ------
-    InputError
-        When one is not.
-    """
-    for count in rows:
-        if count < 1:
-            raise InputError(f"{option} {','.join(str(n) for n in rows)}: give whole numbers from 1 on, for example 1,2,4")

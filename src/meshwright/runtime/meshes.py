@@ -67,16 +67,12 @@ def stage_groups(layout: Layout, rank: int, device_type: str) -> dict[int, Stage
     return found
 
 
-def _make(
-    ranks: tuple[int, ...], data: int, tensor: int, n_shards: int, rank: int, device_type: str
-) -> StageGroups | None:
+def _make(ranks: tuple[int, ...], data: int, tensor: int, n_shards: int, rank: int, device_type: str) -> StageGroups | None:
     """Make the groups of one mesh; None for ranks outside it, which take part in the making all the same."""
     grid = _ascending(torch.tensor(ranks).reshape(data // n_shards, n_shards, tensor))
     names = ("replicate", "shard", "tensor")
     mesh = DeviceMesh(device_type, grid, mesh_dim_names=names) if len(ranks) > 1 else None
-    data_groups = [
-        (column, dist.new_group(column)) for column in grid.reshape(data, tensor).T.tolist() if data > 1
-    ]
+    data_groups = [(column, dist.new_group(column)) for column in grid.reshape(data, tensor).T.tolist() if data > 1]
     if rank not in ranks:
         return None
     if mesh is None:

@@ -167,7 +167,9 @@ class StageWeights:
                 self._scatter()
             if self.groups.replicate is not None:
                 assert self.flat.grad is not None
-                self.works.append((dist.all_reduce(self.flat.grad, group=self.groups.replicate, async_op=True), self.flat.grad, []))
+                self.works.append(
+                    (dist.all_reduce(self.flat.grad, group=self.groups.replicate, async_op=True), self.flat.grad, [])
+                )
             return
         self._sum_parts()
         if self.shard == 3 or self.groups.data is None:

@@ -35,7 +35,9 @@ def require_torch() -> None:
     found = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if found < OLDEST_TORCH:
         oldest = ".".join(str(part) for part in OLDEST_TORCH)
-        raise InputError(f"PyTorch {version} is too old to run a plan: {oldest} or newer is needed; pip install --upgrade torch")
+        raise InputError(
+            f"PyTorch {version} is too old to run a plan: {oldest} or newer is needed; pip install --upgrade torch"
+        )
 
 
 def load(name: str, option: str) -> Callable[..., Any]:

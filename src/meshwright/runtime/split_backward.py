@@ -85,7 +85,7 @@ def delay_weight_gradients(module: nn.Module, later: Later) -> int:
     found = 0
     for part in module.modules():
         if type(part) is nn.Linear and type(part.weight) is nn.Parameter and part.weight.requires_grad:
-            part.forward = _forward_of(part, later)  # type: ignore[method-assign]
+            part.forward = _forward_of(part, later)  # type: ignore[method-assign, assignment]
             found += 1
     return found
 

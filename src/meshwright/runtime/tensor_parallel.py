@@ -107,10 +107,8 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
         Weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name there.
     """
     chosen = styles(layer, wishes)
-    rows = {"output_layouts": Shard(1)} if sequence else {}
-    layouts: dict[str, Any] = {
-        path: ColwiseParallel() if style == "column" else RowwiseParallel(**rows) for path, style in chosen.items()
-    }
+    row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
+    layouts: dict[str, Any] = {path: ColwiseParallel() if style == "column" else row for path, style in chosen.items()}
     parallelize_module(layer, mesh, layouts)
     if sequence:
         for parent in {path.rpartition(".")[0] for path, style in chosen.items() if style == "column"}:

@@ -68,7 +68,7 @@ class Trainer:
         self.optimizer.step()
         for stage, weights in self.weights.items():
             weights.after_update()
-            self.executor._span(stage, -1, "optimizer", started)
+            self.executor.note(stage, -1, "optimizer", started)
             started = time.perf_counter()
         return self._everywhere(loss)
 
@@ -255,7 +255,9 @@ def _shapes(places: Layout, rank: int, runs: dict[int, StageRun], row: torch.Ten
         found: list[Any] = [None]
         if stage in runs:
             module = runs[stage].module
-            carried = [row] if stage == 0 else [torch.zeros(1, *sizes, dtype=dtype, device=row.device) for sizes, dtype in entering]
+            carried = (
+                [row] if stage == 0 else [torch.zeros(1, *sizes, dtype=dtype, device=row.device) for sizes, dtype in entering]
+            )
             module.eval()
             with torch.no_grad(), torch.random.fork_rng():
                 result = module(*carried)

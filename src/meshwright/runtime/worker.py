@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
 from meshwright.runtime.data import batches_of, default_loss, example_row
+from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
 from meshwright.runtime.layout import layout
 from meshwright.runtime.memory import peak_bytes
@@ -55,7 +57,10 @@ def train(job: Job) -> dict[str, Any] | None:
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss)
     first = checkpoints.load(trainer, job.save) if job.resume else 0
-    losses, seconds, spans, peak = [], [], [], {}
+    losses: list[float] = []
+    seconds: list[float] = []
+    spans: list[list[Span]] = []
+    peak: dict[int, float] = {}
     for step in range(first, job.n_steps):
         inputs, targets = batches(step)
         dist.barrier()
@@ -96,21 +101,13 @@ def _gather(
 ) -> dict[str, Any] | None:
     """Collect what every rank measured; steps after the first, which warms up, where there are several."""
     warm = slice(1, None) if len(seconds) > 1 else slice(None)
-    busy: dict[int, float] = {}
-    for stage in trainer.weights:
-        per_step = [
-            sum(
-                span.end_seconds - span.start_seconds
-                for span in step
-                if span.stage == stage and span.phase.startswith(("forward", "backward"))
-            )
-            for step in spans[warm]
-        ]
-        busy[stage] = statistics.median(per_step) if per_step else 0.0
+    busy = {stage: _median(spans[warm], stage, lambda span: span.end_seconds - span.start_seconds) for stage in trainer.weights}
+    cpu = {stage: _median(spans[warm], stage, lambda span: span.cpu_seconds) for stage in trainer.weights}
     mine = {
         "rank": trainer.rank,
         "device": trainer.layout.device_of_rank[trainer.rank],
         "compute_seconds": busy,
+        "cpu_seconds": cpu,
         "peak_bytes": peak,
         "spans": [
             (span.stage, span.microbatch, span.phase, span.start_seconds, span.end_seconds)
@@ -122,6 +119,15 @@ def _gather(
     if trainer.rank != 0:
         return None
     return {"losses": losses, "step_seconds": seconds, "first_step": first, "ranks": everyone}
+
+
+def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]) -> float:
+    """Return the median over steps of what the tasks of one stage took."""
+    sums = [
+        sum(length(span) for span in step if span.stage == stage and span.phase.startswith(("forward", "backward")))
+        for step in steps
+    ]
+    return statistics.median(sums) if sums else 0.0
 
 
 def _typical(seconds: list[float], spans: list[list[Any]]) -> list[Any]:

@@ -19,7 +19,12 @@ def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 4, gl
     entries, start = [], 0
     for count, devices, options in stages:
         tensor = options.get("tensor", 1)
-        entry = {"ops": names[start : start + count], "devices": devices, "data": len(devices) // tensor, "recompute": ["none"] * count}
+        entry = {
+            "ops": names[start : start + count],
+            "devices": devices,
+            "data": len(devices) // tensor,
+            "recompute": ["none"] * count,
+        }
         entries.append({**entry, **options})
         start += count
     assert start == len(names)
@@ -34,7 +39,13 @@ def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 4, gl
 def environment() -> dict[str, str]:
     """Return the environment of a process that finds the package and the examples."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples"), str(pathlib.Path(__file__).parent)])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
 
 
 def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> dict[str, dict]:
@@ -99,7 +110,12 @@ def main() -> None:
         if rank == 0:
             alone, _ = source.build(case["model"], 0)
             expected = reference_losses(
-                alone, batches, sgd(list(alone.parameters())), default_loss, n_steps=told["n_steps"], n_rows=read.plan.global_batch
+                alone,
+                batches,
+                sgd(list(alone.parameters())),
+                default_loss,
+                n_steps=told["n_steps"],
+                n_rows=read.plan.global_batch,
             )
             results[name] = {"losses": losses, "reference_losses": expected}
             print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), losses, flush=True)

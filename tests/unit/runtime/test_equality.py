@@ -6,7 +6,6 @@ import pathlib
 from typing import Any
 
 import pytest
-
 from runtime_processes import plan_of, run_all
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")

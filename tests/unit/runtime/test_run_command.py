@@ -1,0 +1,117 @@
+"""``meshwright run``: what it prints, what it refuses before a process starts, what a dead rank leaves, how it goes on."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from runtime_processes import environment, plan_of
+
+pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
+pytestmark = pytest.mark.torch
+
+UNEVEN = [(3, [0], {}), (5, [1], {})]
+
+
+def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedProcess[str]:
+    """Run the program."""
+    command = [sys.executable, "-m", "meshwright", *words]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout_seconds)
+
+
+def written(folder: pathlib.Path, plan: dict[str, Any]) -> str:
+    """Write a plan file and return its path."""
+    path = folder / "plan.json"
+    path.write_text(json.dumps(plan))
+    return str(path)
+
+
+def test_a_run_prints_one_object_with_losses_equal_to_one_process(tmp_path: pathlib.Path) -> None:
+    trace = tmp_path / "trace.json"
+    words = ("--model", "models:small", "--steps", "3", "--reference", "--json", "--trace", str(trace))
+    done = meshwright("run", written(tmp_path, plan_of(UNEVEN)), *words)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["format"] == "meshwright/run/1"
+    assert answer["n_ranks"] == 2
+    assert len(answer["losses"]) == len(answer["reference_losses"]) == 3
+    assert max(abs(a - b) for a, b in zip(answer["losses"], answer["reference_losses"], strict=True)) < 2e-5
+    assert answer["step_seconds"]["measured"] > 0
+    assert answer["step_seconds"]["predicted"] is None  # the plan's model is in no file
+    for stage in answer["stages"]:
+        assert stage["compute_seconds"]["measured"] > 0
+        assert stage["peak_bytes"]["measured"] > 0
+    phases = {event["cat"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}
+    assert {"forward", "backward", "wait", "optimizer"} <= phases
+
+
+@pytest.mark.parametrize(
+    ("plan", "words", "told"),
+    [
+        (plan_of([(3, [0], {}), (4, [1], {})], n_layers=5), ("--model", "models:small"), "holds 6 layers, but the plan has 5"),
+        (plan_of([(3, list(range(16)), {}), (5, [16], {})], global_batch=64), ("--model", "models:small"), "17 processes"),
+        (
+            plan_of([(3, [0, 1], {}), (5, [2], {})], global_batch=4),
+            ("--model", "models:small"),
+            "each replica needs at least one",
+        ),
+        (
+            plan_of([(3, [0, 1], {"tensor": 2}), (5, [2], {})], sequence_length=15),
+            ("--model", "nowhere:at_all"),
+            "no module 'nowhere'",
+        ),
+        (plan_of(UNEVEN), ("--model", "models:smal"), "has no 'smal'"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--resume"), "need --save"),
+        (plan_of(UNEVEN, schedule="1f2b"), ("--model", "models:small"), "did you mean '1f1b'"),
+        (plan_of([(3, [0, 1, 2], {"tensor": 3}), (5, [3], {})]), ("--model", "models:small"), "does not divide"),
+    ],
+    ids=[
+        "another model",
+        "too many ranks",
+        "too few rows",
+        "no module",
+        "no callable",
+        "no folder",
+        "no schedule",
+        "odd degree",
+    ],
+)
+def test_wrong_input_is_told_before_any_process_starts(
+    plan: dict[str, Any], words: tuple[str, ...], told: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import typer
+
+    from meshwright.commands import run as command
+    from meshwright.errors import InputError
+    from meshwright.runtime import launch
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(launch, "run", never)
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[3] / "examples"))
+    app = typer.Typer()
+    command.register(app)
+    with pytest.raises(InputError, match=told):
+        app([written(tmp_path, plan), *words], standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path: pathlib.Path) -> None:
+    plan = written(tmp_path, plan_of([(3, [0, 1], {"shard": 1}), (5, [2], {})]))
+    common = ("--model", "models:small", "--json", "--save", str(tmp_path / "saved"), "--save-every", "2")
+    died = meshwright("run", plan, *common, "--steps", "6", "--data", "fragile:dies_on_rank_two_in_step_three")
+    assert died.returncode == 1
+    assert died.stdout == ""
+    assert "rank 2 (device 2, stage 1) ended the run" in died.stderr
+    assert "the disk is full" in died.stderr and "Traceback" in died.stderr
+    resumed = meshwright("run", plan, *common, "--steps", "6", "--data", "fragile:tokens", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    through = meshwright("run", plan, "--model", "models:small", "--json", "--steps", "6", "--data", "fragile:tokens")
+    again, whole = json.loads(resumed.stdout), json.loads(through.stdout)
+    assert again["first_step"] == 2
+    assert max(abs(a - b) for a, b in zip(again["losses"], whole["losses"][2:], strict=True)) < 1e-6
