@@ -1,6 +1,6 @@
 """Modules to try ``meshwright capture`` on: language and vision models at full size, small plain networks.
 
-    meshwright capture examples.capture_models:llama_8b --out graph.json
+meshwright capture examples.capture_models:llama_8b --out graph.json
 """
 
 from __future__ import annotations
@@ -8,7 +8,20 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["Branches", "bert_large", "branches", "gpt2", "llama_405b", "llama_70b", "llama_8b", "mixtral_8x7b", "plain", "recurrent", "resnet50", "vit_large"]
+__all__ = [
+    "Branches",
+    "bert_large",
+    "branches",
+    "gpt2",
+    "llama_8b",
+    "llama_70b",
+    "llama_405b",
+    "mixtral_8x7b",
+    "plain",
+    "recurrent",
+    "resnet50",
+    "vit_large",
+]
 
 
 def _llama(hidden: int, layers: int, heads: int, width: int) -> nn.Module:

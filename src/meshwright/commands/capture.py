@@ -16,7 +16,10 @@ def register(app: typer.Typer) -> None:
         out: str = typer.Option(..., help="Write the graph to this file."),
         batch: int = typer.Option(0, help="Samples to trace with; 0: those of the inputs, or one."),
         input_: list[str] = typer.Option(
-            [], "--input", metavar="[NAME=]SIZES[:TYPE]", help="Shape of an input, samples first: 8,3,224,224 or ids=8,128:int64."
+            [],
+            "--input",
+            metavar="[NAME=]SIZES[:TYPE]",
+            help="Shape of an input, samples first: 8,3,224,224 or ids=8,128:int64.",
         ),
         sequence_length: int = typer.Option(0, help="Tokens per sample of a language model; 0: its own, at most 4096."),
         level: str = typer.Option("layers", help="What a node is: layers, or every single operator."),
@@ -44,9 +47,15 @@ def register(app: typer.Typer) -> None:
             from meshwright.units import format_bytes, format_count
 
             totals = found.totals
-            print(f"{found.graph.name}: {format_count(found.graph.n_parameters)} parameters, {len(entry['ops'])} nodes ({level})")
-            print(f"  per sample: forward {totals.forward_flops / 1e12:.6g} TFLOP, backward {totals.backward_flops / 1e12:.6g} TFLOP")
-            print(f"  kept for the backward pass: {format_bytes(totals.saved_bytes)}; operators {totals.n_forward} + {totals.n_backward}")
+            print(
+                f"{found.graph.name}: {format_count(found.graph.n_parameters)} parameters, {len(entry['ops'])} nodes ({level})"
+            )
+            print(
+                f"  per sample: forward {totals.forward_flops / 1e12:.6g} TFLOP, backward {totals.backward_flops / 1e12:.6g} TFLOP"
+            )
+            print(
+                f"  kept for the backward pass: {format_bytes(totals.saved_bytes)}; operators {totals.n_forward} + {totals.n_backward}"
+            )
             for note in found.notes:
                 print(f"  note: {note}")
             print(f"  written to {out}")

@@ -177,7 +177,10 @@ def _together(trace: Trace, group: list[tuple[int, Operator]], part: Segment) ->
     inner = module[len(part.path) :].lstrip(".") if module.startswith(part.path) else module
     is_norm = "Norm" in trace.classes.get(module, "")
     word = group[-1][1].name.rpartition(".")[2]
-    largest = max((operator for _, operator in group), key=lambda operator: math.prod(size for axis, size in operator.dims if axis != "inputs"))
+    largest = max(
+        (operator for _, operator in group),
+        key=lambda operator: math.prod(size for axis, size in operator.dims if axis != "inputs"),
+    )
     sources: dict[tuple[int, int], int] = {}
     for i in ids:
         for tensor, source in trace.operators[i].activations:

@@ -58,9 +58,16 @@ def _is_chain(trace: Trace, run: Run, one: list[int], two: list[int]) -> bool:
     carried: set[int] = set()
     for i, j in zip(one, two, strict=True):
         first, second = trace.operators[i], trace.operators[j]
-        if (first.name, first.inputs, first.outputs, first.numbers) != (second.name, second.inputs, second.outputs, second.numbers):
+        if (first.name, first.inputs, first.outputs, first.numbers) != (
+            second.name,
+            second.inputs,
+            second.outputs,
+            second.numbers,
+        ):
             return False
-        if [name.removeprefix(prefixes[0]) for name in first.weights] != [name.removeprefix(prefixes[1]) for name in second.weights]:
+        if [name.removeprefix(prefixes[0]) for name in first.weights] != [
+            name.removeprefix(prefixes[1]) for name in second.weights
+        ]:
             return False
         if any(name and not _inside(name, prefixes[0]) for name in first.weights):
             return False

@@ -31,7 +31,9 @@ def typed(shapes: tuple[str, ...], weight: torch.dtype) -> Any:
         name, equals, rest = text.rpartition("=")
         sizes, colon, word = rest.partition(":")
         if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", sizes) or 0 in (shape := tuple(int(size) for size in sizes.split(","))):
-            raise InputError(f"--input {text}: write sizes of at least 1, samples first, for example 8,3,224,224 or ids=8,128:int64")
+            raise InputError(
+                f"--input {text}: write sizes of at least 1, samples first, for example 8,3,224,224 or ids=8,128:int64"
+            )
         if colon and word not in _TYPES:
             raise UnknownNameError(f"type (of --input {text})", word, _TYPES)
         tensor = torch.empty(shape, dtype=getattr(torch, word) if word else weight, device="meta")
@@ -71,7 +73,9 @@ def inputs(module: torch.nn.Module, batch: int, sequence_length: int, weight: to
     if "pixel_values" in arguments and "input_ids" not in arguments:
         side = getattr(config, "image_size", None) or 224
         height, width = side if isinstance(side, (tuple, list)) else (side, side)
-        found["pixel_values"] = torch.empty(batch, getattr(config, "num_channels", 3), height, width, dtype=weight, device="meta")
+        found["pixel_values"] = torch.empty(
+            batch, getattr(config, "num_channels", 3), height, width, dtype=weight, device="meta"
+        )
         labels: tuple[int, ...] = (batch,)
     elif "input_ids" in arguments:
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 512

@@ -16,6 +16,8 @@ from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor
 __all__ = ["Recorder", "record"]
 
 _VIEWS = ("detach", "alias", "_unsafe_view", "_reshape_alias", "lift_fresh", "t", "view")
+_NO_DROPOUT = "drop-out inside attention was left out: fused kernels keep no mask for it"
+_DROPOUT_PLACE = 10  # of the arguments of multi_head_attention_forward
 _LEAVES = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 
@@ -174,6 +176,9 @@ class _Attention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Take drop-out and a causal mask out of a call of attention."""
         kwargs = dict(kwargs or {})
+        if func is torch.nn.functional.multi_head_attention_forward and args[_DROPOUT_PLACE]:
+            args = (*args[:_DROPOUT_PLACE], 0.0, *args[_DROPOUT_PLACE + 1 :])
+            self.recorder.notes[_NO_DROPOUT] = None
         if func is torch.nn.functional.scaled_dot_product_attention:
             args = list(args)
             for place, name in ((3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")):
@@ -183,12 +188,14 @@ class _Attention(TorchFunctionMode):
             owner = self.recorder.stack[-1][1]
             if kwargs.get("dropout_p"):
                 kwargs["dropout_p"] = 0.0
-                self.recorder.notes["drop-out inside attention was left out: fused kernels keep no mask for it"] = None
+                self.recorder.notes[_NO_DROPOUT] = None
             mask = kwargs.get("attn_mask")
             causal = getattr(owner, "is_causal", False) is True and not getattr(owner, "sliding_window", None)
             if mask is not None and causal and mask.shape[-1] == mask.shape[-2]:
                 kwargs |= {"attn_mask": None, "is_causal": True}
-                self.recorder.notes["masks of causal attention were taken to be plain triangles (no packing, no padding)"] = None
+                self.recorder.notes["masks of causal attention were taken to be plain triangles (no packing, no padding)"] = (
+                    None
+                )
         return func(*args, **kwargs)
 
 
@@ -197,8 +204,7 @@ def _tensor(tensor: torch.Tensor) -> TracedTensor:
     return TracedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.dtype.is_floating_point)
 
 
-def record(
-    module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder, batch: int) -> Trace:
+def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder, batch: int) -> Trace:
     """Run one step and return what happened.
 
     Parameters
@@ -233,7 +239,9 @@ def record(
             handle.remove()
     shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
     classes = {path: type(part).__name__ for path, part in module.named_modules()}
-    lists = frozenset(path for path, part in module.named_modules() if isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)))
+    lists = frozenset(
+        path for path, part in module.named_modules() if isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential))
+    )
     return Trace(recorder.operators(), classes, shapes, recorder.dtype.itemsize, batch, lists, tuple(recorder.notes))
 
 

@@ -87,7 +87,9 @@ def _split_paths(trace: Trace) -> frozenset[str]:
         in_lists = [module.startswith(lists) if lists else False for module, _ in inside]
         n_listed = sum(in_lists) / len(inside)
         total = sum(flops for _, flops in inside)
-        flops_listed = sum(flops for (_, flops), there in zip(inside, in_lists, strict=True) if there) / total if total else n_listed
+        flops_listed = (
+            sum(flops for (_, flops), there in zip(inside, in_lists, strict=True) if there) / total if total else n_listed
+        )
         wrapper = n_listed >= _WRAPPER_RATIO
         if path and path not in trace.lists and not (wrapper if in_list else flops_listed >= _BODY_RATIO):
             return
@@ -120,9 +122,7 @@ def _joined(runs: list[tuple[str, bool, list[int]]], split: frozenset[str]) -> l
     last_listed = max((k for k, run in enumerate(runs) if run[1]), default=len(runs))
     joined: list[tuple[str, bool, list[int]]] = []
     for k, (path, listed, ids) in enumerate(runs):
-        if path in split and joined and k < last_listed:
-            joined[-1][2].extend(ids)
-        elif joined and joined[-1][0] == path:
+        if (path in split and joined and k < last_listed) or (joined and joined[-1][0] == path):
             joined[-1][2].extend(ids)
         else:
             joined.append((path, listed, ids))

@@ -44,7 +44,9 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
     if not any(operator.trained and not operator.view for operator in trace.operators):
         raise InputError(f"capture {name}: {type(module).__name__} computes nothing from its parameters")
     tokens = _tokens((*positional, *keywords.values()))
-    found = graph_of(trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else "")
+    found = graph_of(
+        trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else ""
+    )
     return replace(found, notes=(*subject.notes, *found.notes))
 
 
@@ -55,6 +57,10 @@ def _prepare(module: torch.nn.Module) -> None:
         return
     if getattr(config, "use_cache", False):
         config.use_cache = False
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = (
+            getattr(config, "pad_token_id", None) or 0
+        )  # labels are shifted by it; any token will do
     if getattr(config, "_experts_implementation", None) is not None:
         config._experts_implementation = "grouped_mm"
 
@@ -85,9 +91,10 @@ def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Exce
     path, line = "", ""
     step = error.__traceback__
     while step is not None:
-        owner = step.tb_frame.f_locals.get("self")
-        if isinstance(owner, torch.nn.Module) and id(owner) in paths and not step.tb_frame.f_code.co_filename.endswith("nn/modules/module.py"):
-            path, line = paths[id(owner)], f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        code = step.tb_frame.f_code
+        owner = step.tb_frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(owner, torch.nn.Module) and id(owner) in paths and not code.co_filename.endswith("nn/modules/module.py"):
+            path, line = paths[id(owner)], f"{code.co_filename}:{step.tb_lineno}"
         step = step.tb_next
     operator = ""
     if recorder.failed_at is not None:

@@ -1,0 +1,359 @@
+"""Capture of PyTorch modules: counts that can be worked out by hand, chains and branches, what is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install 'meshwright[torch]'")
+pytestmark = [
+    pytest.mark.torch,
+    # PyTorch and transformers warn about themselves
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+from torch import nn  # noqa: E402
+
+from meshwright import readers  # noqa: E402
+from meshwright.errors import InputError, UnknownNameError  # noqa: E402
+from meshwright.flops import forward_flops  # noqa: E402
+from meshwright.runtime.capture import capture  # noqa: E402
+from meshwright.runtime.capture.document import as_json  # noqa: E402
+from meshwright.runtime.capture.layers import Captured  # noqa: E402
+
+HERE = f"{__name__}"
+
+
+@pytest.fixture(autouse=True)
+def _importable() -> None:
+    """The callables of this file, and of the examples, can be named as on the command line."""
+    sys.modules.setdefault(HERE, sys.modules[__name__])
+
+
+def _of(name: str, **options: object) -> Captured:
+    return capture(f"{HERE}:{name}", precision="fp32", **options)  # type: ignore[arg-type]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        return stream + self.down(torch.relu(self.up(self.norm(stream))))
+
+
+class Chain(nn.Module):
+    """An embedding, equal blocks in a row, a head."""
+
+    def __init__(self, n_layers: int, skip: bool = False) -> None:
+        super().__init__()
+        self.skip = skip
+        self.words = nn.Embedding(50, 8)
+        self.blocks = nn.ModuleList(Block(8) for _ in range(n_layers))
+        self.out = nn.Linear(8, 50, bias=False)
+        self.example_inputs = torch.zeros(2, 6, dtype=torch.int64)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        stream = self.words(ids)
+        kept = []
+        for block in self.blocks:
+            stream = block(stream)
+            kept.append(stream)
+        return self.out(sum(kept) if self.skip else stream)
+
+
+def chain_of_five() -> nn.Module:
+    return Chain(5)
+
+
+def chain_of_two() -> nn.Module:
+    return Chain(2)
+
+
+def chain_with_skips() -> nn.Module:
+    return Chain(5, skip=True)
+
+
+class Parallel(nn.Module):
+    """Equal branches that all read the stem."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(8, 8)
+        self.branches = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.example_inputs = torch.zeros(3, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        stem = self.stem(inputs)
+        total = self.branches[0](stem)
+        for branch in list(self.branches)[1:]:
+            total = total + branch(stem)
+        return total
+
+
+def parallel() -> nn.Module:
+    return Parallel()
+
+
+class Tied(Chain):
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.out.weight = self.words.weight
+
+
+def tied() -> nn.Module:
+    return Tied()
+
+
+def convolutional() -> tuple[nn.Module, torch.Tensor]:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 4 * 4, 10)
+    )
+    return net, torch.zeros(2, 3, 8, 8)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 8), nn.Linear(16, 8)
+        self.out = nn.Linear(16, 16)
+        self.example_inputs = torch.zeros(2, 6, 16)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        query = self.query(inputs).view(2, 6, 4, 4).transpose(1, 2)
+        key = self.key(inputs).view(2, 6, 2, 4).transpose(1, 2).repeat_interleave(2, dim=1)
+        value = self.value(inputs).view(2, 6, 2, 4).transpose(1, 2).repeat_interleave(2, dim=1)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(2, 6, 16))
+
+
+def attention() -> nn.Module:
+    return nn.Sequential(Attention()), torch.zeros(2, 6, 16)  # type: ignore[return-value]
+
+
+def recurrent() -> tuple[nn.Module, torch.Tensor]:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.GRU(4, 8, num_layers=2, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.head(self.cells(inputs)[0])
+
+    return Net(), torch.zeros(2, 5, 4)
+
+
+class Deciding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out = self.inner(inputs)
+        return out if out.sum() > 0 else -out
+
+
+def deciding() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(nn.Linear(4, 4), Deciding()), torch.zeros(2, 4)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.one(left) + right
+
+
+def two() -> nn.Module:
+    return Two()
+
+
+def three() -> int:
+    return 3
+
+
+def test_a_chain_has_the_parameters_and_flops_that_its_shapes_tell() -> None:
+    found = _of("chain_of_five")
+    block = 2 * 8 + (8 * 32 + 32) + (32 * 8 + 8)
+    assert found.graph.n_parameters == 2 * 50 * 8 + 5 * block
+    assert found.totals.forward_flops == 6 * (5 * 2 * (2 * 8 * 32) + 2 * 8 * 50)
+    # two products for each one of the forward pass: everything here depends on parameters
+    assert found.totals.backward_flops == 2 * found.totals.forward_flops
+    assert [op.name for op in found.graph.ops] == ["embed", *(f"blocks.{i}" for i in range(5)), "head"]
+    assert [op.like for op in found.graph.ops] == [0, 1, 1, 1, 1, 1, 6]
+    assert [(edge.source, edge.target, edge.n_elements) for edge in found.graph.edges] == [(i, i + 1, 48) for i in range(6)]
+
+
+def test_a_shortened_chain_counts_as_much_as_the_same_chain_traced_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = _of("chain_of_five")
+    from meshwright.runtime.capture import repeats
+
+    monkeypatch.setattr(repeats, "shorten", lambda module: ((), []))
+    whole = _of("chain_of_five")
+    assert short.totals == whole.totals
+    assert short.graph == whole.graph
+
+
+def test_layers_split_the_first_product_by_columns_and_the_second_by_rows() -> None:
+    body = _of("chain_of_five").graph.ops[1].body
+    axes = {operator.name.split(".")[0]: operator.tensor_axis for operator in body}
+    assert axes == {"norm": "sequence", "up": "out", "relu": "hidden", "down": "in", "add": "sequence"}
+
+
+def test_saved_bytes_are_those_that_autograd_keeps() -> None:
+    found = _of("chain_of_five")
+    # norm: its input and two statistics per token; up: its input; relu: its output, which is what down reads
+    assert found.figures[2].saved_bytes == 4 * 6 * (8 + 2 + 8 + 32)
+
+
+def test_connections_that_skip_layers_are_never_lost() -> None:
+    found = _of("chain_with_skips")
+    head = len(found.graph.ops) - 1
+    into_head = {edge.source for edge in found.graph.edges if edge.target == head}
+    assert into_head == {1, 2, 3, 4, 5}
+
+
+def test_equal_branches_are_never_taken_for_layers_in_a_row() -> None:
+    found = _of("parallel")
+    ids = [found.graph.id_of(f"branches.{i}") for i in range(4)] if "branches.3" in [op.name for op in found.graph.ops] else []
+    assert found.graph.n_parameters == 5 * (8 * 8 + 8)
+    assert found.totals.forward_flops == 5 * 2 * 8 * 8
+    readers_of_stem = {edge.target for edge in found.graph.edges if edge.source == 0}
+    assert len(readers_of_stem) == 4 and readers_of_stem >= set(ids[:3])
+
+
+def test_shared_weights_are_counted_once() -> None:
+    found = _of("tied")
+    assert found.graph.n_shared_parameters == 50 * 8
+    assert found.graph.n_parameters == sum(parameter.numel() for parameter in Tied().parameters())
+
+
+def test_a_convolutional_network_has_its_kinds_and_flops() -> None:
+    found = _of("convolutional")
+    kinds = [operator.kind for op in found.graph.ops for operator in op.body]
+    assert kinds == ["convolution", "norm", "elementwise", "pooling", "matmul"]
+    assert found.graph.ops[0].body[0].dims == (("sequence", 64), ("in", 3), ("out", 4), ("kernel", 9))
+    assert found.totals.forward_flops == 2 * 64 * 3 * 4 * 9 + 2 * 64 * 10
+    # the images need no gradient: the first convolution has one product backward
+    assert found.totals.backward_flops == 2 * 64 * 3 * 4 * 9 + 2 * (2 * 64 * 10)
+
+
+def test_attention_is_split_by_heads_and_knows_its_shared_key_heads() -> None:
+    found = _of("attention")
+    operators = {operator.kind: operator for op in found.graph.ops for operator in op.body}
+    core = operators["causal_attention"]
+    assert dict(core.dims) == {"sequence": 6, "key_sequence": 6, "heads": 4, "kv_heads": 2, "head": 4, "value": 4}
+    assert core.tensor_axis == "heads"
+    assert forward_flops(core) == 2 * 6 * 6 * 4 * 8 / 2
+    products = [operator.tensor_axis for op in found.graph.ops for operator in op.body if operator.kind == "matmul"]
+    assert products == ["out", "out", "out", "in"]
+
+
+def test_a_recurrent_module_is_one_operator() -> None:
+    found = _of("recurrent")
+    cells = found.graph.ops[0].body
+    assert [operator.kind for operator in cells] == ["other"]
+    weights = 3 * 8 * (4 + 8) + 3 * 8 * (8 + 8)
+    assert forward_flops(cells[0]) == 2 * 5 * weights
+    assert cells[0].n_parameters == weights + 2 * 2 * 3 * 8
+
+
+def test_every_computing_operator_is_a_node_at_the_level_of_operators() -> None:
+    layers, operators = _of("chain_of_five"), _of("chain_of_five", level="operator")
+    assert len(operators.graph.ops) == 1 + 5 * 5 + 1
+    assert operators.totals == layers.totals
+    assert operators.graph.n_parameters == layers.graph.n_parameters
+    # the residual sum reads the stream and the branch
+    add = operators.graph.id_of("blocks.1.add")
+    assert len([edge for edge in operators.graph.edges if edge.target == add]) == 2
+
+
+def test_figures_are_per_sample() -> None:
+    one, eight = _of("convolutional"), _of("convolutional", batch=8)
+    assert one.totals.forward_flops == eight.totals.forward_flops
+    assert one.graph.ops[0].body[0].dims == eight.graph.ops[0].body[0].dims
+
+
+def test_a_captured_graph_reads_back_as_it_was_written(tmp_path: pathlib.Path) -> None:
+    for level in ("layers", "operator"):
+        found = _of("chain_of_five", level=level)
+        path = tmp_path / f"{level}.json"
+        path.write_text(json.dumps(as_json(found, "here")))
+        assert readers.read(str(path)).graph == found.graph
+
+
+def test_shapes_can_be_typed() -> None:
+    found = _of("two", shapes=("left=3,4", "right=3,4"))
+    assert found.batch == 3
+    assert found.totals.forward_flops == 2 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("deciding", {}, ("module '1' (Deciding)", "_local_scalar_dense", "data-dependent", "test_capture.py")),
+        ("two", {}, ("Two.forward needs left, right", "--input")),
+        ("two", {"shapes": ("2,4",)}, ("Two.forward needs left, right", "right")),
+        ("two", {"shapes": ("2,x", "2,4")}, ("--input 2,x",)),
+        ("two", {"shapes": ("2,0", "2,4")}, ("--input 2,0",)),
+        ("two", {"shapes": ("left=2,4", "2,4")}, ("names to all inputs or to none",)),
+        ("two", {"shapes": ("2,3", "2,4")}, ("module 'one' (Linear)",)),
+        ("three", {}, ("returned a int",)),
+        ("nowhere", {}, ("has no 'nowhere'",)),
+    ],
+)
+def test_what_cannot_be_captured_is_said_plainly(name: str, options: dict[str, object], words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        _of(name, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_unknown_levels_and_types_are_answered_with_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="layers, operator"):
+        _of("two", level="layer")
+    with pytest.raises(UnknownNameError, match="int64"):
+        _of("two", shapes=("2,4:int65", "2,4"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "model", "product_teraflops", "n_parameters"),
+    [
+        ("llama_8b", "llama-3.1-8b", 61.478, 8_030_261_248),
+        ("llama_70b", "llama-3.1-70b", 569.358, 70_553_706_496),
+        ("llama_405b", "llama-3.1-405b", 3307.503, 405_853_388_800),
+        ("mixtral_8x7b", "mixtral-8x7b", 0.0, 46_702_792_704),
+        ("gpt2", "gpt2", 0.0, 124_439_808),
+    ],
+)
+def test_full_size_models_equal_published_totals_and_our_own_reader(
+    name: str, model: str, product_teraflops: float, n_parameters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="needs the extra 'huggingface'")
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[3]))
+    found = capture(f"examples.capture_models:{name}")
+    ours = readers.read(model, sequence_length=found.graph.sequence_length).graph
+
+    def total(graph: object, kinds: tuple[str, ...]) -> float:
+        return sum(forward_flops(operator) for op in graph.ops for operator in op.body if operator.kind in kinds)  # type: ignore[attr-defined]
+
+    assert found.graph.n_parameters == n_parameters == ours.n_parameters
+    assert found.graph.n_active_parameters == ours.n_active_parameters
+    kinds = ("matmul", "grouped_matmul")
+    assert total(found.graph, kinds) == pytest.approx(total(ours, kinds), rel=1e-9)
+    assert total(found.graph, ("causal_attention",)) == pytest.approx(total(ours, ("causal_attention",)), rel=1e-9)
+    assert found.totals.forward_flops == pytest.approx(total(found.graph, (*kinds, "causal_attention")), rel=1e-9)
+    if product_teraflops:
+        assert total(found.graph, kinds) / 1e12 == pytest.approx(product_teraflops, abs=6e-4)
