@@ -33,12 +33,15 @@ class Costs:
         The model.
     recompute : tuple of str
         What layers may recompute.
+    memory_ratio : float
+        Share of a device's memory that may be filled.
     """
 
     problem: Problem
     pool: Pool
     chain: Chain
     recompute: tuple[str, ...] = RECOMPUTE
+    memory_ratio: float = 1.0
     _rows: dict[tuple[object, ...], list[RowLoads]] = field(default_factory=dict, repr=False)
     _digests: dict[tuple[object, ...], list[Digest]] = field(default_factory=dict, repr=False)
     _in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = field(default_factory=dict, repr=False)
@@ -112,7 +115,7 @@ class Costs:
             for devices in self.pool.devices
             if config.layout == "data" or len(devices) >= size
         ]
-        return [per_kind[kind] for kind in self.kind_of_rank(config)]
+        return [self.memory_ratio * per_kind[kind] for kind in self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything."""

@@ -30,6 +30,7 @@ __all__ = ["Limits", "answer", "with_batch", "without_bound"]
 # with what happens between replicas
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL = range(6)
 _MOST_DEGREES = 8  # combinations of degrees that are played to the end
+_NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
 
 
@@ -51,6 +52,8 @@ class Limits:
         How many plans are evaluated at most before the answer is given with the gap reached.
     uniform : bool
         Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
+    memory_ratio : float
+        Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
     """
 
     tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
@@ -67,6 +70,7 @@ class Limits:
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
     uniform: bool = False
+    memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
 
 
 def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
@@ -94,6 +98,8 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
         When no combination of degrees is legal.
     """
     assert problem.cluster is not None
+    if params.memory_ratio > 1.0:
+        raise InputError(f"--set memory_ratio={params.memory_ratio:g}: more than all of the memory; give a share up to 1")
     state = Search(problem, params, stop)
     for pool in pools(problem.cluster):
         state.add(pool)
@@ -176,7 +182,7 @@ class Search:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
         problem, cluster = self.problem, self.problem.cluster
         assert cluster is not None
-        costs = Costs(problem, pool, self.chain, self.params.recompute)
+        costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio)
         self.costs.append(costs)
         n_layers = len(self.chain.layers)
         degrees = _degrees(problem, self.params, pool)
@@ -277,7 +283,7 @@ class Search:
         assert cluster is not None
         timeline = sim.simulate(self.problem, plan, analytic.loads(self.problem, plan))
         for i, devices in enumerate(plan.ranks()):
-            if timeline.peak_bytes[i] > cluster.device(devices[0]).memory_bytes:
+            if timeline.peak_bytes[i] > self.params.memory_ratio * cluster.device(devices[0]).memory_bytes:
                 return None
         return Found(pool, config, plan, timeline)
 
@@ -329,6 +335,7 @@ class Search:
             return self._infeasible(notes, extra)
         ranked = sorted(self.found, key=rank)
         best = ranked[0]
+        notes = (*notes, *self._memory_note(best))
         bound = min(self.open_bound, best.step_seconds)
         return Answer(
             plan=best.plan,
@@ -338,6 +345,21 @@ class Search:
             n_iterations=self.n_evaluations,
             notes=notes,
             extra=extra,
+        )
+
+    def _memory_note(self, best: Found) -> tuple[str, ...]:
+        """Warn where the plan leaves little room for an error of the memory model."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        shares = [
+            peak / cluster.device(ranks[0]).memory_bytes
+            for peak, ranks in zip(best.timeline.peak_bytes, best.plan.ranks(), strict=True)
+        ]
+        if max(shares) < _NEARLY_FULL:
+            return ()
+        return (
+            f"the fullest device is filled to {max(shares):.1%}; where the memory model errs by more than the rest, the plan does not "
+            "fit: --set memory_ratio=0.9 leaves a tenth free",
         )
 
     def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:

@@ -162,6 +162,19 @@ def test_fixed_degrees_are_kept_and_impossible_ones_are_told() -> None:
         api.plan(problem, search="best", settings={"tensor": "3"})
 
 
+def test_a_share_of_the_memory_is_left_free_on_demand_and_a_full_device_is_said() -> None:
+    problem = _small_memory(api.pose(TINY, "dgx-h100:4", batch=Batch(32)), 4e9)
+    full = api.plan(problem, search="best")
+    limit = problem.cluster.device(0).memory_bytes
+    if max(full.timeline.peak_bytes) >= 0.95 * limit:
+        assert any("memory_ratio" in note for note in full.answer.notes)
+    roomy = api.plan(problem, search="best", settings={"memory_ratio": "0.8"})
+    assert max(roomy.timeline.peak_bytes) <= 0.8 * limit
+    assert roomy.answer.objective.value >= full.answer.objective.value * (1 - 1e-9)
+    with pytest.raises(InputError, match="share up to 1"):
+        api.plan(problem, search="best", settings={"memory_ratio": "1.5"})
+
+
 def test_unequal_devices_get_unequal_work(tmp_path) -> None:
     from meshwright import topologies
 
