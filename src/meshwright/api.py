@@ -77,6 +77,11 @@ def pose(
         from meshwright import topologies
 
         cluster = topologies.cluster(cluster)
+    if reading.format in ("flexflow_measures", "taskgraph_fbuf"):
+        raise InputError(
+            f"model {reading.spec}: format {reading.format} holds times, not what the layers compute, so there is nothing to plan; "
+            "'meshwright codesign MODEL --measures FILE' uses measured times"
+        )
     name = costs or reading.costs
     _plugins.load("costs", name, "cost model")
     where = cluster if cluster is not None else reading.cluster

@@ -65,3 +65,14 @@ def test_an_infeasible_answer_has_exit_code_3_and_a_wrong_option_2(tmp_path: Pat
     assert wrong.returncode == 2
     assert len(wrong.stderr.strip().splitlines()) == 1
     assert not wrong.stdout
+
+
+def test_files_of_times_and_task_graphs_are_no_models_to_plan(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    row = {"name": "Dense_4_2", "pc_str": "2-1-4", "fw_time": 0.1, "bw_time": 0.3, "mem_req": 100}
+    path.write_text(json.dumps({"batch_size": 8, "ngpus": 4, "measurements": [row]}))
+    done = subprocess.run(
+        [sys.executable, "-m", "meshwright", "plan", str(path), "--cluster", "dgx-a100:8"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "nothing to plan" in done.stderr
