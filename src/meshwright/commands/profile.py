@@ -91,22 +91,11 @@ def register(app: typer.Typer) -> None:
                 return 1
             entry["links"] = measured
         else:
-            import torch
+            from meshwright.runtime.measure import profile_callable
 
-            from meshwright.runtime.data import example_row
-            from meshwright.runtime.measure import profile_layers
-
-            if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-                raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")
             degrees, n_rows = counts(tensor, "--tensor"), counts(rows, "--rows")
-            torch.set_num_threads(1)
-            model, examples = source.build(what, seed)
-            row = example_row(model, examples, sequence_length or 1)
-            if not row.is_floating_point() and not examples and not sequence_length:
-                raise InputError(f"{what}: takes tokens; give --sequence-length")
-            entry |= {"model": what, "sequence_length": int(row.shape[1]) if row.dim() > 1 else 1}
-            entry |= profile_layers(
-                model.to(device), row.to(device), n_rows, degrees, repeats=repeats,
+            entry |= profile_callable(
+                what, n_rows, degrees, sequence_length=sequence_length, repeats=repeats, device=device, seed=seed,
                 say=lambda text: print(f"measuring {text}", file=sys.stderr, flush=True),
             )  # fmt: skip
         _files.write(out, json.dumps(entry, indent=1) + "\n")

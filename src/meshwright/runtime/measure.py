@@ -12,15 +12,59 @@ from typing import Any
 import torch
 from torch import nn
 
-from meshwright.runtime import causal_lm, tensor_parallel
+from meshwright.errors import InputError
+from meshwright.runtime import causal_lm, source, tensor_parallel
 from meshwright.runtime.cut import cut
+from meshwright.runtime.data import example_row
 from meshwright.runtime.memory import SavedBytes
 from meshwright.runtime.naming import layer_names
 from meshwright.runtime.split_backward import Later, delay_weight_gradients
 
-__all__ = ["profile_layers"]
+__all__ = ["profile_callable", "profile_layers"]
 
 Say = Callable[[str], None]
+
+
+def profile_callable(
+    name: str,
+    rows: Sequence[int],
+    tensor: Sequence[int],
+    *,
+    sequence_length: int,
+    repeats: int,
+    device: str,
+    seed: int,
+    say: Say,
+) -> dict[str, Any]:
+    """Return the fields of a profile of the model that a callable makes.
+
+    Parameters
+    ----------
+    name : str
+        ``package.module:callable``.
+    rows, tensor, repeats, say
+        See `profile_layers`.
+    sequence_length : int
+        Tokens of a sample; 0 where samples are no tokens.
+    device : str
+        ``cpu`` or ``cuda``.
+    seed : int
+        Of the weights.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be made or measured there.
+    """
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")
+    torch.set_num_threads(1)
+    model, examples = source.build(name, seed)
+    row = example_row(model, examples, sequence_length or 1)
+    if not row.is_floating_point() and not examples and not sequence_length:
+        raise InputError(f"{name}: takes tokens; give --sequence-length")
+    fields = {"model": name, "sequence_length": int(row.shape[1]) if row.dim() > 1 and (sequence_length or examples) else 1}
+    return fields | profile_layers(model.to(device), row.to(device), rows, tensor, repeats=repeats, say=say)
 
 
 def profile_layers(

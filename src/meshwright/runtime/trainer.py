@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import nn
 
 from meshwright.errors import InputError
-from meshwright.plan import Plan
 from meshwright.runtime import tensor_parallel
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import default_loss, example_row
@@ -23,6 +22,7 @@ from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.sharding import StageWeights, Tie, optimizer_of, shard_fully
 from meshwright.runtime.split_backward import Later, delay_weight_gradients
 from meshwright.runtime.stage import StageModule
+from meshwright.schedules import BACKWARD_WEIGHT
 
 __all__ = ["Trainer", "adamw", "apply"]
 
@@ -164,7 +164,7 @@ def assemble(
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
-        runs[stage] = _stage_run(places.plan, stage, own, groups[stage], wishes, (tied, mine), device)
+        runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
     shapes = _shapes(places, rank, runs, row.to(device))
     mail = Mail(places, rank, shapes, device, directions)
     executor = Executor(places, rank, runs, mail, loss, device)
@@ -173,7 +173,7 @@ def assemble(
 
 
 def _stage_run(
-    plan: Plan,
+    places: Layout,
     stage: int,
     units: list[nn.Module],
     groups: StageGroups,
@@ -182,6 +182,7 @@ def _stage_run(
     device: torch.device,
 ) -> StageRun:
     """Return one stage, its layers split over the tensor axis, recomputed and sharded as the plan says."""
+    plan = places.plan
     strategy = plan.stages[stage].strategy
     partial: list[tensor_parallel.Owner] = []
     split = []
@@ -192,10 +193,10 @@ def _stage_run(
             partial += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
     module = StageModule(units, plan.stages[stage].recompute).train()
     if split and strategy.sequence_parallel:
-        places = [i for i, unit in enumerate(units) if unit in split]
+        inside = [i for i, unit in enumerate(units) if unit in split]
         module.enter = {
-            places[0]: tensor_parallel.enter_sequence(groups.tensor_mesh),
-            places[-1] + 1: tensor_parallel.leave_sequence(groups.tensor_mesh),
+            inside[0]: tensor_parallel.enter_sequence(groups.tensor_mesh),
+            inside[-1] + 1: tensor_parallel.leave_sequence(groups.tensor_mesh),
         }
         for unit in split:
             if hasattr(unit, "context"):
@@ -204,7 +205,7 @@ def _stage_run(
     sharded = strategy.shard == 3 and groups.shard is not None
     if sharded:
         shard_fully(module, module.layers, groups, ties[0])
-    else:
+    elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
     shard = strategy.shard if groups.shard is not None else 0
     return StageRun(module, StageWeights(module, shard, groups, partial, *ties), later, splits=not sharded)

@@ -151,11 +151,10 @@ def join(job: Job) -> dict[str, Any] | None:
     if job.backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group(job.backend, init_method=rendezvous, rank=rank, world_size=world, timeout=_PATIENCE)
-    try:
-        result = train(job)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+    # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
+    result = train(job)
+    dist.barrier()
+    dist.destroy_process_group()
     return result
 
 

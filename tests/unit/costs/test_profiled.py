@@ -1,0 +1,102 @@
+"""Costs from a measured profile: times as measured, between measures on a line, nothing guessed in silence."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.costs import profiled
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.strategy import Strategy
+
+
+def content() -> dict[str, Any]:
+    """Return a profile of three layers, round numbers throughout."""
+
+    def measure(layer: str, rows: int, tensor: int, unit_seconds: float) -> dict[str, Any]:
+        return {"layer": layer, "rows": rows, "tensor": tensor, "forward_seconds": unit_seconds * rows / tensor,
+                "backward_input_seconds": 1.5 * unit_seconds * rows / tensor, "backward_weight_seconds": unit_seconds * rows / tensor,
+                "saved_bytes": 100.0 * rows / tensor}  # fmt: skip
+
+    return {
+        "format": "meshwright/profile/1", "model": "m", "sequence_length": 8, "device": "CPU", "n_cores": 2, "memory_bytes": 1e9,
+        "optimizer_seconds_per_byte": 1e-6,
+        "layers": [{"name": name, "like": like, "n_parameters": 10, "weight_bytes": 40.0, "output_bytes": 16.0}
+                   for name, like in (("embed", "embed"), ("layers.0", "layers.0"), ("layers.1", "layers.0"))],
+        "measures": [measure("embed", 1, 1, 1.0), measure("embed", 4, 1, 1.0), measure("layers.0", 1, 1, 2.0),
+                     measure("layers.0", 4, 1, 2.0), measure("layers.0", 4, 2, 2.0)],
+        "links": {"n_ranks": 4,
+                  "pairs": [{"source": i, "target": j, "latency_seconds": 0.5, "seconds_per_byte": 0.25}
+                            for i in range(4) for j in range(4) if i != j],
+                  "collectives": [{"kind": kind, "n_ranks": 2, "latency_seconds": 1.0, "seconds_per_byte": 0.125}
+                                  for kind in ("all_reduce", "all_gather", "reduce_scatter")]},
+    }  # fmt: skip
+
+
+def problem(folder: pathlib.Path, **changed: Any) -> Problem:
+    """Return the problem of a profile file."""
+    path = folder / "profile.json"
+    path.write_text(json.dumps(content() | changed))
+    return api.pose(str(path))
+
+
+def plan(*stages: Stage, **options: Any) -> Plan:
+    return Plan(tuple(stages), **{"n_microbatches": 2, "micro_batch": 2, "global_batch": 4, **options})
+
+
+def test_a_stage_takes_the_sum_of_its_layers_between_measures_on_a_line(tmp_path: pathlib.Path) -> None:
+    first, second = profiled.loads(problem(tmp_path), plan(Stage((0, 1), (0,)), Stage((2,), (1,), recompute=("full",))))
+    assert first.forward_seconds == pytest.approx(2 * 1 + 2 * 2)
+    assert first.backward_input_seconds == pytest.approx(1.5 * 6)
+    assert first.activation_bytes == pytest.approx(400.0)
+    assert first.output_bytes == 32.0
+    assert second.recompute_seconds == pytest.approx(4.0)
+    assert second.activation_bytes == 32.0  # its input alone
+    assert second.optimizer_seconds == pytest.approx(40e-6)
+
+
+def test_replicas_share_the_rows_and_add_up_gradients_as_measured(tmp_path: pathlib.Path) -> None:
+    (load,) = profiled.loads(problem(tmp_path), plan(Stage((0, 1, 2), (0, 1), Strategy(data=2))))
+    assert load.forward_seconds == pytest.approx(1 + 2 + 2)
+    assert load.reduce_seconds == pytest.approx(1.0 + 120 * 0.125)
+    (load,) = profiled.loads(problem(tmp_path), plan(Stage((0, 1, 2), (0, 1), Strategy(data=2, shard=1))))
+    assert load.reduce_seconds == load.gather_seconds == pytest.approx(16.0)
+    assert load.optimizer_bytes == pytest.approx(120.0)
+
+
+def test_a_measured_tensor_degree_is_used_where_the_layer_can_be_split(tmp_path: pathlib.Path) -> None:
+    one = plan(Stage((0, 1, 2), (0, 1), Strategy(tensor=2)), n_microbatches=1)
+    (load,) = profiled.loads(problem(tmp_path), one)
+    assert load.forward_seconds == pytest.approx(4 + 4 + 4)  # the table is computed whole by both
+    assert dict(load.forward_communication)["tensor"] == pytest.approx(2 * (1.0 + 2 * 16 * 4 * 0.125))
+    assert load.weight_bytes == pytest.approx(80.0)
+
+
+def test_a_profile_is_simulated_on_its_own_links(tmp_path: pathlib.Path) -> None:
+    posed = problem(tmp_path)
+    loads, timeline = api.judge(posed, plan(Stage((0, 1), (0,)), Stage((2,), (1,)), n_microbatches=1, global_batch=1))
+    assert timeline is not None and posed.cluster is not None
+    send = 0.5 + 16 * 0.25
+    assert timeline.step_seconds == pytest.approx(3 + send + 2 + 5 + send + 7.5 + loads[0].optimizer_seconds)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"layerz": []}, "unknown field 'layerz'"),
+        (
+            {"layers": [{"name": "a", "like": "b", "n_parameters": 1, "weight_bytes": 1.0, "output_bytes": 1.0}]},
+            "nothing was measured",
+        ),
+        ({"measures": 3}, "missing or of the wrong kind"),
+    ],
+)
+def test_a_wrong_profile_is_told(changed: dict[str, Any], told: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=told):
+        problem(tmp_path, **changed)

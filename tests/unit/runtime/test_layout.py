@@ -1,0 +1,48 @@
+"""Who holds which rows and who sends them to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.plan import Plan, Stage
+from meshwright.runtime.layout import layout, rows_of
+from meshwright.strategy import Strategy
+
+
+def test_rows_are_dealt_out_evenly_and_completely() -> None:
+    assert [rows_of(7, 3, part) for part in range(3)] == [(0, 3), (3, 5), (5, 7)]
+
+
+def test_every_row_reaches_every_replica_that_works_on_it_once() -> None:
+    stages = (Stage((0,), (4, 2, 0), Strategy(data=3)), Stage((1,), (1, 3), Strategy(data=2)))
+    places = layout(Plan(stages, n_microbatches=2, schedule="1f1b", global_batch=10))
+    assert places.device_of_rank == (0, 1, 2, 3, 4)
+    for source, target in ((0, 1), (1, 0)):
+        messages = places.messages(source, target, 5)
+        for data in range(places.plan.stages[target].strategy.data):
+            receiver = places.rank_at(target, data, 0)
+            got = sorted(row for m in messages if m.target == receiver for row in range(m.start, m.stop))
+            assert got == list(range(*places.rows(target, data, 5)))
+        for message in messages:
+            seat = places.seat(message.source, source)
+            low, high = places.rows(source, seat.data, 5)
+            assert low <= message.start < message.stop <= high
+
+
+def test_tensor_ranks_of_unlike_degrees_all_receive_all_rows() -> None:
+    stages = (Stage((0,), (0, 1), Strategy(tensor=2)), Stage((1,), (2, 3, 4, 5), Strategy(data=2, tensor=2)))
+    places = layout(Plan(stages, n_microbatches=1, global_batch=4))
+    messages = places.messages(0, 1, 4)
+    assert {(m.source, m.target, m.start, m.stop) for m in messages} == {(0, 2, 0, 2), (1, 3, 0, 2), (0, 4, 2, 4), (1, 5, 2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [(Strategy(context=2), "context parallelism"), (Strategy(data=2, expert=2), "expert parallelism"),
+     (Strategy(data=2, shard=3, shard_degree=3), "does not divide")],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused(strategy: Strategy, told: str) -> None:
+    stage = Stage((0,), tuple(range(strategy.n_devices)), strategy)
+    with pytest.raises(InputError, match=told):
+        layout(Plan((stage,), n_microbatches=1, global_batch=8))

@@ -1,0 +1,92 @@
+"""Profiles measure the model given; calibration scales them by what a run took; delayed weight gradients are the same."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="measuring needs PyTorch: pip install 'meshwright[torch]'")
+pytestmark = pytest.mark.torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "examples"))
+
+
+def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Path) -> None:
+    import models
+
+    from meshwright import api
+    from meshwright.runtime.measure import profile_layers
+
+    model = models.Transformer(n_layers=2)
+    row = torch.zeros(1, 8, dtype=torch.long)
+    said: list[str] = []
+    found = profile_layers(model, row, [1, 2], [1, 2], repeats=1, say=said.append)
+    assert [layer["name"] for layer in found["layers"]] == ["embed", "layers.0", "layers.1", "head"]
+    assert [layer["like"] for layer in found["layers"]] == ["embed", "layers.0", "layers.0", "head"]
+    assert sum(layer["n_parameters"] for layer in found["layers"]) == sum(p.numel() for p in model.parameters())
+    assert len(said) == 2 * 3 + 2  # two numbers of rows of three distinct layers, and of half a block
+    assert found["layers"][1]["output_bytes"] == 8 * 64 * 4
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"format": "meshwright/profile/1", "model": "m", "sequence_length": 8, **found}))
+    reading = api.read(str(path))
+    assert (reading.format, reading.costs, reading.graph.n_parameters) == (
+        "profile_json",
+        "profiled",
+        sum(p.numel() for p in model.parameters()),
+    )
+
+
+def test_the_line_through_measured_times_has_their_latency_and_slope() -> None:
+    from meshwright.runtime.links import fit
+
+    sizes = [1e3, 1e4, 1e6]
+    latency_seconds, slope = fit(sizes, [2e-5 + size * 3e-9 for size in sizes])
+    assert latency_seconds == pytest.approx(2e-5)
+    assert slope == pytest.approx(3e-9)
+
+
+def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
+    import models
+
+    from meshwright.runtime.split_backward import Later, delay_weight_gradients
+
+    torch.manual_seed(0)
+    block = models.Block(16, 2, 32)
+    x = torch.randn(2, 5, 16, requires_grad=True)
+    block(x).square().sum().backward()
+    expected = {name: parameter.grad.clone() for name, parameter in block.named_parameters()}
+    of_input = x.grad.clone()
+    block.zero_grad()
+    x.grad = None
+    later = Later()
+    assert delay_weight_gradients(block, later) == 6
+    later.collecting = []
+    block(x).square().sum().backward()
+    assert block.attention.wq.weight.grad is None
+    assert len(later.collecting) == 6
+    for gradient in later.collecting:
+        gradient()
+    torch.testing.assert_close(x.grad, of_input)
+    for name, parameter in block.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name])
+
+
+def test_a_boundary_that_cannot_be_cut_is_named() -> None:
+    from meshwright.errors import InputError
+    from meshwright.runtime.cut import cut
+
+    class Decides(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x) if x.sum() > 0 else x
+            return x
+
+    with pytest.raises(InputError, match="Decides cannot be cut between its layers"):
+        cut(Decides(), ["layers.0", "layers.1"])
