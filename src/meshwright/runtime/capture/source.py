@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -212,7 +212,7 @@ def _fake(module: torch.nn.Module, mode: FakeTensorMode) -> None:
         return made[id(tensor)]
 
     for part in module.modules():
-        for tensors in (part._parameters, part._buffers):
+        for tensors in (cast(dict[str, Any], part._parameters), part._buffers):
             for key, tensor in tensors.items():
                 if tensor is not None:
                     tensors[key] = fake(tensor)
