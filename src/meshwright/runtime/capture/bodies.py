@@ -212,7 +212,7 @@ def _kind(part: Segment, body: tuple[Operator, ...]) -> str:
         return "moe"
     if kinds & {"attention", "causal_attention"}:
         return "attention_mlp"
-    if "embedding" in kinds:
+    if "embedding" in kinds and not kinds & {"matmul", "convolution"}:
         return "embedding"
     return next((kind for kind in ("convolution", "matmul") if kind in kinds), body[0].kind if body else "other")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from meshwright.runtime.capture.repeats import Run
 from meshwright.runtime.capture.trace import Trace, TracedOperator
 
 __all__ = ["expand"]
+
+T = TypeVar("T")
 
 
 def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
@@ -58,37 +61,36 @@ def _is_chain(trace: Trace, run: Run, one: list[int], two: list[int]) -> bool:
     carried: set[int] = set()
     for i, j in zip(one, two, strict=True):
         first, second = trace.operators[i], trace.operators[j]
-        if (first.name, first.inputs, first.outputs, first.numbers) != (
-            second.name,
-            second.inputs,
-            second.outputs,
-            second.numbers,
-        ):
+        if not _does_the_same(first, second, prefixes) or not _reads_the_same(first, second, one[0], n, carried):
             return False
-        if [name.removeprefix(prefixes[0]) for name in first.weights] != [
-            name.removeprefix(prefixes[1]) for name in second.weights
-        ]:
+    read = {source - one[0] for operator in trace.operators[two[-1] + 1 :] for source in operator.sources}
+    of_one, of_two = read & set(range(n)), {k - n for k in read & set(range(n, 2 * n))}
+    return bool(carried) and not of_one and of_two <= carried
+
+
+def _does_the_same(first: TracedOperator, second: TracedOperator, prefixes: tuple[str, str]) -> bool:
+    """Whether two operators have the same shapes and corresponding weights of their own layer."""
+    if (first.name, first.inputs, first.outputs, first.numbers) != (second.name, second.inputs, second.outputs, second.numbers):
+        return False
+    if any(name and not _inside(name, prefixes[0]) for name in first.weights):
+        return False
+    mine = [name.removeprefix(prefixes[0]) for name in first.weights]
+    return mine == [name.removeprefix(prefixes[1]) for name in second.weights]
+
+
+def _reads_the_same(first: TracedOperator, second: TracedOperator, start: int, n: int, carried: set[int]) -> bool:
+    """Whether the second layer's operator reads what corresponds; what it reads of the first layer is added to `carried`."""
+    for source, following in zip(first.sources, second.sources, strict=True):
+        if start + n <= following < start + 2 * n:
+            matches = source == following - n
+        elif start <= following < start + n:
+            matches = not start <= source < start + n
+            carried.add(following - start)
+        else:
+            matches = source == following
+        if not matches:
             return False
-        if any(name and not _inside(name, prefixes[0]) for name in first.weights):
-            return False
-        for source, following in zip(first.sources, second.sources, strict=True):
-            if following in range(two[0], two[0] + n):
-                matches = source == following - n
-            elif following in range(one[0], one[0] + n):
-                matches = not one[0] <= source < one[0] + n
-                carried.add(following - one[0])
-            else:
-                matches = source == following
-            if not matches:
-                return False
-    read_of_one, read_of_two = set(), set()
-    for operator in trace.operators[two[-1] + 1 :]:
-        for source in operator.sources:
-            if one[0] <= source < one[0] + n:
-                read_of_one.add(source)
-            elif two[0] <= source < two[0] + n:
-                read_of_two.add(source - two[0])
-    return bool(carried) and not read_of_one and read_of_two <= carried
+    return True
 
 
 def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -> Trace:
@@ -96,19 +98,17 @@ def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -
     made: list[TracedOperator] = []
     place: dict[int, int] = {-1: -1}  # old id -> new id of the latest copy
     name = _Names(tuple(starts.values()))
+    twins = {i: i + len(ids[_path(run, 0)]) for run in starts.values() for i in ids[_path(run, 0)]}
     i = 0
     while i < len(trace.operators):
         run = starts.get(i)
         if run is None:
             operator = trace.operators[i]
+            if i in twins:  # the first layer keeps what a layer after another one keeps
+                twin = trace.operators[twins[i]]
+                operator = replace(operator, saved_bytes=twin.saved_bytes, saved_other_bytes=twin.saved_other_bytes)
             place[i] = len(made)
-            kept = operator
-            for other in starts.values():  # the first layer keeps what a layer after another one keeps
-                one = ids[_path(other, 0)]
-                if one[0] <= i <= one[-1]:
-                    twin = trace.operators[i + len(one)]
-                    kept = replace(operator, saved_bytes=twin.saved_bytes, saved_other_bytes=twin.saved_other_bytes)
-            made.append(_renamed(kept, place, name, 0, None))
+            made.append(_renamed(operator, place, name, 0, None))
             i += 1
             continue
         n = len(ids[_path(run, 1)])
@@ -121,21 +121,21 @@ def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -
             for k in range(n):
                 place[i - n + k] = place[i + k] = base + k  # what the next copy reads of "the layer before"
         i += n
-    parameters: dict[str, tuple[int, ...]] = {}
-    for key, shape in trace.parameters.items():
-        for run in starts.values():
-            if _inside(key, _path(run, 1)):
-                parameters |= {name.of(key, copy - 1, run): shape for copy in range(1, run.n_layers)}
-                break
-        else:
-            parameters[name.of(key, 0, None)] = shape
-    classes = {name.of(path, 0, None): word for path, word in trace.classes.items()}
-    for run in starts.values():
-        inner = [(path, word) for path, word in trace.classes.items() if _inside(path, _path(run, 1))]
-        for copy in range(2, run.n_layers):
-            classes |= {name.of(path, copy - 1, run): word for path, word in inner}
     lists = frozenset(name.of(path, 0, None) for path in trace.lists)
+    parameters, classes = (_for_all_copies(names, starts, name) for names in (trace.parameters, trace.classes))
     return replace(trace, operators=tuple(made), parameters=parameters, classes=classes, lists=lists)
+
+
+def _for_all_copies(values: dict[str, T], starts: dict[int, Run], name: _Names) -> dict[str, T]:
+    """Return values by name for every copy of what repeats."""
+    found: dict[str, T] = {}
+    for key, value in values.items():
+        run = next((run for run in starts.values() if _inside(key, _path(run, 1))), None)
+        if run is None:
+            found[name.of(key, 0, None)] = value
+        else:
+            found |= {name.of(key, copy - 1, run): value for copy in range(1, run.n_layers)}
+    return found
 
 
 class _Names:

@@ -11,7 +11,7 @@ from meshwright.runtime.capture.trace import Trace, TracedOperator
 
 __all__ = ["MEMORY_BOUND", "moved_elements", "operator_of"]
 
-MEMORY_BOUND = ("elementwise", "other", "softmax_part")
+MEMORY_BOUND = ("elementwise", "other")
 """Kinds that compilers fuse with their neighbours."""
 
 _NORMS = ("native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
@@ -88,8 +88,8 @@ def _space(operator: TracedOperator, batch: int, sequence: int) -> tuple[str, Di
         rows, inner = operator.inputs[0].shape[-2:]
         n_experts, _, columns = operator.inputs[1].shape
         top_k = max(1, rows // (batch * sequence))
-        sizes = (max(1, rows // (batch * top_k)), top_k, n_experts, inner, columns)
-        return "grouped_matmul", tuple(zip(("sequence", "top_k", "experts", "in", "out"), sizes, strict=True))
+        space = (max(1, rows // (batch * top_k)), top_k, n_experts, inner, columns)
+        return "grouped_matmul", tuple(zip(("sequence", "top_k", "experts", "in", "out"), space, strict=True))
     if name.startswith("_scaled_dot_product"):
         return _attention_space(operator, batch)
     if name == "embedding":

@@ -78,6 +78,11 @@ def _split_paths(trace: Trace) -> frozenset[str]:
     computing = [(op.module, op.forward_flops) for op in trace.operators if op.trained and not op.view]
     split: set[str] = set()
 
+    def is_wrapper(path: str) -> bool:
+        inside = [module for module, _ in computing if module == path or module.startswith(path + ".")]
+        lists = tuple(other + "." for other in trace.lists if other.startswith(path + "."))
+        return bool(lists) and sum(module.startswith(lists) for module in inside) >= _WRAPPER_RATIO * len(inside)
+
     def visit(path: str, in_list: bool) -> None:
         prefix = path + "." if path else ""
         inside = [(module, flops) for module, flops in computing if module == path or module.startswith(prefix)]
@@ -90,11 +95,15 @@ def _split_paths(trace: Trace) -> frozenset[str]:
         flops_listed = (
             sum(flops for (_, flops), there in zip(inside, in_lists, strict=True) if there) / total if total else n_listed
         )
-        wrapper = n_listed >= _WRAPPER_RATIO
-        if path and path not in trace.lists and not (wrapper if in_list else flops_listed >= _BODY_RATIO):
+        if path and path not in trace.lists and not in_list and flops_listed < _BODY_RATIO:
             return
         split.add(path)
         children = dict.fromkeys(module[len(prefix) :].partition(".")[0] for module, _ in inside if module != path)
+        if path in trace.lists:  # of one class all are cut or none
+            whole = {trace.classes[prefix + child] for child in children if not is_wrapper(prefix + child)}
+            children = {
+                child: None for child in children if trace.classes[prefix + child] not in whole or prefix + child in trace.lists
+            }
         for child in children:
             visit(prefix + child, path in trace.lists)
 

@@ -14,6 +14,7 @@ from meshwright.runtime.capture.expansion import expand
 from meshwright.runtime.capture.layers import Captured, graph_of
 from meshwright.runtime.capture.recorder import Recorder, record
 from meshwright.runtime.capture.trace import Trace
+from meshwright.runtime.source import load
 
 __all__ = ["run"]
 
@@ -21,7 +22,7 @@ __all__ = ["run"]
 def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...], level: str, precision: str) -> Captured:
     """Capture a module; see `meshwright.runtime.capture.capture`."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
-    subject = source.build(name, source.load(name), dtype)
+    subject = source.build(name, load(name, "capture"), dtype)
     module = subject.module
     _prepare(module)
     mode = FakeTensorMode()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -16,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from meshwright.errors import InputError
 from meshwright.runtime.capture import guesses
 
-__all__ = ["Subject", "build", "call", "load"]
+__all__ = ["Subject", "build", "call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +33,6 @@ class Subject:
     module: torch.nn.Module
     examples: Any
     notes: tuple[str, ...] = ()
-
-
-def load(name: str) -> Any:
-    """Return what ``package.module:callable`` names; the current folder is looked in too.
-
-    Raises
-    ------
-    InputError
-        When the module cannot be imported or holds no such callable.
-    """
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InputError(f"capture {name}: write package.module:callable, for example examples.capture_models:llama_8b")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"capture {name}: there is no module '{error.name}' (looked in {os.getcwd()} too)") from None
-    except Exception as error:
-        raise InputError(f"capture {name}: importing {module_name} failed: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = ", ".join(sorted(key for key, value in vars(found).items() if callable(value) and not key.startswith("_")))
-            raise InputError(f"capture {name}: {module_name} has no '{attribute}'; it has {known or 'nothing callable'}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"capture {name}: is a {type(found).__name__}; name something to call")
-    return found
 
 
 def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
@@ -212,7 +180,7 @@ def _fake(module: torch.nn.Module, mode: FakeTensorMode) -> None:
         return made[id(tensor)]
 
     for part in module.modules():
-        for tensors in (part._parameters, part._buffers):
+        for tensors in (cast(dict[str, Any], part._parameters), part._buffers):
             for key, tensor in tensors.items():
                 if tensor is not None:
                     tensors[key] = fake(tensor)
