@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
+from functools import cache
 from types import ModuleType
 
 from meshwright.errors import UnknownNameError
@@ -28,7 +29,7 @@ def names(room: str) -> tuple[str, ...]:
     """
     package = importlib.import_module(f"meshwright.{room}")
     here = {module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")}
-    here |= {point.name for point in importlib.metadata.entry_points(group=f"meshwright.{room}")}
+    here |= {point.name for point in _entry_points(room)}
     return tuple(sorted(here))
 
 
@@ -61,8 +62,14 @@ def load(room: str, name: str, what: str) -> ModuleType:
         return importlib.import_module(f"meshwright.{room}.{wanted}")
     if wanted not in names(room):
         raise UnknownNameError(what, name, names(room))
-    for point in importlib.metadata.entry_points(group=f"meshwright.{room}"):
+    for point in _entry_points(room):
         if point.name == wanted:
             module: ModuleType = point.load()
             return module
     return importlib.import_module(f"meshwright.{room}.{wanted}")
+
+
+@cache
+def _entry_points(room: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Return what other installed packages add to a room; looked up once, it does not change while the program runs."""
+    return tuple(importlib.metadata.entry_points(group=f"meshwright.{room}"))

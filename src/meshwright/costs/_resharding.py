@@ -57,7 +57,7 @@ def _convert(axes: Sequence[Axis], source: Ints, target: Ints, n_bytes: float) -
     for d, axis in enumerate(axes):
         held = held / np.where(source[..., d] < REPLICATED, axis.size, 1)
     best = np.full(held.shape, np.inf)
-    for order in itertools.permutations(range(len(axes))):
+    for order in itertools.permutations(d for d, axis in enumerate(axes) if axis.size > 1):
         local, total = held, np.zeros(held.shape)
         for d in order:
             seconds, local = _along(axes[d], source[..., d], target[..., d], local)

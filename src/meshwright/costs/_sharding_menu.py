@@ -22,7 +22,7 @@ from meshwright.solvers.pairwise import restrict, total_cost
 from meshwright.strategy import Strategy
 from meshwright.table import CostTable
 
-__all__ = ["MenuRow", "megatron_labels", "rows_of", "table"]
+__all__ = ["MenuRow", "closed_layer", "megatron_labels", "menu_row", "rows_of", "table"]
 
 _STREAM = "stream"
 
@@ -121,7 +121,7 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
 
 def _under(graph: Graph, counts: dict[int, int], strategy: Strategy, costs: MeshCosts) -> list[MenuRow]:
     """Solve all distinct layers under one strategy, for the layout of the stream that is quickest over the model."""
-    shardings = {row: problem_of(_closed(graph, row), costs) for row in counts}
+    shardings = {row: problem_of(closed_layer(graph, row), costs) for row in counts}
     streams = next(iter(shardings.values())).menus[0].choices
     n_layouts = len(streams)
     best: tuple[float, dict[int, NDArray[np.int64]]] | None = None
@@ -143,9 +143,9 @@ def _under(graph: Graph, counts: dict[int, int], strategy: Strategy, costs: Mesh
     rows = []
     for row, sharding in shardings.items():
         seconds = math.inf if hand is None else total_cost(sharding.problem, hand[row])
-        rows.append(_row(row, strategy, sharding, best[1][row].tolist(), "best", seconds))
+        rows.append(menu_row(row, strategy, sharding, best[1][row].tolist(), "best", seconds))
         if hand is not None:
-            rows.append(_row(row, strategy, sharding, hand[row].tolist(), "megatron", seconds))
+            rows.append(menu_row(row, strategy, sharding, hand[row].tolist(), "megatron", seconds))
     return rows
 
 
@@ -161,10 +161,26 @@ def _megatron(shardings: dict[int, ShardingProblem], counts: dict[int, int]) -> 
     return None if best is None else best[1]
 
 
-def _row(
+def menu_row(
     row: int, strategy: Strategy, sharding: ShardingProblem, labels: list[int], split: str, megatron_seconds: float
 ) -> MenuRow:
-    """Add up one layer."""
+    """Add up one layer under one split.
+
+    Parameters
+    ----------
+    row : int
+        Id of the layer.
+    strategy : Strategy
+        The degrees.
+    sharding : ShardingProblem
+        The layer's operators on the mesh.
+    labels : list of int
+        Per operator the way it is split.
+    split : str
+        What the split is called.
+    megatron_seconds : float
+        See `MenuRow`.
+    """
     forward = backward = parameters = saved = 0.0
     for made, label in zip(sharding.menus, labels, strict=True):
         forward += float(made.forward_seconds[label] + made.forward_communication_seconds[label])
@@ -186,8 +202,21 @@ def _row(
     )  # fmt: skip
 
 
-def _closed(graph: Graph, row: int) -> Wiring:
-    """Return the operators of one layer between the stream that enters it and the stream that leaves it, which are one."""
+def closed_layer(graph: Graph, row: int) -> Wiring:
+    """Return the operators of one layer between the stream that enters it and the stream that leaves it, which are one.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    row : int
+        Id of the layer.
+
+    Returns
+    -------
+    Wiring
+        The stream is the first operator.
+    """
     layer = graph.ops[row]
     width = max((edge.n_elements for edge in graph.edges if row in (edge.source, edge.target)), default=0)
     width = width or graph.sequence_length

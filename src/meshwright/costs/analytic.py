@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from meshwright.problem import Problem
 from meshwright.strategy import RECOMPUTE, Strategy
 from meshwright.table import CostTable, StageLoad
 
-__all__ = ["combine", "compute_seconds", "illegal", "loads", "row_loads", "rows", "table"]
+__all__ = ["RowLoads", "combine", "compute_seconds", "illegal", "loads", "row_loads", "rows", "table"]
+
+RowLoads = dict[tuple[int, str], StageLoad]
+"""``(row, recompute) -> StageLoad`` of one layer."""
 
 
 def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
@@ -47,7 +50,7 @@ def rows(problem: Problem) -> tuple[int, ...]:
 
 def row_loads(
     problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
-) -> dict[tuple[int, str], StageLoad]:
+) -> RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute.
 
     Parameters
@@ -113,7 +116,7 @@ def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWor
     return works
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loads) -> tuple[StageLoad, ...]:
     """Return what each stage of a plan does and holds.
 
     Parameters
@@ -122,6 +125,8 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
         Model, cluster, precision.
     plan : Plan
         Stages with their devices and strategies.
+    price : callable
+        What prices layers: `row_loads`, or another of its signature.
 
     Returns
     -------
@@ -135,19 +140,19 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     """
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
-    priced: dict[tuple[Strategy, tuple[int, ...]], dict[tuple[int, str], StageLoad]] = {}
+    priced: dict[tuple[Strategy, tuple[int, ...]], RowLoads] = {}
     for i, stage in enumerate(plan.stages):
         reason = illegal(problem, stage.strategy, plan.micro_batch)
         if reason:
             raise InputError(f"stage {i}: {reason}")
         key = (stage.strategy, stage.devices)
         if key not in priced:
-            priced[key] = row_loads(problem, stage.strategy, stage.devices, plan.micro_batch)
+            priced[key] = price(problem, stage.strategy, stage.devices, plan.micro_batch)
     row_of_op = rows(problem)
     return tuple(_stage_load(stage, priced[stage.strategy, stage.devices], row_of_op) for stage in plan.stages)
 
 
-def _stage_load(stage: Stage, layers: dict[tuple[int, str], StageLoad], row_of_op: tuple[int, ...]) -> StageLoad:
+def _stage_load(stage: Stage, layers: RowLoads, row_of_op: tuple[int, ...]) -> StageLoad:
     """Add up the layers of one stage."""
     recompute = stage.recompute or ("none",) * len(stage.ops)
     counts: dict[tuple[int, str], int] = {}
@@ -158,7 +163,11 @@ def _stage_load(stage: Stage, layers: dict[tuple[int, str], StageLoad], row_of_o
 
 
 def table(
-    problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: Sequence[str] = RECOMPUTE
+    problem: Problem,
+    strategies: Sequence[Strategy],
+    micro_batch: int,
+    recompute: Sequence[str] = RECOMPUTE,
+    price: Callable[..., RowLoads] = row_loads,
 ) -> CostTable:
     """Return every choice of every distinct layer, for searches that read a table.
 
@@ -172,6 +181,8 @@ def table(
         Samples of one micro-batch and replica.
     recompute : sequence of str
         Ways to recompute to price.
+    price : callable
+        What prices layers: `row_loads`, or another of its signature.
 
     Returns
     -------
@@ -191,7 +202,7 @@ def table(
         )
     distinct = sorted(set(rows(problem)))
     position = {row: i for i, row in enumerate(distinct)}
-    priced = [(strategy, row_loads(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
+    priced = [(strategy, price(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
     chosen: list[StageLoad] = []
     kept: list[tuple[Strategy, str]] = []
     first = [0]

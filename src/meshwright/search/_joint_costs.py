@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import schedules
-from meshwright.costs import analytic
+from meshwright import _plugins, schedules
 from meshwright.problem import Problem
 from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums, work_of
 from meshwright.search._joint_space import Config, Mesh, Pool
@@ -46,6 +46,11 @@ class Costs:
     _digests: dict[tuple[object, ...], list[Digest]] = field(default_factory=dict, repr=False)
     _in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
+    @property
+    def model(self) -> ModuleType:
+        """The cost model asked for."""
+        return _plugins.load("costs", self.problem.costs, "cost model")
+
     def rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
         """Return the loads of every distinct layer, one mapping per kind of device in the pool, in pipeline order.
 
@@ -64,7 +69,7 @@ class Costs:
         key = _key(config, light)
         if key not in self._rows:
             self._rows[key] = [
-                analytic.row_loads(self.problem, config.strategy, _ids(devices), config.mesh.micro_batch, inside_only=light)
+                self.model.row_loads(self.problem, config.strategy, _ids(devices), config.mesh.micro_batch, inside_only=light)
                 for devices in self._samples(config)
             ]
         return self._rows[key]
@@ -148,7 +153,7 @@ class Costs:
                 seconds = {row: work_of(loads[row, word if row in chain.rows else "none"]) for row, _ in loads}
             else:
                 device = cluster.device(int(devices[0]))
-                seconds = analytic.compute_seconds(self.problem, config.strategy, mesh.micro_batch, device)
+                seconds = self.model.compute_seconds(self.problem, config.strategy, mesh.micro_batch, device)
             n_ranks = min(len(devices) // mesh.rank_size, mesh.pipeline)
             rates += n_ranks / sum(seconds[row] for row in (*chain.prefix, *chain.rows, *chain.suffix))
             layer_rates += n_ranks

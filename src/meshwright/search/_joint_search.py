@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright import sim, topologies
-from meshwright.costs import analytic
+from meshwright import _plugins, sim, topologies
+from meshwright.costs import sharded
 from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.problem import Problem, Stop
@@ -24,7 +24,10 @@ from meshwright.search._joint_space import Config, Mesh, Pool, divisors, meshes,
 from meshwright.strategy import RECOMPUTE
 from meshwright.units import format_seconds
 
-__all__ = ["Limits", "answer", "with_batch", "without_bound"]
+__all__ = ["COSTS", "Limits", "answer", "with_batch", "without_bound"]
+
+COSTS = ("analytic", "sharded")
+"""Cost models that the joint search reads."""
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas
@@ -100,13 +103,38 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     assert problem.cluster is not None
     if params.memory_ratio > 1.0:
         raise InputError(f"--set memory_ratio={params.memory_ratio:g}: more than all of the memory; give a share up to 1")
+    first: list[Found] = []
+    if problem.costs == "sharded":
+        # its plans are the first ones known, so the answer is never slower than Megatron's split gives
+        plain = _searched(replace(problem, costs="analytic"), params, stop, [])
+        first = sorted(plain.found, key=rank)[:_MOST_DEGREES]
+    state = _searched(problem, params, stop, first)
+    state.runners_up()
+    found = state.answer(notes)
+    return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
+
+
+def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Found]) -> Search:
+    """Return the search after it has run, with plans known before it starts."""
+    assert problem.cluster is not None
     state = Search(problem, params, stop)
+    played = [state.play(known.pool, known.config, known.plan) for known in first]
+    state.found += [known for known in played if known is not None]
     for pool in pools(problem.cluster):
         state.add(pool)
     state.run()
     state.improve()
-    state.runners_up()
-    return state.answer(notes)
+    return state
+
+
+def _with_splits(problem: Problem, found: Answer) -> Answer:
+    """Say which layers are split otherwise than Megatron does."""
+    assert found.plan is not None
+    return replace(
+        found,
+        notes=(*found.notes, sharded.described(problem, found.plan)),
+        extra={**found.extra, "splits": sharded.splits(problem, found.plan)},
+    )
 
 
 def without_bound(answer: Answer) -> Answer:
@@ -140,9 +168,9 @@ def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
     """
     if problem.cluster is None:
         raise InputError(f"search {search}: model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
-    if problem.costs != "analytic":
+    if problem.costs not in COSTS:
         raise InputError(
-            f"search {search}: reads the analytic cost model, not '{problem.costs}'; for {problem.reading.format} use "
+            f"search {search}: reads the cost models {' and '.join(COSTS)}, not '{problem.costs}'; for {problem.reading.format} use "
             f"--search {problem.reading.search}"
         )
     batch = problem.batch
@@ -172,6 +200,7 @@ class Search:
         self.n_evaluations = 0
         self.open_bound = math.inf
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
+        self.model = _plugins.load("costs", problem.costs, "cost model")
 
     @property
     def best_seconds(self) -> float:
@@ -193,7 +222,7 @@ class Search:
             key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
             if key not in legal:
                 strategy = Config(mesh, 0, 0, "1f1b", 1, "pipeline").strategy
-                legal[key] = analytic.illegal(problem, strategy, mesh.micro_batch)
+                legal[key] = self.model.illegal(problem, strategy, mesh.micro_batch)
             if legal[key]:
                 self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
                 continue
@@ -268,20 +297,20 @@ class Search:
         plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)
         if plan is None:
             return
-        loads = analytic.loads(self.problem, plan)
+        loads = self.model.loads(self.problem, plan)
         least = sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
         if least >= self.best_seconds:
             self.others.append((least, config, pool, plan))
             return
-        found = self._play(pool, config, plan)
+        found = self.play(pool, config, plan)
         if found is not None:
             self.found.append(found)
 
-    def _play(self, pool: int, config: Config, plan: Plan) -> Found | None:
+    def play(self, pool: int, config: Config, plan: Plan) -> Found | None:
         """Return the plan simulated; None when it does not fit its devices after all."""
         cluster = self.problem.cluster
         assert cluster is not None
-        timeline = sim.simulate(self.problem, plan, analytic.loads(self.problem, plan))
+        timeline = sim.simulate(self.problem, plan, self.model.loads(self.problem, plan))
         for i, devices in enumerate(plan.ranks()):
             if timeline.peak_bytes[i] > self.params.memory_ratio * cluster.device(devices[0]).memory_bytes:
                 return None
@@ -294,7 +323,7 @@ class Search:
             if len(seen) >= _MOST_DEGREES or degrees_key(config) in seen:
                 continue
             seen.add(degrees_key(config))
-            found = self._play(pool, config, plan)
+            found = self.play(pool, config, plan)
             if found is not None:
                 self.found.append(found)
 
@@ -309,7 +338,7 @@ class Search:
         moved = True
         while moved and n_tries < _MOST_MOVES:
             moved = False
-            loads = analytic.loads(self.problem, found.plan)
+            loads = self.model.loads(self.problem, found.plan)
             busiest = sorted(
                 range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds
             )
@@ -321,7 +350,7 @@ class Search:
                 trial[source] -= 1
                 trial[target] += 1
                 plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
-                better = None if plan is None else self._play(found.pool, found.config, plan)
+                better = None if plan is None else self.play(found.pool, found.config, plan)
                 if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
                     found, counts, moved = better, trial, True
                     self.found.append(found)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright import network, units
-from meshwright.costs import analytic
+from meshwright import _plugins, network, units
+from meshwright.costs import analytic, sharded
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
@@ -64,7 +64,7 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
     Parameters
     ----------
     problem : Problem
-        A model with operators, on a cluster, under the analytic cost model.
+        A model with operators, on a cluster, under the cost model ``analytic`` or ``sharded``.
     options : ModelOptions
         What plans may use.
 
@@ -110,9 +110,11 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
         "every stage has the same number of replicas, as our runtime and schedules need; the file formats with their own costs "
         "allow different ones",
     )
-    return Answer(
-        best[1], Objective("step_seconds", best[0]), Bound(min(lower, best[0]), "relaxation"), notes=notes, problem=problem
-    )
+    extra: dict[str, object] = {}
+    if problem.costs == "sharded":
+        notes, extra = (*notes, sharded.described(problem, best[1])), {"splits": sharded.splits(problem, best[1])}
+    proven = Bound(min(lower, best[0]), "relaxation")
+    return Answer(best[1], Objective("step_seconds", best[0]), proven, notes=notes, extra=extra, problem=problem)
 
 
 def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
@@ -164,7 +166,8 @@ def _case(problem: Problem, options: ModelOptions, micro_batch: int, data: int) 
     if not strategies:
         return None
     words = {"never": ("none",), "always": ("full",), "choose": RECOMPUTE}[options.recompute]
-    loads = [analytic.row_loads(problem, strategy, range(strategy.n_devices), micro_batch) for strategy in strategies]
+    model = _plugins.load("costs", problem.costs, "cost model")
+    loads = [model.row_loads(problem, strategy, range(strategy.n_devices), micro_batch) for strategy in strategies]
     n_microbatches = problem.batch.global_batch // (micro_batch * data)
     menu = _menu(problem, options, strategies, loads, words, data, n_microbatches)
     return _Case(micro_batch, data, n_microbatches, tuple(strategies), menu)

@@ -46,7 +46,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     torus also of its boxes. Meshes that leave devices idle are part of it.
     """
     reading = problem.reading
-    if reading.search != "best" and problem.costs != "analytic":
+    if reading.search != "best" and problem.costs not in joint.COSTS:
         other = _plugins.load("search", reading.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)
         note = f"{reading.format} brings its own costs: search best passes it on to search {reading.search}, with its default options"

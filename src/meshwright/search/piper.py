@@ -103,7 +103,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Same optimum as the paper's dynamic program over downsets, devices and replicas, reached by a search on the threshold: see
     ``docs/explanation/piper.md``.
     """
-    if problem.costs == "analytic":
+    if problem.costs in ("analytic", "sharded"):
         return _on_model(problem, params)
     instance = instance_of(problem, "piper", params.max_devices, params.n_microbatches, params.bandwidth, params.memory)
     instance = replace(instance, counting=_counting(params, instance.counting))

@@ -1,0 +1,181 @@
+"""What a better split inside a layer saves over Megatron's, both priced in the same model and joined to the same stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright import network
+from meshwright.costs import analytic
+from meshwright.costs._mesh import mesh
+from meshwright.costs._operator_wiring import Node, output_elements
+from meshwright.costs._sharding_choices import PARTIAL, REPLICATED
+from meshwright.costs._sharding_costs import Menu, MeshCosts
+from meshwright.costs._sharding_menu import closed_layer, megatron_labels, menu_row
+from meshwright.costs._sharding_problem import ShardingProblem, problem_of
+from meshwright.network import Axis
+from meshwright.problem import Problem
+from meshwright.solvers.labelling import solve
+from meshwright.solvers.pairwise import restrict
+from meshwright.strategy import Strategy
+
+__all__ = ["Saving", "savings"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What one layer's best split saves.
+
+    Parameters
+    ----------
+    forward_seconds, backward_seconds : float
+        Of one micro-batch, over Megatron's split; neither is negative.
+    operators : tuple of (str, str, str)
+        The operators that are split otherwise: name, Megatron's split and the better one over the expert, context and tensor
+        axis, as ``experts/none/out``.
+    labels, megatron : tuple of int
+        Per operator the way of its menu: the better split and Megatron's.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    operators: tuple[tuple[str, str, str], ...]
+    labels: tuple[int, ...]
+    megatron: tuple[int, ...]
+
+
+def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bool = False) -> dict[int, Saving]:
+    """Return what the best split inside each distinct layer saves under one strategy.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model and cluster; several kinds of device are not looked at.
+    strategy : Strategy
+        Degrees; must be legal. Priced on the first devices of the cluster.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    alone : bool
+        Whether to price as if other replicas kept silent: quick, and never less than with them.
+
+    Returns
+    -------
+    dict of int to Saving
+        By row; layers for which Megatron's split is best are left out.
+
+    Notes
+    -----
+    What enters and leaves a layer is laid out as Megatron does, so any layer may be split otherwise without its neighbours. An
+    operator may take only ways that hold no more weights and no more for the backward pass than Megatron's, and no more
+    temporarily than the widest operator of Megatron's layer; Megatron's split is one of them, so none is worse.
+    Expert and context degrees at once are not looked at.
+    """
+    cluster = problem.cluster
+    assert cluster is not None
+    degrees = strategy.expert, strategy.context, strategy.tensor
+    if math.prod(degrees) == 1 or (strategy.expert > 1 and strategy.context > 1) or len(cluster.kinds) > 1:
+        return {}
+    group = replace(strategy, data=strategy.expert, shard=0, shard_degree=0)
+    found = _remembered(problem, group, micro_batch, None)
+    if alone or strategy.data == group.data or not found:
+        return found
+    return _remembered(problem, replace(strategy, shard=0, shard_degree=0), micro_batch, found)
+
+
+def _remembered(problem: Problem, strategy: Strategy, micro_batch: int, known: dict[int, Saving] | None) -> dict[int, Saving]:
+    """Return the savings under a strategy, remembered by the cluster; splits already `known` are only priced again."""
+    cluster, graph = problem.cluster, problem.graph
+    assert cluster is not None
+    key = ("sharding savings", id(graph), strategy, micro_batch, problem.training, known is None)
+    remembered = cluster._cache.get(key)
+    if remembered is not None and remembered[0] is graph:  # type: ignore[index]
+        return remembered[1]  # type: ignore[index,no-any-return]
+    costs = MeshCosts(
+        _axes(problem, strategy), cluster.device(0), problem.training, micro_batch * strategy.expert, reduced_later=(0, 1)
+    )
+    found = {}
+    for row in sorted(set(analytic.rows(problem)) if known is None else known):
+        if not graph.ops[row].body:
+            continue
+        sharding = problem_of(closed_layer(graph, row), costs)
+        if known is None:
+            saving = _best(strategy, row, sharding)
+        else:
+            again = _priced(strategy, row, sharding, known[row].labels, known[row].megatron)
+            # no more than the silent network promised: what bounds were told stays true
+            saving = again and replace(
+                again,
+                forward_seconds=min(again.forward_seconds, known[row].forward_seconds),
+                backward_seconds=min(again.backward_seconds, known[row].backward_seconds),
+            )
+        if saving is not None:
+            found[row] = saving
+    cluster._cache[key] = (graph, found)
+    return found
+
+
+def _axes(problem: Problem, strategy: Strategy) -> tuple[Axis, Axis, Axis]:
+    """Return the expert, context and tensor axis over the first devices."""
+    assert problem.cluster is not None
+    axes = mesh(problem.cluster, range(strategy.n_devices), strategy, inside_only=strategy.data == strategy.expert)
+    single = network.axis(problem.cluster, np.zeros((1, 1), dtype=np.int64))
+    expert, context, tensor = (single if axis is None else axis for axis in (axes.expert, axes.context, axes.tensor))
+    return expert, context, tensor  # type: ignore[return-value]
+
+
+def _best(strategy: Strategy, row: int, sharding: ShardingProblem) -> Saving | None:
+    """Solve one layer; None where Megatron's split is best or does not divide."""
+    hand = megatron_labels(sharding, strategy.sequence_parallel)
+    if hand is None:
+        return None
+    sizes = [axis.size for axis in sharding.costs.axes]
+    working = [_working_elements(node, made, sizes) for node, made in zip(sharding.wiring.nodes, sharding.menus, strict=True)]
+    widest = max(elements[label] for elements, label in zip(working, hand.tolist(), strict=True))
+    kept = []
+    for made, elements, label in zip(sharding.menus, working, hand.tolist(), strict=True):
+        fits = (made.parameters <= made.parameters[label]) & (made.saved_bytes <= made.saved_bytes[label] * (1.0 + 1e-12))
+        kept.append(fits & (elements <= widest))
+    kept[0] = np.arange(len(kept[0])) == hand[0]
+    smaller, old = restrict(sharding.problem, np.concatenate(kept))
+    labels = old[smaller.first[:-1] + solve(smaller).labels]
+    return _priced(strategy, row, sharding, tuple(labels.tolist()), tuple(hand.tolist()))
+
+
+def _priced(
+    strategy: Strategy, row: int, sharding: ShardingProblem, labels: tuple[int, ...], hand: tuple[int, ...]
+) -> Saving | None:
+    """Return what one split saves over another; None where it saves nothing, or makes either pass slower."""
+    ours, theirs = (menu_row(row, strategy, sharding, list(way), "", math.inf) for way in (labels, hand))
+    forward = theirs.forward_seconds - ours.forward_seconds
+    backward = theirs.backward_seconds - ours.backward_seconds
+    least = 1e-9 * (theirs.forward_seconds + theirs.backward_seconds)  # less is rounding
+    if min(forward, backward) < -least or forward + backward <= least:
+        return None
+    operators = tuple(
+        (name, "/".join(before), "/".join(now))
+        for (name, now), (_, before) in zip(ours.shardings, theirs.shardings, strict=True)
+        if now != before
+    )
+    return Saving(max(0.0, forward), max(0.0, backward), operators, labels, hand)
+
+
+def _working_elements(node: Node, made: Menu, sizes: list[int]) -> NDArray[np.float64]:
+    """Return what one device reads and writes of an operator per sample of the mesh, for every way to split it."""
+    operator = node.operator
+    written = float(output_elements(operator))
+    read = written
+    if operator.kind in ("matmul", "grouped_matmul"):
+        read *= operator.size("in") / operator.size("out")
+    elif operator.kind == "cross_entropy":
+        read = float(operator.size("sequence") * operator.size("vocabulary"))
+    elements = []
+    for way in made.choices:
+        parts = [math.prod(n for n, c in zip(sizes, way, strict=True) if c.read not in (PARTIAL, REPLICATED))]
+        parts += [math.prod(n for n, c in zip(sizes, way, strict=True) if c.written not in (PARTIAL, REPLICATED))]
+        elements.append(read / parts[0] + written / parts[1])
+    return np.array(elements)
