@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LARGEST_BATCH = 10**9
 
-__all__ = ["codesign", "judge", "plan", "pose", "read", "simulate", "training"]
+__all__ = ["codesign", "completed", "judge", "plan", "pose", "read", "simulate", "training"]
 
 
 def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
@@ -132,17 +132,51 @@ def plan(
     problem = model if isinstance(model, Problem) else pose(model, cluster, costs=costs, batch=batch, training=training)
     name = (search or problem.reading.search).replace("-", "_")
     module = _plugins.load("search", name, "search")
-    params = _params.parse(module.Params, dict(settings or {}), f"search {name}")
+    given = dict(settings or {})
+    params = _params.parse(module.Params, given, f"search {name}")
     started = time.perf_counter()
     answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
     seconds = time.perf_counter() - started
     answer = replace(answer, notes=problem.reading.notes + answer.notes)
-    problem = answer.problem or problem
-    result = Result(problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds)
+    asked, problem = problem, answer.problem or problem
+    result = Result(
+        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=given, asked=asked
+    )
     if answer.plan is None:
         return result
     loads, timeline = judge(problem, answer.plan)
     return replace(result, loads=loads, timeline=timeline)
+
+
+def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Problem:
+    """Return the question as a search's options complete it, without searching.
+
+    Parameters
+    ----------
+    problem : Problem
+        As asked.
+    search : str
+        A file of `meshwright.search`.
+    settings : mapping of str to str
+        Its options, as after ``--set``.
+
+    Returns
+    -------
+    Problem
+        The same, where the search has no ``completed(problem, params)``: its options say nothing about the question.
+
+    Raises
+    ------
+    InputError
+        When an option is unknown or wrong, or they contradict the problem.
+    """
+    if not settings:
+        return problem
+    module = _plugins.load("search", search, "search")
+    if not hasattr(module, "completed"):
+        return problem
+    question: Problem = module.completed(problem, _params.parse(module.Params, dict(settings), f"search {search}"))
+    return question
 
 
 def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageLoad, ...], Timeline | None]:

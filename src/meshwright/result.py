@@ -109,6 +109,10 @@ class Result:
         The simulated step; None where the input lacks what is needed.
     planning_seconds : float
         Wall time of the search.
+    settings : mapping of str to str
+        The search's options as given.
+    asked : Problem or None
+        The question before the search completed it; None where that is `problem`.
     """
 
     problem: Problem
@@ -118,6 +122,8 @@ class Result:
     loads: tuple[StageLoad, ...] = ()
     timeline: Timeline | None = None
     planning_seconds: float = 0.0
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    asked: Problem | None = None
 
     @property
     def feasible(self) -> bool:

@@ -72,11 +72,10 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
             return replay(path), ""
         except MeshwrightError as error:
             return None, f"no prediction: {error}"
-    cluster = read.entry.get("cluster") or {}
     reading = api.read(profile)
     if reading.costs != "profiled":
         raise InputError(f"--profile {profile}: is no profile; measure one with 'meshwright profile'")
-    problem = api.pose(reading, None if reading.cluster is not None else str(cluster.get("name") or "") or None)
+    problem = api.pose(reading, None if reading.cluster is not None else plan_json.cluster_from_json(read.entry, path))
     names = {op.name: i for i, op in enumerate(problem.graph.ops)}
     plan = plan_json.plan_from_json(read.entry, names, path)
     loads, timeline = api.judge(problem, plan)

@@ -71,16 +71,18 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
     if not entry.get("feasible"):
         raise InputError(f"{path}: holds the answer that nothing fits, so there is no plan to simulate")
     try:
-        where = cluster or (entry["cluster"]["name"] if entry.get("cluster") else "")
+        where = cluster or plan_json.cluster_from_json(entry, path)
         spec, form = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
         length = entry.get("batch", {}).get("sequence_length", 0)
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
         training = Training(**entry.get("training", {}))
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds = float(entry["planning_seconds"])
+        settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
-    problem = api.pose(spec, where or None, costs=costs, batch=batch, training=training, form=form)
+    asked = api.pose(spec, where or None, costs=costs, batch=batch, training=training, form=form)
+    problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     held = [op for stage in plan.stages for op in stage.ops]
     if sorted(held) != list(range(len(problem.graph.ops))):
@@ -91,7 +93,7 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
     loads, timeline = api.judge(problem, plan)
     if timeline is None:
         raise InputError(f"{path}: the cost model '{costs}' cannot tell how long the stages of {problem.reading.name} take")
-    return Result(problem, search, seed, Answer(plan=plan), loads, timeline, planning_seconds)
+    return Result(problem, search, seed, Answer(plan=plan), loads, timeline, planning_seconds, settings, asked)
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -6,6 +6,8 @@ Promises of a search module, checked by ``tests/contract/test_search.py``:
 * every layer is in exactly one stage, stages follow the edges, every device is named at most once per stage;
 * the plan fits the memory of its devices, or the answer has no plan and says what is missing;
 * same seed, same answer, whatever the number of workers; ties are broken by id;
+* where options say something about the question itself (a batch, machines), so that the plan's cost depends on them,
+  ``completed(problem, params) -> Problem`` returns the question with them, and the answer carries the same as ``problem``;
 * ``objective`` is in the recipe's own cost model at full precision; ``bound`` only where it is proven.
 """
 

@@ -22,7 +22,7 @@ from meshwright.search import _dapple_published as published
 from meshwright.search import _dapple_question as question
 from meshwright.strategy import Strategy
 
-__all__ = ["Params", "search"]
+__all__ = ["Params", "completed", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,56 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     InputError
         When a batch size or the machines are missing, contradict each other, or do not go together.
     """
+    problem, notes = question.completed(problem, _asked(params), "dapple")
+    if params.mode == "published":
+        return _published(problem, params, notes)
+    from meshwright.search import _dapple_corrected as corrected
+
+    answer = corrected.answer(
+        problem,
+        corrected.Limits(
+            params.min_micro_batch,
+            problem.batch.micro_batch,
+            params.recompute,
+            params.uneven,
+            params.max_stages,
+            params.proof_steps,
+        ),
+    )
+    return replace(answer, notes=notes + answer.notes, problem=problem)
+
+
+def completed(problem: Problem, params: Params) -> Problem:
+    """Return the question with samples, machines and memory as the options say; a cluster given goes before ``machines``.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its reading holds a profile.
+    params : Params
+        Options of the search that planned.
+
+    Returns
+    -------
+    Problem
+        What a plan of this search is played on.
+
+    Raises
+    ------
+    InputError
+        As for `search`.
+    """
+    if problem.cluster is not None:
+        params = replace(params, machines=())
+    return question.completed(problem, _asked(params), "dapple")[0]
+
+
+def _asked(params: Params) -> question.Asked:
+    """Return the options that every search on a profile has."""
     scaling = params.optimizer_memory_scaling
     if scaling is None:
         scaling = 1.0 if params.mode == "published" else 4.0
-    asked = question.Asked(
+    return question.Asked(
         params.profile_batch,
         params.global_batch,
         params.machines,
@@ -106,25 +152,6 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         scaling,
         params.peak_activation_per_sample,
     )
-    completed, notes = question.completed(problem, asked, "dapple")
-    if params.mode == "published":
-        return _published(completed, params, notes)
-    from meshwright.search import _dapple_corrected as corrected
-
-    training = completed.reading.instance
-    assert isinstance(training, ProfiledTraining) and completed.cluster is not None
-    answer = corrected.answer(
-        completed,
-        corrected.Limits(
-            params.min_micro_batch,
-            completed.batch.micro_batch,
-            params.recompute,
-            params.uneven,
-            params.max_stages,
-            params.proof_steps,
-        ),
-    )
-    return replace(answer, notes=notes + answer.notes, problem=completed)
 
 
 def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answer:

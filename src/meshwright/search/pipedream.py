@@ -7,7 +7,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,24 +86,20 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     PipeDream sends whole minibatches to replicas in turn and never waits for all gradients; a synchronous step splits every
     micro-batch over the replicas instead, as DAPPLE does, so its plans are judged in a setting they were not made for.
     """
-    asked = question.Asked(
-        params.profile_batch, params.global_batch, params.machines, params.min_micro_batch,
-        4.0 if params.optimizer_memory_scaling is None else params.optimizer_memory_scaling, params.peak_activation_per_sample,
-    )  # fmt: skip
-    completed, notes = question.completed(problem, asked, "pipedream")
-    training = completed.reading.instance
-    assert isinstance(training, ProfiledTraining) and completed.cluster is not None
-    states = _dapple_states.states_of(completed.reading)
+    problem, notes = question.completed(problem, _asked(params), "pipedream")
+    training = problem.reading.instance
+    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    states = _dapple_states.states_of(problem.reading)
     kept = list(range(states.n_states))
     if len(kept) > MOST_STATES:
         kept = sorted({*np.linspace(0, states.n_states - 1, MOST_STATES).astype(int).tolist(), states.n_states - 1})
         notes += (f"of {states.n_states} cuts {len(kept)} are tried",)
-    seconds, cuts = _plan(completed, training, states, kept)
-    judge = Judge.of(completed, training, states, params.recompute)
-    batch = completed.batch.global_batch
+    seconds, cuts = _plan(problem, training, states, kept)
+    judge = Judge.of(problem, training, states, params.recompute)
+    batch = problem.batch.global_batch
     sizes = [size for size in range(params.min_micro_batch, batch + 1) if batch % size == 0]
-    if completed.batch.micro_batch:
-        sizes = [size for size in sizes if size == completed.batch.micro_batch]
+    if problem.batch.micro_batch:
+        sizes = [size for size in sizes if size == problem.batch.micro_batch]
     shapes = [Shape(batch // size, cuts, "1f1b") for size in sizes]
     if not shapes:
         raise InputError(
@@ -112,9 +108,42 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     best = judge.best(shapes)
     if best is None:
         missing_bytes = min(judge.missing_bytes(shape) for shape in shapes)
-        return Answer(plan=None, missing_bytes=missing_bytes, notes=notes, problem=completed)
+        return Answer(plan=None, missing_bytes=missing_bytes, notes=notes, problem=problem)
     objective = Objective("seconds_per_minibatch", seconds)
-    return Answer(plan=judge.plan(best[1]), objective=objective, bound=Bound(seconds, "exact"), notes=notes, problem=completed)
+    return Answer(plan=judge.plan(best[1]), objective=objective, bound=Bound(seconds, "exact"), notes=notes, problem=problem)
+
+
+def completed(problem: Problem, params: Params) -> Problem:
+    """Return the question with samples, machines and memory as the options say; a cluster given goes before ``machines``.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its reading holds a profile.
+    params : Params
+        Options of the search that planned.
+
+    Returns
+    -------
+    Problem
+        What a plan of this search is played on.
+
+    Raises
+    ------
+    InputError
+        As for `search`.
+    """
+    if problem.cluster is not None:
+        params = replace(params, machines=())
+    return question.completed(problem, _asked(params), "pipedream")[0]
+
+
+def _asked(params: Params) -> question.Asked:
+    """Return the options that every search on a profile has."""
+    return question.Asked(
+        params.profile_batch, params.global_batch, params.machines, params.min_micro_batch,
+        4.0 if params.optimizer_memory_scaling is None else params.optimizer_memory_scaling, params.peak_activation_per_sample,
+    )  # fmt: skip
 
 
 def _plan(

@@ -129,6 +129,8 @@ def _kind(name: str, entry: KindEntry, where: str) -> Device:
         matmul_ratio=entry.matmul_ratio,
         attention_ratio=entry.attention_ratio,
         memory_ratio=entry.memory_ratio,
+        fp8_ratio=entry.fp8_ratio,
+        issue_seconds=units.parse(entry.issue, "seconds", where=f"{where}.issue"),
     )
 
 
@@ -274,5 +276,7 @@ def _kind_entry(kind: Device) -> dict[str, Any]:
         "matmul_ratio": kind.matmul_ratio,
         "attention_ratio": kind.attention_ratio,
         "memory_ratio": kind.memory_ratio,
+        "fp8_ratio": kind.fp8_ratio,
+        "issue": kind.issue_seconds,
         "source": kind.source,
     }

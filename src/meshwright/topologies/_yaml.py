@@ -14,7 +14,7 @@ from meshwright import _files
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError, UnknownNameError
 
-__all__ = ["FORMAT", "ClusterFile", "KindEntry", "LinkEntry", "NodeEntry", "SwitchEntry", "read", "write"]
+__all__ = ["FORMAT", "ClusterFile", "KindEntry", "LinkEntry", "NodeEntry", "SwitchEntry", "from_data", "read", "write"]
 
 FORMAT = "meshwright/cluster/1"
 
@@ -38,6 +38,8 @@ class KindEntry(_Strict):
     matmul_ratio: float = Field(default=0.8, gt=0, le=1)
     attention_ratio: float = Field(default=0.5, gt=0, le=1)
     memory_ratio: float = Field(default=0.85, gt=0, le=1)
+    fp8_ratio: float = Field(default=0.0, ge=0, le=1)
+    issue: str | float = 0.0
     source: str = ""
 
 
@@ -117,8 +119,6 @@ def read(path: Path) -> Cluster:
         When the file cannot be read, is no YAML, has an unknown, missing or wrong field, names something that is not there, or
         describes devices that cannot reach each other.
     """
-    from meshwright.topologies import _assemble
-
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -131,18 +131,43 @@ def read(path: Path) -> Cluster:
         data = yaml.load(text, Loader=_Loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    return from_data(data, str(path))
+
+
+def from_data(data: object, where: str) -> Cluster:
+    """Return the cluster that the parsed content of a file describes.
+
+    Parameters
+    ----------
+    data : object
+        Parsed YAML or JSON.
+    where : str
+        The file, for messages; the cluster's name where the content gives none.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    InputError
+        As for `read`.
+    """
+    from meshwright.topologies import _assemble
+
     if not isinstance(data, dict):
-        raise InputError(f"{path}: holds no cluster; it must have the fields {', '.join(ClusterFile.model_fields)}")
+        raise InputError(f"{where}: holds no cluster; it must have the fields {', '.join(ClusterFile.model_fields)}")
     try:
         file = ClusterFile.model_validate(data)
     except ValidationError as error:
-        raise _translated(path, error) from None
+        raise _translated(where, error) from None
     if file.format != FORMAT:
-        raise InputError(f"{path}: format is '{file.format}'; must be {FORMAT}")
-    return _assemble.assemble(file, str(path))
+        raise InputError(f"{where}: format is '{file.format}'; must be {FORMAT}")
+    return _assemble.assemble(file, where)
 
 
-def _translated(path: Path, error: ValidationError) -> InputError:
+def _translated(path: str, error: ValidationError) -> InputError:
     """Return the first complaint of the validation as our one sentence."""
     first = error.errors()[0]
     # pydantic adds the name of the type it tried to a union's place; it means nothing to the user

@@ -6,13 +6,15 @@ import json
 from typing import Any
 
 from meshwright import _files
+from meshwright.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 from meshwright.strategy import Strategy
+from meshwright.topologies import _stored
 from meshwright.wording import utilization
 
-__all__ = ["FORMAT", "as_json", "plan_from_json", "stage_json", "write"]
+__all__ = ["FORMAT", "as_json", "cluster_from_json", "plan_from_json", "stage_json", "write"]
 
 FORMAT = "meshwright/plan/1"
 
@@ -55,8 +57,9 @@ def as_json(result: Result) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "format": FORMAT,
         "model": {"name": problem.reading.name, "spec": problem.reading.spec, "format": problem.reading.format},
-        "cluster": None if problem.cluster is None else {"name": problem.cluster.name, "n_devices": problem.cluster.n_devices},
+        "cluster": _cluster_json(result),
         "search": result.search,
+        "settings": dict(result.settings),
         "costs": problem.costs,
         "seed": result.seed,
         "feasible": result.feasible,
@@ -89,6 +92,54 @@ def as_json(result: Result) -> dict[str, Any]:
         for other in answer.alternatives
     ]
     return entry | dict(answer.extra)
+
+
+def _cluster_json(result: Result) -> dict[str, Any] | None:
+    """Return the cluster: its name, and what it takes to have it again.
+
+    ``origin`` is ``name`` where the name says it all, ``question`` where the model's file or the settings hold the cluster,
+    ``content`` where it is written out as in a cluster file, and ``elsewhere`` where it is none of these.
+    """
+    cluster, asked = result.problem.cluster, result.asked or result.problem
+    if cluster is None:
+        return None
+    entry: dict[str, Any] = {"name": cluster.name, "n_devices": cluster.n_devices}
+    if asked.cluster is None or asked.cluster is asked.reading.cluster:
+        return entry | {"origin": "question"}
+    if _stored.is_named(cluster):
+        return entry | {"origin": "name"}
+    content = _stored.content(cluster)
+    return entry | ({"origin": "elsewhere"} if content is None else {"origin": "content", "content": content})
+
+
+def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None:
+    """Return the cluster of a plan file: itself, its name, or None where the model's file or the settings hold it.
+
+    Parameters
+    ----------
+    entry : dict
+        The parsed plan file.
+    where : str
+        The file, for messages.
+
+    Raises
+    ------
+    InputError
+        When it is wrong, or lies elsewhere.
+    """
+    held = entry.get("cluster")
+    if not held:
+        return None
+    origin = held.get("origin", "name")
+    if origin == "question":
+        return None
+    if origin == "content":
+        return _stored.from_content(held.get("content"), f"{where}: cluster.content")
+    if origin == "elsewhere":
+        raise InputError(
+            f"{where}: cluster '{held.get('name')}' was made in a program and lies in no file; name one: --cluster"
+        )
+    return str(held["name"])
 
 
 def _schedule_json(plan: Plan) -> dict[str, Any]:
