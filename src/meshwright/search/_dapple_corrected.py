@@ -251,6 +251,11 @@ def _space(
     )
     orders = _dapple_devices.orders(problem.cluster)
     unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
+    if not any(width % unit == 0 for width in widths):
+        raise InputError(
+            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} cannot be "
+            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or a larger batch"
+        )
     n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
     work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
     max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))

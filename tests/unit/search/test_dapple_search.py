@@ -41,6 +41,7 @@ def plan(path: str, cluster: str | None = None, **settings: object) -> Result:
         ({"machines": "8,8"}, "ends must ascend"),
         ({"machines": "8,4"}, "end 4 comes after 8"),
         ({"machines": "0,4"}, "machines"),
+        ({"machines": "8,20000"}, "20000 devices: beyond 512 a stage takes them in multiples of 64, but global batch 8"),
         ({"global_batch": "0"}, "give the samples of one step"),
         ({"profile_batch": "0"}, "give --set profile_batch=N"),
         ({"global_batch": "4", "min_micro_batch": "8"}, "smaller than min_micro_batch=8"),
