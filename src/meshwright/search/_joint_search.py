@@ -24,9 +24,7 @@ from meshwright.search._joint_space import Config, Mesh, Pool, divisors, meshes,
 from meshwright.strategy import RECOMPUTE
 from meshwright.units import format_seconds
 
-__all__ = ["COSTS", "Limits", "answer", "with_batch", "without_bound"]
-
-COSTS = ("analytic", "sharded")
+__all__ = ["Limits", "answer"]
 """Cost models that the joint search reads."""
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
@@ -135,54 +133,6 @@ def _with_splits(problem: Problem, found: Answer) -> Answer:
         notes=(*found.notes, sharded.described(problem, found.plan)),
         extra={**found.extra, "splits": sharded.splits(problem, found.plan)},
     )
-
-
-def without_bound(answer: Answer) -> Answer:
-    """Return an answer of a limited space without its bound, which would be read as one on all plans."""
-    return replace(answer, bound=None)
-
-
-def default_batch(problem: Problem) -> int:
-    """Return the samples of a step where the user gives none: 4 Mi tokens, and at least a sample per eight devices."""
-    assert problem.cluster is not None
-    wanted = max(4 * 2**20 / problem.graph.sequence_length, problem.cluster.n_devices / 8, 1)
-    return int(2 ** round(math.log2(wanted)))
-
-
-def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
-    """Return the problem with its global batch decided, after checking that the search can read it.
-
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    search : str
-        The search, for messages.
-    notes : list of str
-        Gets a sentence where the batch was not given.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, the costs are not ours, or the micro-batch does not divide the batch.
-    """
-    if problem.cluster is None:
-        raise InputError(f"search {search}: model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
-    if problem.costs not in COSTS:
-        raise InputError(
-            f"search {search}: reads the cost models {' and '.join(COSTS)}, not '{problem.costs}'; for {problem.reading.format} use "
-            f"--search {problem.reading.search}"
-        )
-    batch = problem.batch
-    if batch.global_batch == 0:
-        size = default_batch(problem)
-        notes.append(f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed")
-        return replace(problem, batch=replace(batch, global_batch=size))
-    if batch.micro_batch and batch.global_batch % batch.micro_batch:
-        raise InputError(
-            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a divisor"
-        )
-    return problem
 
 
 class Search:

@@ -8,6 +8,7 @@ from meshwright import _plugins
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer
 from meshwright.search import _joint_search as joint
+from meshwright.search._joint_question import COSTS, with_batch
 from meshwright.search._joint_search import Limits as Params
 
 __all__ = ["Params", "search"]
@@ -46,10 +47,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     torus also of its boxes. Meshes that leave devices idle are part of it.
     """
     reading = problem.reading
-    if reading.search != "best" and problem.costs not in joint.COSTS:
+    if reading.search != "best" and problem.costs not in COSTS:
         other = _plugins.load("search", reading.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)
         note = f"{reading.format} brings its own costs: search best passes it on to search {reading.search}, with its default options"
         return replace(answer, notes=(note, *answer.notes))
     notes: list[str] = []
-    return joint.answer(joint.with_batch(problem, "best", notes), params, stop, tuple(notes))
+    return joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))

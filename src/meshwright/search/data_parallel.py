@@ -9,6 +9,7 @@ from meshwright.readers.pase_graph import PaseInstance
 from meshwright.result import Answer, Objective
 from meshwright.search import _joint_search as joint
 from meshwright.search import _pase_answer
+from meshwright.search._joint_question import with_batch
 from meshwright.search._pase_question import PaseSettings as Params
 from meshwright.search._pase_question import one_stage, question_of
 
@@ -51,7 +52,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def _on_layers(problem: Problem, stop: Stop) -> Answer:
     """Every device a replica of the whole model; sharding of its state, micro-batch and recomputation as memory asks for."""
     notes: list[str] = []
-    problem = joint.with_batch(problem, "data_parallel", notes)
+    problem = with_batch(problem, "data_parallel", notes)
     assert problem.cluster is not None
     n = problem.cluster.n_devices
     if problem.batch.global_batch % n:

@@ -9,6 +9,7 @@ from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer
 from meshwright.search import _joint_search as joint
+from meshwright.search._joint_question import with_batch, without_bound
 
 __all__ = ["Params", "search"]
 
@@ -62,7 +63,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
        section 3, takeaways 1 to 3.
     """
     notes: list[str] = []
-    problem = joint.with_batch(problem, "megatron_grid", notes)
+    problem = with_batch(problem, "megatron_grid", notes)
     cluster = problem.cluster
     assert cluster is not None
     node = params.largest_tensor or int((cluster.node_of_device == cluster.node_of_device[0]).sum())
@@ -80,4 +81,4 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     answer = joint.answer(problem, limits, Stop(n_iterations=10**6), tuple(notes))
     if answer.plan is None and not math.isfinite(answer.missing_bytes):
         raise InputError(f"search megatron_grid: no point of the grid is legal for {problem.reading.name}")
-    return joint.without_bound(answer)
+    return without_bound(answer)
