@@ -186,4 +186,8 @@ def described(problem: Problem, plan: Plan) -> str:
                 words[f"{problem.graph.ops[row].name}: {changed}"] = None
     if not words:
         return "costs sharded: every layer keeps Megatron's split; none that holds no more memory is quicker"
-    return f"costs sharded: layers split otherwise than Megatron's (over the expert/context/tensor axis): {'; '.join(words)}"
+    listed = "; ".join(words)
+    return (
+        f"costs sharded: layers split otherwise than Megatron's (over the expert/context/tensor axis): {listed}; launch files do not "
+        "carry these splits yet"
+    )

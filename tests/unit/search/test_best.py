@@ -9,14 +9,14 @@ import pathlib
 
 import pytest
 
-from meshwright import api, sim
-from meshwright.costs import analytic
+from meshwright import _plugins, api, sim
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch
 from meshwright.search import _joint_search as joint
 from meshwright.search._joint_costs import Costs
 from meshwright.search._joint_digest import chain_of
+from meshwright.search._joint_question import COSTS
 from meshwright.search._joint_space import Config, Mesh, pools
 
 TINY = str(pathlib.Path(__file__).resolve().parents[2] / "data" / "tiny_llama.json")
@@ -32,6 +32,7 @@ def _small_memory(problem, memory_bytes: float):
 
 def _all_plans(problem):
     """Every plan of the 1F1B part of the joint space of a four-layer model on four devices, with its simulated step."""
+    model = _plugins.load("costs", problem.costs, "cost model")
     chain = chain_of(problem.graph)
     batch = problem.batch.global_batch
     n = problem.cluster.n_devices
@@ -47,10 +48,10 @@ def _all_plans(problem):
             for shard in shards:
                 mesh = Mesh(pipeline, data, context, tensor, 1, micro_batch)
                 config = Config(mesh, shard, 0, "1f1b", 1, "pipeline")
-                if analytic.illegal(problem, config.strategy, micro_batch):
+                if model.illegal(problem, config.strategy, micro_batch):
                     continue
                 for plan in _splits(problem, chain, config, m):
-                    loads = analytic.loads(problem, plan)
+                    loads = model.loads(problem, plan)
                     timeline = sim.simulate(problem, plan, loads)
                     if max(timeline.peak_bytes) <= problem.cluster.device(0).memory_bytes:
                         best = min(best, timeline.step_seconds)
@@ -73,9 +74,10 @@ def _splits(problem, chain, config, m):
             yield Plan(tuple(stages), m, config.mesh.micro_batch, "1f1b", problem.batch.global_batch)
 
 
+@pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("memory_bytes", [80e9, 3.2e9, 2.6e9])
-def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(memory_bytes: float) -> None:
-    problem = _small_memory(api.pose(TINY, "dgx-h100:4", batch=Batch(8)), memory_bytes)
+def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(memory_bytes: float, costs: str) -> None:
+    problem = _small_memory(api.pose(TINY, "dgx-h100:4", costs=costs, batch=Batch(8)), memory_bytes)
     result = api.plan(problem, search="best", settings={"schedules": "1f1b"})
     brute = _all_plans(problem)
     if not result.feasible:
@@ -88,10 +90,12 @@ def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good
     assert bound <= value
 
 
-@pytest.mark.parametrize("model", ["gpt2", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("prices", COSTS)
+@pytest.mark.parametrize("name", ["gpt2", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("cluster", ["dgx-a100:8", "pcie-a100:16"])
-def test_the_bound_of_a_configuration_is_below_its_simulated_step(model: str, cluster: str) -> None:
-    problem = api.pose(model, cluster, batch=Batch(16, sequence_length=1024))
+def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, cluster: str, prices: str) -> None:
+    problem = api.pose(name, cluster, costs=prices, batch=Batch(16, sequence_length=1024))
+    model = _plugins.load("costs", prices, "cost model")
     search = joint.Search(problem, joint.Limits(), joint.Stop())
     for pool in pools(problem.cluster):
         costs = Costs(problem, pool, search.chain)
@@ -102,6 +106,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(model: str, cl
             Mesh(4, 2, 1, 1, 1, 1),
             Mesh(2, 2, 1, 2, 1, 1),
             Mesh(3, 1, 2, 1, 1, 1),
+            Mesh(1, 2, 1, 4, 2, 1),
         ):
             m = 16 // (mesh.data * mesh.micro_batch)
             if 16 % (mesh.data * mesh.micro_batch):
@@ -111,7 +116,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(model: str, cl
                     continue
                 for shard in (0, 1, 3):
                     config = Config(mesh, shard, 0, schedule, chunks, "pipeline")
-                    if analytic.illegal(problem, config.strategy, mesh.micro_batch):
+                    if model.illegal(problem, config.strategy, mesh.micro_batch):
                         continue
                     light = costs.bound(config, m, 1e9, light=True)
                     full = costs.bound(config, m, 1e9)
@@ -120,11 +125,11 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(model: str, cl
                     if plan is None:
                         continue
                     checked += 1
-                    played = sim.simulate(problem, plan, analytic.loads(problem, plan)).step_seconds
+                    played = sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds
                     assert full <= played * (1 + 1e-9), config
                     assert light <= played * (1 + 1e-9), config
                     assert quick <= played * (1 + 1e-9), config
-        if model == "gpt2":
+        if name == "gpt2":
             assert checked >= 20
 
 

@@ -1,0 +1,150 @@
+"""The sharded cost model: never worse than Megatron's split in any layer, memory alike, light loads below full ones, plans no slower."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import api
+from meshwright.costs import analytic, sharded
+from meshwright.costs._sharding_savings import savings
+from meshwright.problem import Batch
+from meshwright.strategy import Strategy
+
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+TINY = str(DATA / "tiny_llama.json")
+MIXTURE = {
+    "model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
+BYTES = (
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "activation_bytes",
+    "working_bytes",
+    "reserved_bytes",
+    "output_bytes",
+)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "mixture.json"
+    path.write_text(json.dumps(MIXTURE))
+    return str(path)
+
+
+def _strategies() -> st.SearchStrategy[Strategy]:
+    return st.builds(
+        lambda data, tensor, context, expert, sequence, shard: Strategy(
+            data=data * expert if context == 1 else data, tensor=tensor, context=context,
+            expert=expert if context == 1 else 1, sequence_parallel=sequence and tensor > 1, shard=shard,
+        ),
+        st.sampled_from([1, 2]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from([1, 2]),
+        st.booleans(), st.sampled_from([0, 1, 3]),
+    )  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(strategy=_strategies(), micro_batch=st.sampled_from([1, 2, 4]), cluster=st.sampled_from(["dgx-h100:32", "pcie-a100:32"]))
+def test_row_by_row_no_slower_than_megatron_and_holding_as_much(
+    mixture: str, strategy: Strategy, micro_batch: int, cluster: str
+) -> None:
+    for model in ("gpt2", mixture):
+        problem = api.pose(model, cluster, costs="sharded", batch=Batch(64))
+        if analytic.illegal(problem, strategy, micro_batch):
+            continue
+        devices = range(strategy.n_devices)
+        plain = analytic.row_loads(problem, strategy, devices, micro_batch)
+        ours = sharded.row_loads(problem, strategy, devices, micro_batch)
+        light = sharded.row_loads(problem, strategy, devices, micro_batch, inside_only=True)
+        least = sharded.compute_seconds(problem, strategy, micro_batch, problem.cluster.device(0))
+        assert list(ours) == list(plain)
+        for key, load in ours.items():
+            before = plain[key]
+            assert load.forward_total_seconds <= before.forward_total_seconds * (1 + 1e-12)
+            assert load.backward_total_seconds <= before.backward_total_seconds * (1 + 1e-12)
+            assert all(getattr(load, name) == getattr(before, name) for name in BYTES)
+            assert light[key].forward_total_seconds <= load.forward_total_seconds * (1 + 1e-12)
+            assert light[key].backward_total_seconds <= load.backward_total_seconds * (1 + 1e-12)
+            assert load.forward_total_seconds + load.backward_total_seconds >= least[key[0]] * (1 - 1e-12)
+            assert all(seconds >= 0.0 for _, seconds in (*load.forward_communication, *load.backward_communication))
+
+
+def test_a_table_of_words_is_split_along_the_hidden_size_over_the_tensor_axis() -> None:
+    problem = api.pose(TINY, "dgx-h100:8", costs="sharded", batch=Batch(8))
+    strategy = Strategy(tensor=4, sequence_parallel=True)
+    saved = savings(problem, strategy, 1)
+    assert ("words", "none/none/vocabulary", "none/none/hidden") in saved[0].operators
+    plain, ours = (module.row_loads(problem, strategy, range(4), 1)[0, "none"] for module in (analytic, sharded))
+    assert ours.forward_total_seconds == pytest.approx(
+        plain.forward_total_seconds - min(saved[0].forward_seconds, dict(plain.forward_communication)["tensor"]), rel=1e-12
+    )
+    assert ours.forward_total_seconds < plain.forward_total_seconds
+
+
+def test_one_device_one_context_with_experts_and_mixed_devices_keep_megatrons_split(mixture: str) -> None:
+    problem = api.pose(mixture, "dgx-h100:8", costs="sharded", batch=Batch(8))
+    assert savings(problem, Strategy(data=8), 1) == {}
+    assert savings(problem, Strategy(data=2, context=2, expert=2), 1) == {}
+    mixed = api.pose("gpt2", str(DATA / "two_kinds.yaml"), costs="sharded", batch=Batch(8))
+    assert savings(mixed, Strategy(tensor=2, sequence_parallel=True), 1) == {}
+    found = api.plan(mixed, search="best", settings={"tensor": "2", "evaluations": "4"})
+    assert any("several kinds" in note for note in found.answer.notes)
+
+
+def test_contention_takes_nothing_below_what_silent_replicas_save(mixture: str) -> None:
+    problem = api.pose(mixture, "pcie-a100:32", costs="sharded", batch=Batch(64))
+    strategy = Strategy(data=8, tensor=2, expert=4, sequence_parallel=True)
+    alone, together = (savings(problem, strategy, 1, alone=alone) for alone in (True, False))
+    assert alone and set(together) <= set(alone)
+    for row, saving in together.items():
+        assert 0 <= saving.forward_seconds <= alone[row].forward_seconds
+        assert 0 <= saving.backward_seconds <= alone[row].backward_seconds
+
+
+@pytest.mark.parametrize("cluster", ["dgx-h100:4", "pcie-a100:16"])
+@pytest.mark.parametrize("degrees", [{}, {"tensor": "2"}, {"tensor": "4"}, {"tensor": "2", "pipeline": "2"}])
+def test_best_is_never_slower_than_with_megatrons_split_and_says_what_differs(
+    mixture: str, cluster: str, degrees: dict[str, str]
+) -> None:
+    for model in (TINY, mixture):
+        options = {**degrees, "schedules": "1f1b", "evaluations": "20"}
+        plain, ours, again = (
+            api.plan(model, cluster, costs=costs, batch=Batch(16), search="best", settings=options)
+            for costs in ("analytic", "sharded", "sharded")
+        )
+        assert ours.answer.objective.value <= plain.answer.objective.value
+        assert ours.answer.bound.value <= ours.answer.objective.value
+        assert ours.timeline.step_seconds == pytest.approx(ours.answer.objective.value, rel=1e-12)
+        assert (ours.plan, ours.answer.objective, ours.answer.extra) == (again.plan, again.answer.objective, again.answer.extra)
+        splits = ours.answer.extra["splits"]
+        assert json.loads(json.dumps(splits)) is not None
+        if splits:
+            assert any("split otherwise" in note for note in ours.answer.notes)
+        if degrees:
+            assert splits
+            assert ours.answer.objective.value < plain.answer.objective.value
+
+
+def test_piper_reads_the_same_rows_and_is_no_slower() -> None:
+    plain, ours = (
+        api.plan(TINY, "pcie-a100:8", costs=costs, batch=Batch(16), search="piper") for costs in ("analytic", "sharded")
+    )
+    assert ours.answer.bound.value <= plain.answer.bound.value * (1 + 1e-12)
+    assert ours.answer.objective.value <= plain.answer.objective.value * (1 + 1e-9)
+    assert "splits" in ours.answer.extra
+
+
+def test_the_table_is_the_analytic_one_with_shorter_times() -> None:
+    problem = api.pose(TINY, "dgx-h100:8", batch=Batch(8))
+    strategies = [Strategy(tensor=2, sequence_parallel=True), Strategy(data=2, tensor=4, sequence_parallel=True)]
+    plain, ours = (module.table(problem, strategies, 1) for module in (analytic, sharded))
+    assert np.array_equal(plain.static_bytes, ours.static_bytes) and plain.strategies == ours.strategies
+    assert (ours.forward_seconds <= plain.forward_seconds).all() and (ours.forward_seconds < plain.forward_seconds).any()
