@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import _plugins, schedules
+from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums, work_of
 from meshwright.search._joint_space import Config, Mesh, Pool
+from meshwright.sim import transfers
 from meshwright.solvers import pipeline_split
 from meshwright.strategy import RECOMPUTE
 
@@ -162,7 +164,15 @@ class Costs:
         whole_layers = math.ceil(len(chain.layers) / layer_rates) * least_layer
         return n_microbatches * max(1.0 / rates, whole_layers)
 
-    def bound(self, config: Config, n_microbatches: int, limit_seconds: float, *, light: bool = False) -> float:
+    def bound(
+        self,
+        config: Config,
+        n_microbatches: int,
+        limit_seconds: float,
+        *,
+        light: bool = False,
+        transfer_seconds: NDArray[np.float64] | None = None,
+    ) -> float:
         """Return a proven lower bound on the simulated step of a configuration, over all splits and recomputations.
 
         Parameters
@@ -175,6 +185,8 @@ class Costs:
             Above this the answer may be inf.
         light : bool
             Whether to leave out what happens between replicas: a lower bound, quick on large clusters.
+        transfer_seconds : ndarray, shape (n_ranks - 1,), float64, or None
+            The least that a transfer from each rank to the next takes, whatever the split; None for nothing.
 
         Returns
         -------
@@ -195,22 +207,52 @@ class Costs:
         )
         if not math.isfinite(bound) or light:
             return bound
-        for chain, offset in self.unequal_chains(config, n_microbatches, light=light):
+        for chain, offset in self.unequal_chains(config, n_microbatches, transfer_seconds):
             bound = max(bound, offset + pipeline_split.bottleneck(chain)[0])
         return bound
 
+    def transfer_seconds(self, config: Config, plan: Plan) -> NDArray[np.float64]:
+        """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
+
+        Parameters
+        ----------
+        config : Config
+            The configuration.
+        plan : Plan
+            Any of its plans.
+
+        Returns
+        -------
+        ndarray, shape (n_ranks - 1,), float64
+            Seconds of one micro-batch, alone on the links, in the quicker direction.
+        """
+        sends = transfers.transfers(self.problem, plan, self.model.loads(self.problem, plan))
+        ends = {*self.chain.rows, *self.chain.prefix[-1:]}
+        least = min(load.output_bytes for rows in self.rows(config) for (row, _), load in rows.items() if row in ends)
+
+        def scaled(seconds: NDArray[np.float64], latency: NDArray[np.float64], sent: NDArray[np.float64]) -> NDArray[np.float64]:
+            share = np.minimum(np.divide(least, sent, out=np.zeros_like(sent), where=sent > 0.0), 1.0)
+            return np.where(sent > 0.0, latency + (seconds - latency) * share, 0.0)
+
+        there = scaled(sends.seconds[0, :-1], sends.latency_seconds[0, :-1], sends.bytes[0, :-1])
+        back = scaled(sends.seconds[1, 1:], sends.latency_seconds[1, 1:], sends.bytes[1, 1:])
+        return np.minimum(there, back)
+
     def unequal_chains(
-        self, config: Config, n_microbatches: int, *, light: bool = False
+        self, config: Config, n_microbatches: int, transfer_seconds: NDArray[np.float64] | None = None
     ) -> list[tuple[pipeline_split.UnequalChain, float]]:
         """Return a configuration as chains whose busiest rank, plus an offset, bounds the step; the first for any schedule.
 
         A rank works for all micro-batches from the arrival of the first one, and then ends the step. Before its first backward the
         first micro-batch goes all the way there and back to the rank (under ZB-H1 only its input gradients come back), which hides
         as many forward passes as are in flight; under 1F1B the last one then goes on to the first rank. Where devices are of several
-        kinds, every layer is counted as on the kind on which it takes least.
+        kinds, every layer is counted as on the kind on which it takes least. Every way from rank to rank also takes its transfers.
         """
-        digests = self.digests(config, light=light)
-        ranks, _, _ = self.pipeline_ranks(config, n_microbatches, light=light)
+        digests = self.digests(config, light=False)
+        ranks, _, _ = self.pipeline_ranks(config, n_microbatches)
+        hops = np.zeros(len(ranks.lead) - 1) if transfer_seconds is None else transfer_seconds
+        arrives = np.concatenate(([0.0], np.cumsum(hops)))
+        comes_back = arrives[-1] - arrives
         work, forward, after, backward, returns = (
             np.min(columns, axis=0)
             for columns in (
@@ -226,7 +268,7 @@ class Costs:
         none, first = np.zeros_like(work), kinds[0].prefix
         in_flight = self.in_flight(config, n_microbatches)
 
-        def chain(n_times: float, lead: NDArray[np.float64], **more: NDArray[np.float64]) -> pipeline_split.UnequalChain:
+        def chain(n_times: float, lead: NDArray[np.float64], **more: NDArray) -> pipeline_split.UnequalChain:
             return pipeline_split.UnequalChain(
                 step_seconds=n_times * work + more.get("after", none),
                 hidden_seconds=forward,
@@ -244,19 +286,17 @@ class Costs:
 
         later_ranks = np.arange(len(kinds)) > 0
         nothing = np.zeros(len(kinds))
-        chains = [(chain(n_microbatches, nothing, after=after, before=forward, once=later_ranks * first[0]), 0.0)]
-        there = float(forward.sum() + ranks.fixed_forward_seconds.sum())
+        chains = [(chain(n_microbatches, nothing, after=after, before=forward, once=later_ranks * first[0] + arrives), 0.0)]
+        there = float(forward.sum() + ranks.fixed_forward_seconds.sum() + arrives[-1])
         not_last = np.arange(len(kinds)) < len(kinds) - 1
         if config.schedule == "1f1b":
-            trip = float(work.sum() + ranks.fixed_work_seconds.sum())
-            chains.append(
-                (chain(n_microbatches, ranks.lead, after=after, later=backward, once=not_last * kinds[-1].suffix[1]), there)
-            )
+            trip = float(work.sum() + ranks.fixed_work_seconds.sum() + 2.0 * arrives[-1])
+            once = not_last * kinds[-1].suffix[1] + comes_back
+            chains.append((chain(n_microbatches, ranks.lead, after=after, later=backward, once=once), there))
             chains.append((chain(n_microbatches - 1.0, ranks.lead - 1.0, once=nothing), trip))
         elif config.schedule == "zb_h1":
-            chains.append(
-                (chain(n_microbatches, ranks.lead, after=after, later=returns, once=not_last * kinds[-1].suffix[2]), there)
-            )
+            once = not_last * kinds[-1].suffix[2] + comes_back
+            chains.append((chain(n_microbatches, ranks.lead, after=after, later=returns, once=once), there))
         return chains
 
     def pipeline_ranks(

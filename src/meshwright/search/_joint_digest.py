@@ -115,10 +115,15 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     saved, extra = kept[:, :1] - kept[:, 1:], work[:, 1:] - work[:, :1]
     ways = np.zeros((2, 2))
     ways[:, 2 - saved.shape[1] :] = saved.max(axis=0), np.maximum(extra.min(axis=0), 0.0)
+    forward, backward, waits, static, after = columns.T[:5]
     return Digest(
         work[order],
         kept[order],
-        *columns.T[:5],
+        forward,
+        backward,
+        waits,
+        static,
+        after,
         _pinned(rows, chain.prefix),
         _pinned(rows, chain.suffix),
         ways[0],

@@ -107,6 +107,8 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
     schedule = schedules.load(config.schedule)
     rank_of_stage = [int(rank) for rank in schedule.placement(p, config.chunks)]
     ops, rows = costs.stages(counts)
+    if not all(ops):
+        return None
     words = _recompute_of_ranks(costs, config, n_microbatches, rows, rank_of_stage)
     if words is None:
         return None
