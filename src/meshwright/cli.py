@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import cast
 import tempfile
 from pathlib import Path
+from typing import cast
 
 __all__ = ["main"]
 
