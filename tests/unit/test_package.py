@@ -28,3 +28,8 @@ def test_modules_of_the_same_name_are_still_imported_by_their_full_name() -> Non
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'plna'"):
         _ = meshwright.plna
+
+
+@pytest.mark.parametrize(("cluster", "precision"), [("dgx-a100:8", "bf16"), ("g4dn-t4:4", "fp16"), ("dgx-v100:8", "fp16")])
+def test_products_are_in_bf16_unless_a_device_has_none(cluster: str, precision: str) -> None:
+    assert meshwright.pose("gpt2", cluster).training.precision == precision
