@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.strategy import Strategy
 
-__all__ = ["CostTable", "StageLoad"]
+__all__ = ["Collective", "CostTable", "StageLoad"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,36 @@ class CostTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """Collectives of one kind and size that a stage runs: what the simulator puts on links.
+
+    Parameters
+    ----------
+    part : str
+        When: ``forward`` and ``backward`` block the task of every micro-batch, ``forward_beside`` and ``backward_beside`` run
+        beside its compute, ``reduce`` and ``gather`` come once a step.
+    kind : str
+        ``all_reduce``, ``all_gather``, ...: the words of `meshwright.network`.
+    size, stride : int
+        All groups of `size` devices that lie `stride` apart in the stage's mesh order run it at once.
+    n_bytes : float
+        The tensor of one of them.
+    count : float
+        How many, per micro-batch or per step; parts of one are counted where it is partly hidden or a bucket is shared.
+    seconds : float
+        All of them, if nothing else used the links.
+    """
+
+    part: str
+    kind: str
+    size: int
+    stride: int
+    n_bytes: float
+    count: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StageLoad:
     """What one pipeline stage does and holds, per device: what the simulator plays and the report explains.
 
@@ -104,6 +134,9 @@ class StageLoad:
         What the process cannot use.
     model_flops : float
         Model FLOPs per micro-batch and device (forward and backward, recomputation not counted), for utilization.
+    collectives : tuple of Collective
+        What the seconds of communication are made of, so that the simulator can share links; empty where the cost model cannot
+        tell: then communication takes its seconds whatever else is on the links.
     """
 
     forward_seconds: float
@@ -124,6 +157,7 @@ class StageLoad:
     working_bytes: float = 0.0
     reserved_bytes: float = 0.0
     model_flops: float = 0.0
+    collectives: tuple[Collective, ...] = ()
 
     @property
     def forward_total_seconds(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,13 @@ class Timeline:
         ``reserved``, in bytes.
     causes : tuple of (str, float)
         Seconds of the step by cause, adding up to `step_seconds`: ``compute``, ``recompute``, ``tensor``, ``context``,
-        ``expert``, ``gather``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``; of the pipeline rank that finishes last.
+        ``expert``, ``gather``, ``contention``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``; of the pipeline rank that
+        finishes last.
     link_busy_ratio : tuple of (int, float)
-        The busiest links: id and the share of the step during which they carry traffic.
+        The busiest links: id and the share of what they could carry in the step that they do carry.
+    link_bytes : ndarray, shape (n_links,), float64
+        What every link of the cluster carries in the step: transfers between stages, and collectives where the cost model names
+        them; empty without a cluster.
     """
 
     step_seconds: float
@@ -55,3 +59,4 @@ class Timeline:
     memory_causes: tuple[tuple[tuple[str, float], ...], ...] = ()
     causes: tuple[tuple[str, float], ...] = ()
     link_busy_ratio: tuple[tuple[int, float], ...] = ()
+    link_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))

@@ -1,12 +1,18 @@
-"""Plays an order of work in plain Python: at every moment run what can run, share every link, go to the next moment.
+"""Plays a step in plain Python: at every moment run what can run, share every link, go to the next moment.
 
-Slow and simple: no queue of events, no links left out, remaining work kept as numbers that shrink.
+Slow and simple: no queue of events, no links or copies left out, remaining work kept as numbers that shrink.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
+from meshwright.sim.end_of_step import Items
+from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers
+
+Task = tuple[int, int, int]
 
 
 def fair_rates(routes: dict[int, dict[int, float]], capacity: list[float], ceilings: dict[int, float]) -> dict[int, float]:
@@ -29,22 +35,83 @@ def fair_rates(routes: dict[int, dict[int, float]], capacity: list[float], ceili
     return rates
 
 
-class Play:
-    """One run; `tasks` and `sends` hold (start, end) by (stage, micro-batch, phase)."""
+class Links:
+    """Every flow by (part, stage) with its share of each link alone, its lane, and its unit on links that can be full."""
 
-    def __init__(self, slots: Slots, task_seconds: list[list[float]], sends: Transfers) -> None:
-        self.slots, self.seconds, self.transfers = slots, task_seconds, sends
-        self.tasks: dict[tuple[int, int, int], tuple[float, float]] = {}
-        self.sends: dict[tuple[int, int, int], tuple[float, float]] = {}
+    def __init__(self, slots: Slots, transfers: Transfers, traffic: Traffic | None) -> None:
+        self.shares: dict[tuple[str, int], dict[int, float]] = {}
+        self.lane: dict[tuple[str, int], tuple] = {}
+        self.seconds: dict[tuple[str, int], float] = {}
+        n_stages = slots.n_stages
+        for stage in range(n_stages):
+            for way, word in enumerate(("send", "return")):
+                flow = way * n_stages + stage
+                carry = float(transfers.seconds[way, stage] - transfers.latency_seconds[way, stage])
+                self.lane[word, stage] = ("channel", int(transfers.channel[way, stage]))
+                if transfers.link_bytes_per_second is not None and carry > 0.0:
+                    self._add((word, stage), transfers, transfers.links[flow], transfers.busy_bytes[flow], carry)
+            for part, word in enumerate(PARTS):
+                kind = "end" if word in ("reduce", "gather") else "beside" if "beside" in word else "blocking"
+                self.lane[word, stage] = (kind, int(slots.rank_of_stage[stage]))
+                if traffic is not None:
+                    flow = part * n_stages + stage
+                    self.seconds[word, stage] = float(traffic.seconds[part, stage])
+                    if self.seconds[word, stage] > 0.0:
+                        args = transfers, traffic.links[flow], traffic.bytes[flow], self.seconds[word, stage]
+                        self._add((word, stage), *args)
+        asked: dict[int, dict[tuple, float]] = {}
+        for flow, shares in self.shares.items():
+            for link, share in shares.items():
+                lanes = asked.setdefault(link, {})
+                lanes[self.lane[flow]] = max(lanes.get(self.lane[flow], 0.0), share)
+        self.tight = {link for link, lanes in asked.items() if len(lanes) > 1 and sum(lanes.values()) > 1.0 + 1e-9}
+
+    def _add(self, flow: tuple[str, int], transfers: Transfers, links, n_bytes, seconds: float) -> None:  # type: ignore[no-untyped-def]
+        shares = {
+            int(k): float(b) / float(transfers.link_bytes_per_second[k]) / seconds
+            for k, b in zip(links, n_bytes, strict=True)
+            if b
+        }
+        most = max(1.0, max(shares.values(), default=0.0))
+        self.shares[flow] = {link: share / most for link, share in shares.items()}
+
+    def rates(self, flowing: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
+        """Return how much of its own seconds each flow does per second."""
+        tight = {flow: {k: v for k, v in self.shares.get(flow, {}).items() if k in self.tight} for flow in flowing}
+        unit = {flow: max(tight[flow].values(), default=1.0) for flow in flowing}
+        routes = {i: {k: v / unit[flow] for k, v in tight[flow].items()} for i, flow in enumerate(flowing)}
+        n_links = max(self.tight, default=-1) + 1
+        found = fair_rates(routes, [1.0] * n_links, {i: unit[flow] for i, flow in enumerate(flowing)})
+        return {flow: found[i] / unit[flow] for i, flow in enumerate(flowing)}
+
+
+class Play:
+    """One run; `tasks` and `sends` hold (start, end) by (stage, micro-batch, phase), `ends` by number of the item."""
+
+    def __init__(
+        self, slots: Slots, task_seconds: list[list[float]], sends: Transfers, traffic: Traffic | None = None,
+        items: Items | None = None,
+    ) -> None:  # fmt: skip
+        self.slots, self.seconds, self.transfers, self.items = slots, task_seconds, sends, items
+        self.links = Links(slots, sends, traffic)
+        self.with_traffic = traffic is not None
+        self.tasks: dict[Task, tuple[float, float]] = {}
+        self.sends: dict[Task, tuple[float, float]] = {}
+        self.ends: dict[int, tuple[float, float]] = {}
         flat = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
+        self.names = flat
         self.todo = [flat[a:b] for a, b in zip(slots.first[:-1].tolist(), slots.first[1:].tolist(), strict=True)]
-        self.running: dict[int, tuple[float, tuple[int, int, int]]] = {}
-        self.waiting: dict[int, list[tuple[int, int, int]]] = {}
-        # Per channel: the task, its flow, latency left, share of the transfer left.
-        self.on_way: dict[int, list] = {}
+        self.left_items: list[list[int]] = [[] for _ in self.todo]
+        if items is not None:
+            bounds = items.ends.first.tolist()
+            self.left_items = [list(range(a, b)) for a, b in pairwise(bounds)]
+        self.running: dict[int, tuple[Task, set[str]]] = {}
+        self.waiting: dict[int, list[Task]] = {}
+        # By lane: what it carries, its flow, latency left, seconds alone left. Compute is a lane without a flow.
+        self.busy: dict[tuple, list] = {}
         self.arrived: set[tuple[str, int, int]] = set()
 
-    def ready(self, task: tuple[int, int, int]) -> bool:
+    def ready(self, task: Task) -> bool:
         stage, i, phase = task
         if phase == FORWARD:
             return stage == 0 or ("activation", stage, i) in self.arrived
@@ -53,81 +120,109 @@ class Play:
         last = stage == self.slots.n_stages - 1
         return ("forward", stage, i) in self.arrived and (last or ("gradient", stage, i) in self.arrived)
 
-    def deliver(self, task: tuple[int, int, int]) -> None:
-        stage, i, phase = task
-        self.arrived.add(("activation", stage + 1, i) if phase == FORWARD else ("gradient", stage - 1, i))
-
     def run(self) -> Play:
         now = 0.0
         while True:
-            self.start_what_can(now)
-            rates = self.rates()
-            times = [end for end, _ in self.running.values()]
-            for channel, (_, _, latency, left) in self.on_way.items():
-                times.append(now + latency if latency > 0 else now + left / rates[channel] if left > 0 else now)
+            while self.start_what_can(now):
+                pass
+            flowing = [entry[1] for entry in self.busy.values() if entry[1] is not None and entry[2] <= 0.0]
+            found = self.links.rates(flowing)
+            rates = {lane: found.get(entry[1], 1.0) for lane, entry in self.busy.items()}
+            times = [now + (entry[2] if entry[2] > 0.0 else entry[3] / rates[lane]) for lane, entry in self.busy.items()]
             if not times:
                 assert not any(self.todo), "deadlock"
+                assert not any(self.left_items)
                 return self
             self.advance(now, min(times), rates)
             now = min(times)
 
-    def start_what_can(self, now: float) -> None:
+    def start_what_can(self, now: float) -> bool:
+        started = False
         for channel, queue in self.waiting.items():
-            if queue and channel not in self.on_way:
+            if queue and ("channel", channel) not in self.busy:
                 task = queue.pop(0)
                 way, stage = (0 if task[2] == FORWARD else 1), task[0]
                 latency = float(self.transfers.latency_seconds[way, stage])
                 carry = float(self.transfers.seconds[way, stage]) - latency
-                self.on_way[channel] = [task, way * self.slots.n_stages + stage, latency, carry]
+                self.busy["channel", channel] = [task, (("send", "return")[way], stage), latency, carry]
                 self.sends[task] = (now, now)
+                started = True
         for rank, row in enumerate(self.todo):
             if rank not in self.running and row and self.ready(row[0]):
-                task = row.pop(0)
-                self.running[rank] = (now + self.seconds[task[2]][task[0]], task)
-                self.tasks[task] = (now, self.running[rank][0])
+                self.start(rank, row.pop(0), now)
+                started = True
+            elif self.left_items[rank] and ("end", rank) not in self.busy:
+                item = self.left_items[rank][0]
+                trigger = int(self.items.ends.trigger[item])
+                over = not row and rank not in self.running
+                if over if trigger < 0 else self.names[trigger] in self.tasks:
+                    del self.left_items[rank][0]
+                    flow = int(self.items.ends.flow[item])
+                    part, stage = divmod(flow, self.slots.n_stages)
+                    named = (PARTS[part - 2], stage) if flow >= 0 else None
+                    self.busy["end", rank] = [item, named, 0.0, float(self.items.ends.seconds[item])]
+                    self.ends[item] = (now, now)
+                    started = True
+        return started
 
-    def rates(self) -> dict[int, float]:
-        """Return how much of its own seconds each channel does per second."""
-        flowing = {channel: entry[1] for channel, entry in self.on_way.items() if entry[2] <= 0}
-        if self.transfers.link_bytes_per_second is None:
-            return dict.fromkeys(flowing, 1.0)
-        n_sent = self.transfers.bytes.ravel()
-        carry = (self.transfers.seconds - self.transfers.latency_seconds).ravel()
-        routes = {
-            channel: {
-                int(link): float(n_bytes) / n_sent[flow]
-                for link, n_bytes in zip(self.transfers.links[flow], self.transfers.busy_bytes[flow], strict=True)
-            }
-            for channel, flow in flowing.items()
-        }
-        ceilings = {channel: n_sent[flow] / carry[flow] for channel, flow in flowing.items()}
-        found = fair_rates(routes, self.transfers.link_bytes_per_second.tolist(), ceilings)
-        return {channel: rate / ceilings[channel] for channel, rate in found.items()}
+    def start(self, rank: int, task: Task, now: float) -> None:
+        stage, _, phase = task
+        self.tasks[task] = (now, now)
+        seconds, parts = self.seconds[phase][stage], {"compute"}
+        if phase != BACKWARD_WEIGHT and self.with_traffic:
+            word = "forward" if phase == FORWARD else "backward"
+            if self.links.shares.get((word, stage)):
+                seconds = max(seconds - self.links.seconds[word, stage], 0.0)
+                parts.add("blocking")
+            if self.links.shares.get((f"{word}_beside", stage)):
+                parts.add("beside")
+                flow = (f"{word}_beside", stage)
+                self.busy["beside", rank] = [task, flow, 0.0, self.links.seconds[flow]]
+        self.running[rank] = (task, parts)
+        self.busy["compute", rank] = [task, None, 0.0, seconds]
 
-    def advance(self, before: float, now: float, rates: dict[int, float]) -> None:
+    def advance(self, before: float, now: float, rates: dict[tuple, float]) -> None:
         tiny = 1e-12 * max(now, 1.0)
-        for channel, entry in list(self.on_way.items()):
-            task, _, latency, left = entry
-            if latency > 0:
-                entry[2] = 0.0 if before + latency <= now + tiny else latency - (now - before)
-                done = entry[2] <= 0 and left <= 0
+        for lane, entry in list(self.busy.items()):
+            if entry[2] > 0.0:
+                entry[2] = 0.0 if before + entry[2] <= now + tiny else entry[2] - (now - before)
+                done = entry[2] <= 0.0 and entry[3] <= 0.0
             else:
-                entry[3] = left - (now - before) * rates[channel]
+                entry[3] -= (now - before) * rates[lane]
                 done = entry[3] <= tiny
             if done:
-                del self.on_way[channel]
-                self.sends[task] = (self.sends[task][0], now)
-                self.deliver(task)
-        for rank, (end, task) in list(self.running.items()):
-            if end <= now:
-                del self.running[rank]
-                stage, i, phase = task
-                self.arrived.add(({0: "forward", 2: "weight"}.get(phase, "input"), stage, i))
-                if phase == BACKWARD_WEIGHT:
-                    continue
-                way = 0 if phase == FORWARD else 1
-                channel = int(self.transfers.channel[way, stage])
-                if channel >= 0:
-                    self.waiting.setdefault(channel, []).append(task)
-                elif 0 <= stage + 1 - 2 * way < self.slots.n_stages:
-                    self.deliver(task)
+                del self.busy[lane]
+                self.done(lane, entry[0], now)
+
+    def done(self, lane: tuple, what, now: float) -> None:  # type: ignore[no-untyped-def]
+        kind, number = lane
+        if kind == "channel":
+            self.sends[what] = (self.sends[what][0], now)
+            self.deliver(what)
+            return
+        if kind == "end":
+            self.ends[what] = (self.ends[what][0], now)
+            return
+        task, parts = self.running[number]
+        parts.remove(kind)
+        if kind == "compute" and "blocking" in parts:
+            word = "forward" if task[2] == FORWARD else "backward"
+            self.busy["blocking", number] = [task, (word, task[0]), 0.0, self.links.seconds[word, task[0]]]
+        if parts:
+            return
+        del self.running[number]
+        stage, i, phase = task
+        self.tasks[task] = (self.tasks[task][0], now)
+        self.arrived.add(({0: "forward", 2: "weight"}.get(phase, "input"), stage, i))
+        if phase == BACKWARD_WEIGHT:
+            return
+        way = 0 if phase == FORWARD else 1
+        channel = int(self.transfers.channel[way, stage])
+        if channel >= 0:
+            self.waiting.setdefault(channel, []).append(task)
+        elif 0 <= stage + 1 - 2 * way < self.slots.n_stages:
+            self.deliver(task)
+
+    def deliver(self, task: Task) -> None:
+        stage, i, phase = task
+        self.arrived.add(("activation", stage + 1, i) if phase == FORWARD else ("gradient", stage - 1, i))

@@ -9,8 +9,11 @@ from events import Play  # tests/oracle/events.py
 from meshwright import schedules
 from meshwright._kernels import events, shared_events
 from meshwright.schedules import Slots, Times
-from meshwright.sim import engine, tasks
+from meshwright.sim import engine, sharing, tasks
+from meshwright.sim.end_of_step import Items, followed, items
+from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, channels, fixed
+from meshwright.table import StageLoad
 
 KINDS = [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2)]
 
@@ -38,8 +41,58 @@ def random_links(rng: np.random.Generator, rank_of_stage: np.ndarray) -> Transfe
     return Transfers(channel, seconds, latency, sent, tuple(links), tuple(busy), speed)
 
 
-def compared(slots: Slots, times: Times, sends: Transfers, moments: events.Moments, rel: float) -> None:
-    plain = Play(slots, tasks.task_seconds(times).tolist(), sends).run()
+def random_traffic(rng: np.random.Generator, times: Times, speed: np.ndarray) -> Traffic:
+    """Put collectives of every part on the same few links; what blocks takes up to half of its task."""
+    n_stages = len(times.forward_seconds)
+    tasks_of = {"forward": times.forward_seconds, "backward": times.backward_input_seconds}
+    seconds = np.zeros((len(PARTS), n_stages))
+    links, amounts = [], []
+    for part, word in enumerate(PARTS):
+        for stage in range(n_stages):
+            whole = tasks_of.get(word.removesuffix("_beside"), np.ones(n_stages))[stage]
+            seconds[part, stage] = whole * rng.integers(0, 5) / 8
+            own = (
+                np.sort(rng.choice(len(speed), rng.integers(1, 4), replace=False)) if seconds[part, stage] else np.empty(0, int)
+            )
+            links.append(own.astype(np.int64))
+            amounts.append(speed[own] * seconds[part, stage] * rng.integers(1, 5, len(own)) / 4)
+    return Traffic(seconds, tuple(links), tuple(amounts))
+
+
+def random_items(rng: np.random.Generator, slots: Slots, traffic: Traffic | None) -> Items:
+    """Return an end of step whose reductions and gatherings take what the traffic says."""
+    once = rng.integers(0, 5, (2, slots.n_stages)) / 8 if traffic is None else traffic.seconds[4:6]
+    loads = tuple(
+        StageLoad(
+            1.0, 1.0, reduce_seconds=float(reduce), overlap_ratio=float(rng.integers(0, 3)) / 2, gather_seconds=float(gather),
+            optimizer_seconds=float(rng.integers(0, 3)) / 8,
+        )
+        for reduce, gather in once.T
+    )  # fmt: skip
+    return items(slots, loads)
+
+
+def played(
+    slots: Slots, times: Times, sends: Transfers, traffic: Traffic | None, what: Items
+) -> tuple[events.Moments, np.ndarray, np.ndarray]:
+    """Return what the compiled simulator says."""
+    flows = sharing.flows(sends, traffic, slots.rank_of_stage)
+    task_seconds = tasks.task_seconds(times)
+    if flows is None:
+        moments = engine._alone(slots, task_seconds, sends, "any")
+        return moments, *followed(slots, moments.start, moments.end, what.ends)
+    arguments = engine._arguments(slots, task_seconds, sends)
+    status, moments, start, end = shared_events.play(*arguments, flows, what.ends, slots.rank_of_stage, slots.n_microbatches)
+    assert status == 0
+    return moments, start, end
+
+
+def compared(
+    slots: Slots, times: Times, sends: Transfers, rel: float, traffic: Traffic | None = None, what: Items | None = None
+) -> None:
+    what = what or items(slots, (StageLoad(0.0, 0.0),) * slots.n_stages)
+    moments, item_start, item_end = played(slots, times, sends, traffic, what)
+    plain = Play(slots, tasks.task_seconds(times).tolist(), sends, traffic, what).run()
     names = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
     for task, name in enumerate(names):
         assert (moments.start[task], moments.end[task]) == pytest.approx(plain.tasks[name], rel=rel, abs=rel), name
@@ -49,6 +102,8 @@ def compared(slots: Slots, times: Times, sends: Transfers, moments: events.Momen
             )
         else:
             assert moments.send_end[task] == moments.end[task]
+    for item, pair in plain.ends.items():
+        assert (item_start[item], item_end[item]) == pytest.approx(pair, rel=max(rel, 1e-12), abs=rel), item
 
 
 @pytest.mark.parametrize(("word", "n_chunks"), KINDS)
@@ -59,7 +114,7 @@ def test_without_shared_links_the_longest_path_is_what_happens(word: str, n_chun
     times = random_times(rng, n_ranks * n_chunks)
     slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
     sends = fixed(slots.rank_of_stage, times.transfer_seconds)
-    compared(slots, times, sends, engine._moments(slots, times, sends, word), rel=0.0)
+    compared(slots, times, sends, rel=0.0)
 
 
 @pytest.mark.parametrize(("word", "n_chunks"), KINDS)
@@ -70,7 +125,20 @@ def test_shared_links_are_shared_as_the_plain_simulator_shares_them(word: str, n
     times = random_times(rng, n_ranks * n_chunks)
     slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
     sends = random_links(rng, slots.rank_of_stage)
-    compared(slots, times, sends, engine._moments(slots, times, sends, word), rel=1e-9)
+    compared(slots, times, sends, rel=1e-9)
+
+
+@pytest.mark.parametrize(("word", "n_chunks"), KINDS)
+@pytest.mark.parametrize("seed", range(8))
+def test_collectives_share_links_as_the_plain_simulator_shares_them(word: str, n_chunks: int, seed: int) -> None:
+    rng = np.random.default_rng(200 + seed)
+    n_ranks, count = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    times = random_times(rng, n_ranks * n_chunks)
+    slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
+    sends = random_links(rng, slots.rank_of_stage)
+    assert sends.link_bytes_per_second is not None
+    traffic = random_traffic(rng, times, sends.link_bytes_per_second)
+    compared(slots, times, sends, 1e-8, traffic, random_items(rng, slots, traffic))
 
 
 def test_random_links_are_really_shared() -> None:
@@ -80,7 +148,8 @@ def test_random_links_are_really_shared() -> None:
         slots = schedules.load("1f1b").order(4, 1, 6, None)
         times, sends = random_times(rng, 4), random_links(rng, slots.rank_of_stage)
         alone = Transfers(sends.channel, sends.seconds, sends.latency_seconds, sends.bytes)
-        ends = [engine._moments(slots, times, which, "1f1b").send_end.max() for which in (sends, alone)]
+        what = items(slots, (StageLoad(0.0, 0.0),) * 4)
+        ends = [played(slots, times, which, None, what)[0].send_end.max() for which in (sends, alone)]
         assert ends[0] >= ends[1] - 1e-9
         slower += ends[0] > ends[1] + 1e-9
     assert slower >= 3
@@ -97,21 +166,27 @@ def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is
         sends = fixed(slots.rank_of_stage, times.transfer_seconds)
         orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
         seconds = events.Seconds(tasks.task_seconds(times), sends.seconds)
-        n_flows = 2 * n_stages
+        n_flows = 8 * n_stages
+        no_ids, none = np.empty(0, np.int64), np.empty(0)
         flows = shared_events.Flows(
-            np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0),
-            np.arange(int(sends.channel.max()) + 1),
+            np.zeros(n_flows), np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), no_ids, none,
+            np.zeros(1, np.int64), no_ids.copy(), none.copy(), sharing.lanes(sends, slots.rank_of_stage),
         )  # fmt: skip
         for array in flows:
             array.setflags(write=False)
-        status, by_event = shared_events.play(orders, seconds, flows, slots.rank_of_stage, count)
+        what = random_items(rng, slots, None)
+        status, by_event, item_start, item_end = shared_events.play(
+            orders, seconds, flows, what.ends, slots.rank_of_stage, count
+        )
         assert status == 0
         _, by_path = events.play(orders, seconds, count)
         for left, right in zip(by_event, by_path, strict=True):
+            np.testing.assert_array_equal(left, right)
+        for left, right in zip((item_start, item_end), followed(slots, by_path.start, by_path.end, what.ends), strict=True):
             np.testing.assert_array_equal(left, right)
 
 
 def test_an_order_that_deadlocks_is_reported_not_waited_for() -> None:
     slots = schedules.slots([[(0, 0, 3), (0, 0, 0)], [(1, 0, 0), (1, 0, 3)]], np.array([0, 1]))
     with pytest.raises(ValueError, match="deadlocks"):
-        engine._moments(slots, Times(*np.ones((3, 2)), np.zeros(1)), fixed(slots.rank_of_stage, np.zeros(1)), "broken")
+        engine._alone(slots, np.ones((4, 2)), fixed(slots.rank_of_stage, np.zeros(1)), "broken")

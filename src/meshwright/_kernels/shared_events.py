@@ -1,4 +1,4 @@
-"""Plays an order of tasks whose transfers share links: the event loop, and max-min fair rates while flows come and go."""
+"""Plays an order of tasks whose traffic shares links: the event loop, and max-min fair rates while flows come and go."""
 
 from __future__ import annotations
 
@@ -10,63 +10,93 @@ from numba import njit
 
 from meshwright._kernels.events import Moments
 
-__all__ = ["Channels", "Flows", "play"]
+__all__ = ["Ends", "Flows", "play"]
 
 
 class Flows(NamedTuple):
-    """What transfers do to links that several of them use.
+    """What the stages put on links that several of them may fill.
 
-    A flow is what one stage sends one way: flow ``way * n_stages + stage``. All replicas of it count together.
+    Flow ``part * n_stages + stage``: parts 0 and 1 are what a stage sends forward and backward, 2 and 3 the collectives that a
+    forward and a backward task waits for, 4 and 5 those beside them, 6 the reduction of gradients and 7 the gathering of weights.
 
     Attributes
     ----------
-    latency_seconds : ndarray, shape (n_flows,), float64
-        Before the first byte arrives; links are free meanwhile.
+    seconds, latency_seconds : ndarray, shape (n_flows,), float64
+        Alone on the links; the part of it before the first byte, during which links are free.
     ceiling : ndarray, shape (n_flows,), float64
-        Bytes per second of one device when nothing else uses its links.
+        The share of the link it fills most that a flow takes alone; 1 for flows whose links are their own.
     first : ndarray, shape (n_flows + 1,), int64
         Links of flow f are ``link[first[f] : first[f + 1]]``; none where its links are its own.
     link : ndarray, int64
-        Links that several channels use.
+        Links that several lanes may fill.
     weight : ndarray, float64
-        Bytes on that link for each byte per device: the replicas whose route it is on.
-    capacity : ndarray, shape (n_links,), float64
-        Bytes per second of those links.
-    group : ndarray, shape (n_channels,), int64
-        Channels that share links, directly or through others, have the same group.
+        Share of that link for each share of the link that the flow fills most, at most 1.
+    user_first, user, user_weight : ndarray
+        The same by link: flows of link k are ``user[user_first[k] : user_first[k + 1]]``.
+    lane : ndarray, shape (n_flows,), int64
+        What carries a flow, one at a time: a channel between ranks, or one of three lanes of a rank; -1 for flows that do not
+        exist.
     """
 
+    seconds: np.ndarray
     latency_seconds: np.ndarray
     ceiling: np.ndarray
     first: np.ndarray
     link: np.ndarray
     weight: np.ndarray
-    capacity: np.ndarray
-    group: np.ndarray
+    user_first: np.ndarray
+    user: np.ndarray
+    user_weight: np.ndarray
+    lane: np.ndarray
 
 
-class Channels(NamedTuple):
-    """What every channel is doing; arrays that the event loop changes.
+class Ends(NamedTuple):
+    """What follows the last tasks of every rank, one item after the other.
 
     Attributes
     ----------
-    task : ndarray, shape (n_channels,), int64
-        The task whose result is on its way; -1 for none.
-    head, tail : ndarray, shape (n_channels,), int64
+    first : ndarray, shape (n_ranks + 1,), int64
+        Items of rank r are ``first[r] : first[r + 1]``.
+    seconds : ndarray, shape (n_items,), float64
+        Alone.
+    flow : ndarray, shape (n_items,), int64
+        What it puts on links; -1 for work of the device.
+    trigger : ndarray, shape (n_items,), int64
+        The task with whose start it may begin; -1 for the end of the rank's last task.
+    """
+
+    first: np.ndarray
+    seconds: np.ndarray
+    flow: np.ndarray
+    trigger: np.ndarray
+
+
+class Lanes(NamedTuple):
+    """What every lane is doing; arrays that the event loop changes.
+
+    Attributes
+    ----------
+    load : ndarray, shape (n_lanes,), int64
+        The task whose result is on its way, the task that waits, or the item; -1 for none.
+    head, tail : ndarray, shape (n_lanes,), int64
         Tasks whose results wait; -1 for none.
     following : ndarray, shape (n_tasks,), int64
         The task behind each waiting one.
-    flow : ndarray, shape (n_channels,), int64
+    flow : ndarray, shape (n_lanes,), int64
         The flow whose bytes are on links that others use; -1 for none.
-    finish, ratio : ndarray, shape (n_channels,), float64
-        When the transfer ends at the present rate, and that rate over the one it has alone.
-    version : ndarray, shape (n_channels,), int64
+    finish, ratio : ndarray, shape (n_lanes,), float64
+        When the flow ends at the present rate, and that rate over the one it has alone.
+    version : ndarray, shape (n_lanes,), int64
         Counts changes of `finish`: older events are void.
-    free, load : ndarray, shape (n_links,), float64
-        Workspace of the fair shares.
+    member, seen, fair : ndarray, shape (n_lanes,)
+        Workspace: lanes tied together by full links, a mark of those, their rates.
+    free, load_on, full, link_seen : ndarray, shape (n_links,)
+        Workspace: what is left of a link, the weight of flows still rising on it, whether it can be full, a mark.
+    stamp : ndarray, shape (1,), int64
+        The present mark.
     """
 
-    task: np.ndarray
+    load: np.ndarray
     head: np.ndarray
     tail: np.ndarray
     following: np.ndarray
@@ -74,120 +104,263 @@ class Channels(NamedTuple):
     finish: np.ndarray
     ratio: np.ndarray
     version: np.ndarray
+    member: np.ndarray
+    seen: np.ndarray
+    fair: np.ndarray
     free: np.ndarray
-    load: np.ndarray
+    load_on: np.ndarray
+    full: np.ndarray
+    link_seen: np.ndarray
+    stamp: np.ndarray
+
+
+class Ranks(NamedTuple):
+    """What every rank is doing; arrays that the event loop changes.
+
+    Attributes
+    ----------
+    position, item : ndarray, shape (n_ranks,), int64
+        The next task and the next item.
+    task : ndarray, shape (n_ranks,), int64
+        The running task; -1 for none.
+    parts : ndarray, shape (n_ranks,), int64
+        What the running task still waits for: its compute with what blocks, and the flow beside it.
+    arrived : ndarray, shape (4, n_stages, n_microbatches), bool
+        What is there: 0 the stage's input, 1 the gradient of its output, 2 its forward pass is done, 3 its input gradient is.
+    """
+
+    position: np.ndarray
+    item: np.ndarray
+    task: np.ndarray
+    parts: np.ndarray
+    arrived: np.ndarray
 
 
 @njit(cache=True)
-def _share(flows, channels, flowing, fair):
-    """Write the max-min fair rate over the rate alone of every flowing channel into `fair`, in the order of `flowing`.
+def _tied(flows, lanes, lane):
+    """Write the lanes tied to one lane by links that can be full now into `lanes.member`; return how many, itself included."""
+    lanes.stamp[0] += 1
+    stamp = lanes.stamp[0]
+    lanes.member[0] = lane
+    lanes.seen[lane] = stamp
+    n_members, i = 1, 0
+    while i < n_members:
+        flow = lanes.flow[lanes.member[i]]
+        i += 1
+        for k in range(flows.first[flow], flows.first[flow + 1]):
+            link = flows.link[k]
+            if lanes.link_seen[link] == stamp:
+                continue
+            lanes.link_seen[link] = stamp
+            asked = 0.0
+            for j in range(flows.user_first[link], flows.user_first[link + 1]):
+                other = flows.user[j]
+                if lanes.flow[flows.lane[other]] == other:
+                    asked += flows.ceiling[other] * flows.user_weight[j]
+            lanes.full[link] = asked > 1.0 + 1e-9
+            if not lanes.full[link]:
+                continue
+            for j in range(flows.user_first[link], flows.user_first[link + 1]):
+                other = flows.lane[flows.user[j]]
+                if lanes.flow[other] == flows.user[j] and lanes.seen[other] != stamp:
+                    lanes.seen[other] = stamp
+                    lanes.member[n_members] = other
+                    n_members += 1
+    return n_members
+
+
+@njit(cache=True)
+def _share(flows, lanes, first, n_members):
+    """Write the max-min fair rate over the rate alone of members `first` to `n_members` into `lanes.fair`, in their order.
 
     All rates rise together; where a link is full, or a flow is as fast as alone, it keeps its rate and the others go on.
     """
-    n_left = len(flowing)
-    for n in range(len(flowing)):
-        fair[n] = 0.0
-        flow = channels.flow[flowing[n]]
+    n_left = n_members - first
+    for n in range(first, n_members):
+        lanes.fair[n] = 0.0
+        flow = lanes.flow[lanes.member[n]]
         for k in range(flows.first[flow], flows.first[flow + 1]):
-            channels.free[flows.link[k]] = flows.capacity[flows.link[k]]
-            channels.load[flows.link[k]] = 0.0
-    for channel in flowing:
-        flow = channels.flow[channel]
+            lanes.free[flows.link[k]] = 1.0
+            lanes.load_on[flows.link[k]] = 0.0
+    for n in range(first, n_members):
+        flow = lanes.flow[lanes.member[n]]
         for k in range(flows.first[flow], flows.first[flow + 1]):
-            channels.load[flows.link[k]] += flows.weight[k]
+            lanes.load_on[flows.link[k]] += flows.weight[k]
     while n_left > 0:
         lowest = np.inf
-        for n in range(len(flowing)):
-            if fair[n] > 0.0:
+        for n in range(first, n_members):
+            if lanes.fair[n] > 0.0:
                 continue
-            flow = channels.flow[flowing[n]]
+            flow = lanes.flow[lanes.member[n]]
             lowest = min(lowest, flows.ceiling[flow])
             for k in range(flows.first[flow], flows.first[flow + 1]):
-                lowest = min(lowest, max(channels.free[flows.link[k]], 0.0) / channels.load[flows.link[k]])
-        for n in range(len(flowing)):
-            if fair[n] > 0.0:
+                link = flows.link[k]
+                if lanes.full[link]:
+                    lowest = min(lowest, max(lanes.free[link], 0.0) / lanes.load_on[link])
+        for n in range(first, n_members):
+            if lanes.fair[n] > 0.0:
                 continue
-            flow = channels.flow[flowing[n]]
+            flow = lanes.flow[lanes.member[n]]
             rate = 0.0
             if flows.ceiling[flow] <= lowest * (1.0 + 1e-9):
                 rate = 1.0
             else:
                 for k in range(flows.first[flow], flows.first[flow + 1]):
-                    if max(channels.free[flows.link[k]], 0.0) / channels.load[flows.link[k]] <= lowest * (1.0 + 1e-12):
+                    link = flows.link[k]
+                    if lanes.full[link] and max(lanes.free[link], 0.0) / lanes.load_on[link] <= lowest * (1.0 + 1e-12):
                         rate = max(lowest / flows.ceiling[flow], 1e-12)
             # Below zero: stops now; its links are taken off when all that stop at this level are known.
-            fair[n] = -rate
-        for n in range(len(flowing)):
-            if fair[n] < 0.0:
+            lanes.fair[n] = -rate
+        for n in range(first, n_members):
+            if lanes.fair[n] < 0.0:
                 n_left -= 1
-                fair[n] = -fair[n]
-                flow = channels.flow[flowing[n]]
+                lanes.fair[n] = -lanes.fair[n]
+                flow = lanes.flow[lanes.member[n]]
                 for k in range(flows.first[flow], flows.first[flow + 1]):
-                    channels.free[flows.link[k]] -= fair[n] * flows.ceiling[flow] * flows.weight[k]
-                    channels.load[flows.link[k]] -= flows.weight[k]
+                    lanes.free[flows.link[k]] -= lanes.fair[n] * flows.ceiling[flow] * flows.weight[k]
+                    lanes.load_on[flows.link[k]] -= flows.weight[k]
 
 
 @njit(cache=True)
-def _retime(flows, channels, group, fair, now, started, heap):
-    """Give every flowing channel of a group its fair rate from now on; `started` is a channel to time in any case, or -1."""
-    flowing = np.flatnonzero((channels.flow >= 0) & (flows.group == group))
-    _share(flows, channels, flowing, fair)
-    for n in range(len(flowing)):
-        channel = flowing[n]
-        if fair[n] != channels.ratio[channel]:
-            left = max(channels.finish[channel] - now, 0.0) * channels.ratio[channel]
-            channels.finish[channel] = now + left / fair[n]
-            channels.ratio[channel] = fair[n]
-        elif channel != started:
+def _retime(flows, lanes, lane, leaves, now, heap):
+    """Give the lanes tied to one whose flow starts or leaves their fair rates from now on."""
+    n_members = _tied(flows, lanes, lane)
+    if leaves:
+        lanes.flow[lane] = -1
+        lanes.version[lane] += 1
+    first = 1 if leaves else 0
+    _share(flows, lanes, first, n_members)
+    for n in range(first, n_members):
+        other = lanes.member[n]
+        if lanes.fair[n] != lanes.ratio[other]:
+            left = max(lanes.finish[other] - now, 0.0) * lanes.ratio[other]
+            lanes.finish[other] = now + left / lanes.fair[n]
+            lanes.ratio[other] = lanes.fair[n]
+        elif other != lane:
             continue
-        channels.version[channel] += 1
-        heapq.heappush(heap, (channels.finish[channel], 0, channel, channels.version[channel]))
+        lanes.version[other] += 1
+        heapq.heappush(heap, (lanes.finish[other], 0, other, lanes.version[other]))
 
 
 @njit(cache=True)
-def _begin(orders, seconds, flows, channels, moments, task, now, heap):
+def _begin(flows, lanes, lane, flow, load, seconds, now, heap):
+    """Put something on a lane: a flow, or work of the device (-1)."""
+    lanes.load[lane] = load
+    lanes.finish[lane] = now + seconds
+    lanes.ratio[lane] = 1.0
+    lanes.version[lane] += 1
+    if flow < 0 or flows.first[flow] == flows.first[flow + 1]:
+        heapq.heappush(heap, (lanes.finish[lane], 0, lane, lanes.version[lane]))
+    elif flows.latency_seconds[flow] > 0.0:
+        heapq.heappush(heap, (now + flows.latency_seconds[flow], 1, lane, lanes.version[lane]))
+    else:
+        lanes.flow[lane] = flow
+        _retime(flows, lanes, lane, False, now, heap)
+
+
+@njit(cache=True)
+def _next_item(ends, flows, lanes, moments, ranks, item_start, first_lane, rank, finished, now, heap):
+    """Begin the next item of a rank if the one before has ended and what it waits for has happened."""
+    n_ranks = len(ranks.item)
+    lane = first_lane + 2 * n_ranks + rank
+    item = ranks.item[rank]
+    if item >= ends.first[rank + 1] or lanes.load[lane] >= 0:
+        return
+    trigger = ends.trigger[item]
+    if (trigger < 0 and finished) or (trigger >= 0 and moments.start[trigger] >= 0.0):
+        ranks.item[rank] += 1
+        item_start[item] = now
+        _begin(flows, lanes, lane, ends.flow[item], item, ends.seconds[item], now, heap)
+
+
+@njit(cache=True)
+def _start(orders, seconds, flows, lanes, moments, ranks, first_lane, rank, now, heap):
+    """Start the next task of a rank if the rank is free and what the task needs is there; return whether it did."""
+    if ranks.task[rank] >= 0 or ranks.position[rank] >= orders.first[rank + 1]:
+        return False
+    task = ranks.position[rank]
+    stage, microbatch, phase = orders.stage[task], orders.microbatch[task], orders.phase[task]
+    if phase == 0:
+        ready = ranks.arrived[0, stage, microbatch]
+    elif phase == 2:
+        ready = ranks.arrived[3, stage, microbatch]
+    else:
+        ready = ranks.arrived[2, stage, microbatch] and ranks.arrived[1, stage, microbatch]
+    if not ready:
+        return False
+    compute_seconds = seconds.task[phase, stage]
+    ranks.task[rank] = task
+    ranks.parts[rank] = 1
+    ranks.position[rank] += 1
+    moments.start[task] = now
+    if phase != 2:
+        n_stages = orders.channel.shape[1]
+        blocking = (2 if phase == 0 else 3) * n_stages + stage
+        if flows.first[blocking] < flows.first[blocking + 1]:
+            compute_seconds = max(compute_seconds - flows.seconds[blocking], 0.0)
+        beside = blocking + 2 * n_stages
+        if flows.first[beside] < flows.first[beside + 1]:
+            ranks.parts[rank] = 2
+            lane = first_lane + len(ranks.task) + rank
+            _begin(flows, lanes, lane, beside, task, flows.seconds[beside], now, heap)
+    heapq.heappush(heap, (now + compute_seconds, 2, task, 0))
+    return True
+
+
+@njit(cache=True)
+def _send(orders, seconds, flows, lanes, moments, task, now, heap):
     """Put the result of a task on its channel."""
     way = 0 if orders.phase[task] == 0 else 1
     stage = orders.stage[task]
-    channel = orders.channel[way, stage]
-    flow = way * orders.channel.shape[1] + stage
-    channels.task[channel] = task
-    channels.finish[channel] = now + seconds.send[way, stage]
-    channels.ratio[channel] = 1.0
-    channels.version[channel] += 1
     moments.send_start[task] = now
-    if flows.first[flow] == flows.first[flow + 1]:
-        heapq.heappush(heap, (channels.finish[channel], 0, channel, channels.version[channel]))
-    else:
-        heapq.heappush(heap, (now + flows.latency_seconds[flow], 1, channel, channels.version[channel]))
+    flow = way * orders.channel.shape[1] + stage
+    _begin(flows, lanes, orders.channel[way, stage], flow, task, seconds.send[way, stage], now, heap)
 
 
 @njit(cache=True)
-def _start(orders, seconds, moments, arrived, position, busy, rank, now, heap):
-    """Start the next task of a rank if the rank is free and what the task needs is there."""
-    if busy[rank] or position[rank] >= orders.first[rank + 1]:
-        return
-    task = position[rank]
+def _finish(orders, seconds, flows, lanes, moments, ranks, rank, now, heap):
+    """End the running task of a rank: what it made is there, or on its way."""
+    task = ranks.task[rank]
+    ranks.task[rank] = -1
     stage, microbatch, phase = orders.stage[task], orders.microbatch[task], orders.phase[task]
-    if phase == 0:
-        ready = arrived[0, stage, microbatch]
-    elif phase == 2:
-        ready = arrived[3, stage, microbatch]
+    n_stages = orders.channel.shape[1]
+    moments.end[task], moments.send_start[task], moments.send_end[task] = now, now, now
+    if phase == 2:
+        return
+    way = 0 if phase == 0 else 1
+    ranks.arrived[2 + way, stage, microbatch] = True
+    channel = orders.channel[way, stage]
+    if channel < 0:
+        if way == 0 and stage < n_stages - 1:
+            ranks.arrived[0, stage + 1, microbatch] = True
+        elif way == 1 and stage > 0:
+            ranks.arrived[1, stage - 1, microbatch] = True
+    elif lanes.load[channel] < 0:
+        _send(orders, seconds, flows, lanes, moments, task, now, heap)
+    elif lanes.head[channel] < 0:
+        lanes.head[channel], lanes.tail[channel] = task, task
     else:
-        ready = arrived[2, stage, microbatch] and arrived[1, stage, microbatch]
-    if ready:
-        moments.start[task] = now
-        moments.end[task] = now + seconds.task[phase, stage]
-        busy[rank] = True
-        position[rank] += 1
-        heapq.heappush(heap, (moments.end[task], 2, task, 0))
+        lanes.following[lanes.tail[channel]] = task
+        lanes.tail[channel] = task
 
 
 @njit(cache=True)
-def play(orders, seconds, flows, rank_of_stage, n_microbatches):
-    """Return when every task runs where transfers share links max-min fairly, event by event.
+def _lanes(n_lanes, n_tasks, n_links):
+    """Return lanes that do nothing."""
+    return Lanes(
+        np.full(n_lanes, -1), np.full(n_lanes, -1), np.full(n_lanes, -1), np.full(n_tasks, -1), np.full(n_lanes, -1),
+        np.zeros(n_lanes), np.ones(n_lanes), np.zeros(n_lanes, dtype=np.int64),
+        np.zeros(n_lanes, dtype=np.int64), np.zeros(n_lanes, dtype=np.int64), np.zeros(n_lanes),
+        np.zeros(n_links), np.zeros(n_links), np.zeros(n_links, dtype=np.bool_), np.zeros(n_links, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
 
-    Events are taken by time, then ends of transfers before their first bytes before ends of tasks, then id.
+
+@njit(cache=True)
+def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
+    """Return when every task, transfer and end of step runs where traffic shares links max-min fairly, event by event.
+
+    Events are taken by time, then ends of flows before their first bytes before ends of compute, then id.
 
     Returns
     -------
@@ -195,75 +368,70 @@ def play(orders, seconds, flows, rank_of_stage, n_microbatches):
         0, or 1 when the order deadlocks.
     moments : Moments
         When each task and transfer starts and ends.
+    item_start, item_end : ndarray, shape (n_items,), float64
+        The same for the end of the step.
     """
-    n_ranks = len(orders.first) - 1
-    n_stages = orders.channel.shape[1]
-    n_tasks = len(orders.stage)
-    n_channels = len(flows.group)
-    moments = Moments(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
-    channels = Channels(
-        np.full(n_channels, -1), np.full(n_channels, -1), np.full(n_channels, -1), np.full(n_tasks, -1), np.full(n_channels, -1),
-        np.zeros(n_channels), np.ones(n_channels), np.zeros(n_channels, dtype=np.int64),
-        np.zeros(len(flows.capacity)), np.zeros(len(flows.capacity)),
+    n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
+    first_lane = orders.channel.max() + 1
+    moments = Moments(np.full(n_tasks, -1.0), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
+    lanes = _lanes(first_lane + 3 * n_ranks, n_tasks, len(flows.user_first) - 1)
+    ranks = Ranks(
+        orders.first[:-1].copy(), ends.first[:-1].copy(), np.full(n_ranks, -1), np.zeros(n_ranks, dtype=np.int64),
+        np.zeros((4, n_stages, n_microbatches), dtype=np.bool_),
     )  # fmt: skip
-    fair = np.zeros(n_channels)
-    # What is there: 0 the stage's input, 1 the gradient of its output, 2 its forward pass is done, 3 its input gradient is.
-    arrived = np.zeros((4, n_stages, n_microbatches), dtype=np.bool_)
-    arrived[0, 0, :] = True
-    arrived[1, n_stages - 1, :] = True
-    position = orders.first[:-1].copy()
-    busy = np.zeros(n_ranks, dtype=np.bool_)
-    n_left = n_tasks
+    ranks.arrived[0, 0, :] = True
+    ranks.arrived[1, n_stages - 1, :] = True
+    item_start, item_end = np.zeros(len(ends.seconds)), np.zeros(len(ends.seconds))
+    n_left = n_tasks + len(ends.seconds)
     heap = [(0.0, 3, 0, 0)]
     heapq.heappop(heap)
     for rank in range(n_ranks):
-        _start(orders, seconds, moments, arrived, position, busy, rank, 0.0, heap)
+        if _start(orders, seconds, flows, lanes, moments, ranks, first_lane, rank, 0.0, heap):
+            _next_item(ends, flows, lanes, moments, ranks, item_start, first_lane, rank, False, 0.0, heap)
     while len(heap) > 0:
         now, kind, number, version = heapq.heappop(heap)
+        rank = -1
         if kind == 2:
-            task = number
-            stage, microbatch, phase = orders.stage[task], orders.microbatch[task], orders.phase[task]
+            stage, phase = orders.stage[number], orders.phase[number]
             rank = rank_of_stage[stage]
-            busy[rank] = False
+            blocking = (2 if phase == 0 else 3) * n_stages + stage
+            if phase != 2 and flows.first[blocking] < flows.first[blocking + 1]:
+                _begin(flows, lanes, first_lane + rank, blocking, number, flows.seconds[blocking], now, heap)
+                continue
+            ranks.parts[rank] -= 1
+        elif version != lanes.version[number]:
+            continue
+        elif kind == 1:
+            task = lanes.load[number]
+            lanes.flow[number] = (0 if orders.phase[task] == 0 else 1) * n_stages + orders.stage[task]
+            _retime(flows, lanes, number, False, now, heap)
+            continue
+        else:
+            load = lanes.load[number]
+            lanes.load[number] = -1
+            if lanes.flow[number] >= 0:
+                _retime(flows, lanes, number, True, now, heap)
+            if number >= first_lane + 2 * n_ranks:
+                rank = number - first_lane - 2 * n_ranks
+                item_end[load] = now
+                n_left -= 1
+            elif number >= first_lane:
+                rank = (number - first_lane) % n_ranks
+                ranks.parts[rank] -= 1
+            else:
+                moments.send_end[load] = now
+                waiting = lanes.head[number]
+                if waiting >= 0:
+                    lanes.head[number] = lanes.following[waiting]
+                    _send(orders, seconds, flows, lanes, moments, waiting, now, heap)
+                way = 0 if orders.phase[load] == 0 else 1
+                target = orders.stage[load] + 1 - 2 * way
+                ranks.arrived[way, target, orders.microbatch[load]] = True
+                rank = rank_of_stage[target]
+        if ranks.task[rank] >= 0 and ranks.parts[rank] == 0:
+            _finish(orders, seconds, flows, lanes, moments, ranks, rank, now, heap)
             n_left -= 1
-            moments.send_start[task], moments.send_end[task] = now, now
-            if phase != 2:
-                way = 0 if phase == 0 else 1
-                arrived[2 + way, stage, microbatch] = True
-                channel = orders.channel[way, stage]
-                if channel < 0:
-                    if way == 0 and stage < n_stages - 1:
-                        arrived[0, stage + 1, microbatch] = True
-                    elif way == 1 and stage > 0:
-                        arrived[1, stage - 1, microbatch] = True
-                elif channels.task[channel] < 0:
-                    _begin(orders, seconds, flows, channels, moments, task, now, heap)
-                elif channels.head[channel] < 0:
-                    channels.head[channel], channels.tail[channel] = task, task
-                else:
-                    channels.following[channels.tail[channel]] = task
-                    channels.tail[channel] = task
-            _start(orders, seconds, moments, arrived, position, busy, rank, now, heap)
-            continue
-        if version != channels.version[number]:
-            continue
-        task = channels.task[number]
-        stage, microbatch = orders.stage[task], orders.microbatch[task]
-        way = 0 if orders.phase[task] == 0 else 1
-        if kind == 1:
-            channels.flow[number] = way * n_stages + stage
-            _retime(flows, channels, flows.group[number], fair, now, number, heap)
-            continue
-        moments.send_end[task] = now
-        channels.task[number] = -1
-        if channels.flow[number] >= 0:
-            channels.flow[number] = -1
-            _retime(flows, channels, flows.group[number], fair, now, -1, heap)
-        waiting = channels.head[number]
-        if waiting >= 0:
-            channels.head[number] = channels.following[waiting]
-            _begin(orders, seconds, flows, channels, moments, waiting, now, heap)
-        target = stage + 1 if way == 0 else stage - 1
-        arrived[way, target, microbatch] = True
-        _start(orders, seconds, moments, arrived, position, busy, rank_of_stage[target], now, heap)
-    return (0 if n_left == 0 else 1), moments
+        _start(orders, seconds, flows, lanes, moments, ranks, first_lane, rank, now, heap)
+        finished = ranks.task[rank] < 0 and ranks.position[rank] == orders.first[rank + 1]
+        _next_item(ends, flows, lanes, moments, ranks, item_start, first_lane, rank, finished, now, heap)
+    return (0 if n_left == 0 else 1), moments, item_start, item_end

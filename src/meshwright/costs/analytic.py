@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright.cluster import Device
-from meshwright.costs import _legal, _stage
+from meshwright.costs import _legal, _stage, _traffic
 from meshwright.costs._layer import LayerWork, layer_work
 from meshwright.costs._mesh import mesh
 from meshwright.costs._roofline import Shape
@@ -15,7 +16,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.strategy import RECOMPUTE, Strategy
-from meshwright.table import CostTable, StageLoad
+from meshwright.table import Collective, CostTable, StageLoad
 
 __all__ = ["RowLoads", "combine", "compute_seconds", "illegal", "loads", "row_loads", "rows", "table"]
 
@@ -149,17 +150,38 @@ def loads(problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loa
         if key not in priced:
             priced[key] = price(problem, stage.strategy, stage.devices, plan.micro_batch)
     row_of_op = rows(problem)
-    return tuple(_stage_load(stage, priced[stage.strategy, stage.devices], row_of_op) for stage in plan.stages)
+    found = []
+    for stage in plan.stages:
+        counts = _counts(stage, row_of_op)
+        layers = priced[stage.strategy, stage.devices]
+        load = combine([(layers[key], count) for key, count in counts.items()])
+        found.append(replace(load, collectives=_collectives(problem, stage, plan.micro_batch, counts)))
+    return tuple(found)
 
 
-def _stage_load(stage: Stage, layers: RowLoads, row_of_op: tuple[int, ...]) -> StageLoad:
-    """Add up the layers of one stage."""
+def _counts(stage: Stage, row_of_op: tuple[int, ...]) -> dict[tuple[int, str], int]:
+    """Return how often each layer with each way to recompute occurs in a stage; the last layer's comes last."""
     recompute = stage.recompute or ("none",) * len(stage.ops)
     counts: dict[tuple[int, str], int] = {}
     for op, how in zip(stage.ops, recompute, strict=True):
         key = (row_of_op[op], how)
-        counts[key] = counts.pop(key, 0) + 1  # the last layer's row ends up last
-    return combine([(layers[key], count) for key, count in counts.items()])
+        counts[key] = counts.pop(key, 0) + 1
+    return counts
+
+
+def _collectives(
+    problem: Problem, stage: Stage, micro_batch: int, counts: dict[tuple[int, str], int]
+) -> tuple[Collective, ...]:
+    """Return the collectives of a stage; where devices differ, as those that take longest compute beside them."""
+    cluster, strategy = problem.cluster, stage.strategy
+    assert cluster is not None
+    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    kinds = sorted(set(cluster.kind_of_device[list(stage.devices)].tolist())) if len(cluster.kinds) > 1 else [0]
+    works = max(
+        (_works(problem, shape, cluster.kinds[kind]) for kind in kinds),
+        key=lambda works: sum(works[row].forward_seconds * count for (row, _), count in counts.items()),
+    )
+    return _traffic.collectives(counts, works, mesh(cluster, stage.devices, strategy), strategy, problem.training)
 
 
 def table(

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from meshwright.network.axes import Axis, axis, transfer
+from meshwright.network.loads import load
 
-__all__ = ["Axis", "axis", "transfer"]
+__all__ = ["Axis", "axis", "load", "transfer"]

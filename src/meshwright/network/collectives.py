@@ -1,6 +1,8 @@
-"""How long collectives take: every algorithm as latency and seconds per byte on the real routes, all groups at once."""
+"""How long collectives take and what links carry: every algorithm on the real routes, all groups at once."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from meshwright.network import in_switch, packing, routes
 from meshwright.network.lines import Line
 from meshwright.network.orders import Layout, double_binary_tree, grid, layout, rings
 
-__all__ = ["ALGORITHMS", "KINDS", "lines"]
+__all__ = ["ALGORITHMS", "KINDS", "Way", "lines", "ways"]
 
 ALGORITHMS = (
     "ring", "bidirectional_ring", "packed_rings", "tree", "halving_doubling", "hierarchical", "dimension_rings", "direct",
@@ -27,7 +29,28 @@ MOST_PAIRS = 1 << 22
 """How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One algorithm for a collective, and what it puts on links.
+
+    Parameters
+    ----------
+    line : Line
+        Its time.
+    load : ndarray, shape (n_links,), float64
+        Bytes that cross each link for every byte of the tensor.
+    """
+
+    line: Line
+    load: NDArray[np.float64]
+
+
 def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line, ...]:
+    """Return every algorithm for a collective that all groups run at once, as the time it takes; see `ways`."""
+    return tuple(way.line for way in ways(cluster, groups, kind))
+
+
+def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "") -> tuple[Way, ...]:
     """Return every algorithm for a collective that all groups run at once.
 
     Parameters
@@ -38,22 +61,26 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line,
         Devices; size at least 2.
     kind : str
         One of `KINDS`.
+    only : str
+        The name of the algorithm that is wanted; empty for all.
 
     Returns
     -------
-    tuple of Line
+    tuple of Way
         At least one; launch not included. Rings and the direct all-to-all always, others where the cluster's communication
-        library has them.
+        library has them. With `only`, those of that family.
     """
-    has = cluster.algorithms or ALGORITHMS
+    has = ("ring", "direct", "in_switch", *(cluster.algorithms or ALGORITHMS))
+    if only:
+        has = (only.removeprefix("bidirectional_").partition("(")[0],)
     by_node, shape = layout(cluster, groups, n_levels=1), layout(cluster, groups)
     size = groups.shape[1]
     if kind == "all_to_all":
-        found = [_direct(cluster, groups)]
+        found = [_direct(cluster, groups)] if "direct" in has else []
         if "hierarchical" in has and shape.n_nodes > 1 and shape.n_local > 1:
             found.append(_hierarchical_all_to_all(cluster, shape))
         return tuple(found)
-    found = _rings(cluster, by_node, kind)
+    found = _rings(cluster, by_node, kind) if "ring" in has else []
     if "packed_rings" in has:
         found.extend(_packed_rings(cluster, groups, kind))
     near = not cluster.forwards or size <= LARGEST_FORWARDED
@@ -61,7 +88,7 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line,
         found.append(_tree(cluster, by_node, kind))
     if "halving_doubling" in has and kind != "broadcast" and size & (size - 1) == 0 and near:
         found.append(_halving_doubling(cluster, shape.groups, kind))
-    if cluster.reduces_in_switch and kind in ("all_reduce", "broadcast"):
+    if "in_switch" in has and cluster.reduces_in_switch and kind in ("all_reduce", "broadcast"):
         found.extend(_in_switch(cluster, groups, kind))
     if kind != "broadcast" and shape.n_nodes > 1 and shape.n_local > 1:
         if "hierarchical" in has:
@@ -76,7 +103,12 @@ def _worst(cluster: Cluster, load: NDArray[np.float64]) -> float:
     return float((load / cluster.links.bytes_per_second).max(initial=0.0))
 
 
-def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
+def _way(cluster: Cluster, algorithm: str, latency_seconds: float, load: NDArray[np.float64]) -> Way:
+    """Return an algorithm that takes as long as its slowest link."""
+    return Way(Line(algorithm, latency_seconds, _worst(cluster, load)), load)
+
+
+def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
     """Return the ring algorithm, in one direction and, where that helps, in both at once."""
     walks = rings(shape)
     size = shape.groups.shape[1]
@@ -92,19 +124,24 @@ def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
         around = latency.reshape(source.shape).sum(axis=1).max()
         if n_ways == 2:
             load = load + routes.load(cluster, target.ravel(), source.ravel(), amount)[0]
-        found.append(Line(name, float(around) * n_steps / source.shape[1], _worst(cluster, load)))
-    return found if found[1].seconds_per_byte < found[0].seconds_per_byte * (1 - 1e-9) else found[:1]
+        found.append(_way(cluster, name, float(around) * n_steps / source.shape[1], load))
+    quicker = found[1].line.seconds_per_byte < found[0].line.seconds_per_byte * (1 - 1e-9)
+    return found if quicker else found[:1]
 
 
-def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Line]:
-    """Return all rings that fit into the direct links between the members at once; nothing where some group has none."""
+def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Way]:
+    """Return all rings that fit into the direct links between the members at once; nothing where some group has none.
+
+    They are taken to fill all of these links for the whole time: on the nodes we know they do.
+    """
     size = groups.shape[1]
     if cluster.forwards or size > packing.LARGEST:
         return []
     slowest, known = np.inf, dict[bytes, float]()
-    latency = 0.0
+    latency, direct = 0.0, np.zeros(len(cluster.links), dtype=bool)
     for group in groups:
-        table, hop = packing.direct_links(cluster, group)
+        table, hop, between = packing.direct_links(cluster, group)
+        direct[between] = True
         if not table.any(axis=1).all():
             return []
         if table.tobytes() not in known:
@@ -114,10 +151,11 @@ def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> lis
         return []
     n_steps = 2 * (size - 1) if kind == "all_reduce" else size - 1
     share = 1.0 if kind == "broadcast" else n_steps / size
-    return [Line("packed_rings", n_steps * latency, share / slowest)]
+    line = Line("packed_rings", n_steps * latency, share / slowest)
+    return [Way(line, np.where(direct, cluster.links.bytes_per_second * line.seconds_per_byte, 0.0))]
 
 
-def _tree(cluster: Cluster, shape: Layout, kind: str) -> Line:
+def _tree(cluster: Cluster, shape: Layout, kind: str) -> Way:
     """Return the double binary tree over nodes with a chain inside each; one pair of trees per member of a node."""
     n_nodes, n_local = shape.n_nodes, shape.n_local
     blocks = shape.groups.reshape(-1, n_nodes, n_local)
@@ -136,7 +174,7 @@ def _tree(cluster: Cluster, shape: Layout, kind: str) -> Line:
     across_load, across_latency = _both_ways(cluster, across, 0.5 / n_local, kind)
     n_ways = 2 if kind == "all_reduce" else 1
     latency = n_ways * ((n_local - 1) * inside_latency + depth * across_latency)
-    return Line("tree", latency, _worst(cluster, inside_load + across_load))
+    return _way(cluster, "tree", latency, inside_load + across_load)
 
 
 def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, kind: str) -> tuple[NDArray[np.float64], float]:
@@ -148,7 +186,7 @@ def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, 
     return load, float(latency.max(initial=0.0))
 
 
-def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Line]:
+def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Way]:
     """Return reduction (and copying) in one switch that all members of a group are plugged into; nothing where there is none."""
     links, n = cluster.links, cluster.n_devices
     switch = in_switch.common(cluster, groups)
@@ -164,53 +202,55 @@ def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[L
         senders[up] = links.source[up] == groups[ups[up], 0]
     receivers = np.bincount(down, minlength=len(links))
     latency = float(links.latency_seconds[up].max() + links.latency_seconds[down].max())
-    return [Line("in_switch", latency, _worst(cluster, senders + receivers))]
+    return [_way(cluster, "in_switch", latency, senders + receivers)]
 
 
-def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> Line:
+def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> Way:
     """Return recursive halving (and doubling back): the largest exchange with the nearest partner."""
     size = groups.shape[1]
     latency, seconds_per_byte, distance, amount = 0.0, 0.0, 1, 0.5
+    total = np.zeros(len(cluster.links))
     while distance < size:
         partner = groups[:, np.arange(size) ^ distance]
         load, first = routes.load(cluster, groups.ravel(), partner.ravel(), amount)
         latency += float(first.max())
         seconds_per_byte += _worst(cluster, load)
+        total += load
         distance, amount = distance * 2, amount / 2
     n_passes = 2 if kind == "all_reduce" else 1
-    return Line("halving_doubling", n_passes * latency, n_passes * seconds_per_byte)
+    return Way(Line("halving_doubling", n_passes * latency, n_passes * seconds_per_byte), n_passes * total)
 
 
-def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
+def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
     """Return reduce-scatter inside the nodes, the collective across them on every rail, all-gather inside."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = blocks.reshape(-1, shape.n_local)
     across = blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes)
-    inner = [Line("none", 0.0, 0.0)]
+    inner = [Way(Line("none", 0.0, 0.0), np.zeros(len(cluster.links)))]
     if kind in ("all_reduce", "reduce_scatter"):
-        inner = _sum(inner, lines(cluster, inside, "reduce_scatter"))
+        inner = _sequences(inner, ways(cluster, inside, "reduce_scatter"))
     if kind in ("all_reduce", "all_gather"):
-        inner = _sum(inner, lines(cluster, inside, "all_gather"))
-    found = []
-    outer = lines(cluster, across, kind)
-    for first in inner:
-        for second in outer:
-            name = f"hierarchical({second.algorithm})"
-            latency = first.latency_seconds + second.latency_seconds
-            found.append(Line(name, latency, first.seconds_per_byte + second.seconds_per_byte / shape.n_local))
-    return found
+        inner = _sequences(inner, ways(cluster, inside, "all_gather"))
+    return _sequences(inner, ways(cluster, across, kind), "hierarchical({})", 1.0 / shape.n_local)
 
 
-def _sum(left: list[Line], right: tuple[Line, ...]) -> list[Line]:
-    """Return the sequence of two steps, each with any of its algorithms."""
+def _sequences(left: list[Way], right: tuple[Way, ...], name: str = "{}", share: float = 1.0) -> list[Way]:
+    """Return the sequence of two steps, each with any of its algorithms, the second one on a share of the tensor."""
     return [
-        Line(b.algorithm, a.latency_seconds + b.latency_seconds, a.seconds_per_byte + b.seconds_per_byte)
+        Way(
+            Line(
+                name.format(b.line.algorithm),
+                a.line.latency_seconds + b.line.latency_seconds,
+                a.line.seconds_per_byte + b.line.seconds_per_byte * share,
+            ),
+            a.load + b.load * share,
+        )
         for a in left
         for b in right
     ]
 
 
-def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
+def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
     """Return rings along every dimension of a grid at once: each part of the tensor takes the dimensions in another order.
 
     References
@@ -228,7 +268,7 @@ def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
         unit.append(load + routes.load(cluster, source, behind, 0.5)[0])
         around.append(float(latency.max()))
     sizes, n_passes = table.shape[1:], 2 if kind == "all_reduce" else 1
-    total_latency, seconds_per_byte = 0.0, 0.0
+    total_latency, seconds_per_byte, total = 0.0, 0.0, np.zeros(len(cluster.links))
     left = [1.0 / n_dims] * n_dims
     for phase in range(n_dims):
         load = np.zeros(len(cluster.links))
@@ -237,11 +277,12 @@ def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Line]:
             load += left[part] * (sizes[dim] - 1) / sizes[dim] * unit[dim]
             left[part] /= sizes[dim]
         seconds_per_byte += _worst(cluster, load)
+        total += load
         total_latency += max(latency * (size - 1) for latency, size in zip(around, sizes, strict=True))
-    return [Line("dimension_rings", n_passes * total_latency, n_passes * seconds_per_byte)]
+    return [Way(Line("dimension_rings", n_passes * total_latency, n_passes * seconds_per_byte), n_passes * total)]
 
 
-def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Line:
+def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Way:
     """Return the all-to-all in which everybody sends to everybody at once."""
     size = groups.shape[1]
     load = np.zeros(len(cluster.links))
@@ -254,13 +295,12 @@ def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Line:
         more, first = routes.load(cluster, source.ravel(), target.ravel(), 1.0 / size)
         load += more
         latency = max(latency, float(first.max()))
-    return Line("direct", latency, _worst(cluster, load))
+    return _way(cluster, "direct", latency, load)
 
 
-def _hierarchical_all_to_all(cluster: Cluster, shape: Layout) -> Line:
+def _hierarchical_all_to_all(cluster: Cluster, shape: Layout) -> Way:
     """Return the all-to-all that first brings everything to the right rail inside the node, then crosses on the rails."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = _direct(cluster, blocks.reshape(-1, shape.n_local))
     across = _direct(cluster, blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes))
-    latency = inside.latency_seconds + across.latency_seconds
-    return Line("hierarchical(direct)", latency, inside.seconds_per_byte + across.seconds_per_byte)
+    return _sequences([inside], (across,), "hierarchical({})")[0]

@@ -15,7 +15,7 @@ LARGEST = 8
 """Rings of larger groups are not enumerated."""
 
 
-def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np.float64], float]:
+def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
     """Return the bandwidth of direct links between the members of a group, and their largest latency.
 
     Parameters
@@ -31,6 +31,8 @@ def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np
         Sum over parallel links from row to column; 0 where there is none.
     latency_seconds : float
         Largest latency of these links.
+    links : ndarray, int64
+        Their ids.
     """
     links = cluster.links
     position = np.full(cluster.n_devices + cluster.n_switches, -1)
@@ -38,7 +40,7 @@ def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np
     inside = np.flatnonzero((position[links.source] >= 0) & (position[links.target] >= 0))
     table = np.zeros((len(group), len(group)))
     np.add.at(table, (position[links.source[inside]], position[links.target[inside]]), links.bytes_per_second[inside])
-    return table, float(links.latency_seconds[inside].max(initial=0.0))
+    return table, float(links.latency_seconds[inside].max(initial=0.0)), inside
 
 
 def ring_bandwidth(bytes_per_second: NDArray[np.float64]) -> float:

@@ -8,6 +8,7 @@ from meshwright._kernels.events import Moments
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
 from meshwright.sim.end_of_step import Ending
 from meshwright.table import StageLoad
+from meshwright.timeline import PHASES
 
 __all__ = ["causes"]
 
@@ -33,9 +34,10 @@ def causes(
     Returns
     -------
     tuple of (str, float)
-        ``compute``, ``recompute``, the causes of blocking communication, ``reduce`` (its exposed part), ``optimizer``,
-        ``gather``, ``transfer`` and ``bubble`` of the rank that finishes last (the lowest of several). A wait counts as
-        ``transfer`` as far as what was waited for was already under way, and as ``bubble`` before that.
+        ``compute``, ``recompute``, the causes of blocking communication, ``contention`` (by how much shared links lengthen the
+        tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer`` and ``bubble`` of the rank that finishes
+        last (the lowest of several). A wait counts as ``transfer`` as far as what was waited for was already under way, and as
+        ``bubble`` before that.
     """
     rank = int(np.argmax(end.rank_end_seconds))
     step_seconds = float(end.rank_end_seconds[rank])
@@ -46,15 +48,22 @@ def causes(
         parts = [("compute", pure), ("recompute", load.recompute_seconds)]
         for name, value in (*parts, *load.forward_communication, *load.backward_communication):
             seconds[name] = seconds.get(name, 0.0) + n_microbatches * value
-        for name in ("gather", "optimizer"):
-            seconds[name] = seconds.get(name, 0.0) + getattr(load, f"{name}_seconds")
+    tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
+    longer = float((moments.end[tasks] - moments.start[tasks]).sum()) - sum(seconds.values())
+    if longer > 1e-9 * step_seconds:
+        seconds["contention"] = longer
+    for name in ("gather", "optimizer"):
+        mine = (end.rank_of_item == rank) & (end.phase == PHASES.index(name))
+        seconds[name] = seconds.get(name, 0.0) + float((end.end_seconds[mine] - end.start_seconds[mine]).sum())
     seconds["reduce"] = float(end.reduce_end_seconds[rank] - end.compute_end_seconds[rank])
     seconds["transfer"] = _waited_for_transfers(slots, moments, rank)
     rest = step_seconds - sum(seconds.values())
     seconds["bubble"] = rest if rest > 1e-12 * step_seconds else 0.0
     # What rounding leaves over goes to compute, so that the sum is the step.
     seconds["compute"] += step_seconds - sum(seconds.values())
-    known = ("compute", "recompute", "tensor", "context", "expert", "gather", "bubble", "transfer", "reduce", "optimizer")
+    known = (
+        "compute", "recompute", "tensor", "context", "expert", "gather", "contention", "bubble", "transfer", "reduce", "optimizer",
+    )  # fmt: skip
     names = [*(name for name in known if name in seconds), *sorted(set(seconds) - set(known))]
     return tuple((name, seconds[name]) for name in names)
 

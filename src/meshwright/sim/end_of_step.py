@@ -7,11 +7,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright._kernels.shared_events import Ends
 from meshwright.schedules import BACKWARD, BACKWARD_WEIGHT, Slots
+from meshwright.sim.traffic import PARTS
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES
 
-__all__ = ["Ending", "ending"]
+__all__ = ["Ending", "Items", "ending", "followed", "items"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """The end of a step before it is played: what every rank does, one after the other, in order of rank.
+
+    Parameters
+    ----------
+    ends : Ends
+        As the event loop takes it.
+    stage, phase : ndarray, shape (n_items,), int64
+        As in `meshwright.timeline.Timeline`.
+    """
+
+    ends: Ends
+    stage: NDArray[np.int64]
+    phase: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,26 +39,29 @@ class Ending:
 
     Parameters
     ----------
-    stage, phase, rank : tuple of int
+    stage, phase, rank : ndarray, shape (n_items,), int64
         As in `meshwright.timeline.Timeline`; a reduction occupies links only (rank -1).
-    start_seconds, end_seconds : tuple of float
+    start_seconds, end_seconds : ndarray, shape (n_items,), float64
         When.
+    rank_of_item : ndarray, shape (n_items,), int64
+        Whose end it belongs to, reductions included.
     compute_end_seconds, reduce_end_seconds, rank_end_seconds : ndarray, shape (n_ranks,), float64
         When each rank ends its last task, its last reduction (or task), and everything.
     """
 
-    stage: tuple[int, ...]
-    phase: tuple[int, ...]
-    rank: tuple[int, ...]
-    start_seconds: tuple[float, ...]
-    end_seconds: tuple[float, ...]
+    stage: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    start_seconds: NDArray[np.float64]
+    end_seconds: NDArray[np.float64]
+    rank_of_item: NDArray[np.int64]
     compute_end_seconds: NDArray[np.float64]
     reduce_end_seconds: NDArray[np.float64]
     rank_end_seconds: NDArray[np.float64]
 
 
-def ending(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageLoad, ...]) -> Ending:
-    """Return the end of the step.
+def items(slots: Slots, loads: tuple[StageLoad, ...]) -> Items:
+    """Return what every rank does at the end of the step.
 
     Gradients of a stage become ready evenly while its last backward task runs, and leave as they come: the share
     ``overlap_ratio`` of a reduction starts with that task, the rest when the rank has nothing more to compute. Reductions of
@@ -49,75 +71,113 @@ def ending(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], l
     ----------
     slots : Slots
         The order of work.
-    start, end : ndarray, shape (n_tasks,), float64
-        Of each task, in seconds.
     loads : tuple of StageLoad
         One per stage.
 
     Returns
     -------
-    Ending
-        Its spans, in order of rank.
+    Items
+        In order of rank.
 
     Notes
     -----
     Real buckets are finite: the first becomes ready a little after the task starts and the last is exposed. Whoever sets
     ``overlap_ratio`` accounts for that.
     """
-    spans: list[tuple[int, str, int, float, float]] = []
-    done = np.zeros((3, slots.n_ranks))
+    n_stages = slots.n_stages
+    reduce, gather = ((2 + PARTS.index(word)) * n_stages for word in ("reduce", "gather"))
+    rows: list[tuple[str, int, float, int, int]] = []
+    first = [0]
     for rank in range(slots.n_ranks):
-        lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
-        compute_end = float(end[upper - 1]) if upper > lower else 0.0
-        reduced = _reductions(slots, rank, (start, end), loads, spans)
-        clock = max(compute_end, reduced)
-        done[0, rank], done[1, rank] = compute_end, clock
+        last = _last_tasks(slots, rank)
+        for stage, task in last:
+            rows.append(("reduce", stage, loads[stage].reduce_seconds * loads[stage].overlap_ratio, reduce + stage, task))
+        for stage, _ in last:
+            rows.append(("reduce", stage, loads[stage].reduce_seconds * (1.0 - loads[stage].overlap_ratio), reduce + stage, -1))
         stages = [int(stage) for stage in np.flatnonzero(slots.rank_of_stage == rank)]
-        for phase in ("optimizer", "gather"):
-            for stage in stages:
-                seconds = getattr(loads[stage], f"{phase}_seconds")
-                if seconds > 0.0:
-                    spans.append((stage, phase, rank, clock, clock + seconds))
-                    clock += seconds
-        done[2, rank] = clock
-    return Ending(
-        stage=tuple(span[0] for span in spans),
-        phase=tuple(PHASES.index(span[1]) for span in spans),
-        rank=tuple(span[2] for span in spans),
-        start_seconds=tuple(span[3] for span in spans),
-        end_seconds=tuple(span[4] for span in spans),
-        compute_end_seconds=done[0],
-        reduce_end_seconds=done[1],
-        rank_end_seconds=done[2],
+        rows += [("optimizer", stage, loads[stage].optimizer_seconds, -1, -1) for stage in stages]
+        rows += [("gather", stage, loads[stage].gather_seconds, gather + stage, -1) for stage in stages]
+        rows = [row for row in rows if row[2] > 0.0]
+        first.append(len(rows))
+    ends = Ends(
+        np.array(first, dtype=np.int64),
+        np.array([row[2] for row in rows], dtype=np.float64),
+        np.array([row[3] for row in rows], dtype=np.int64),
+        np.array([row[4] for row in rows], dtype=np.int64),
+    )
+    for array in ends:
+        array.setflags(write=False)
+    return Items(
+        ends,
+        np.array([row[1] for row in rows], dtype=np.int64),
+        np.array([PHASES.index(row[0]) for row in rows], dtype=np.int64),
     )
 
 
-def _reductions(
-    slots: Slots,
-    rank: int,
-    moments: tuple[NDArray[np.float64], NDArray[np.float64]],
-    loads: tuple[StageLoad, ...],
-    spans: list[tuple[int, str, int, float, float]],
-) -> float:
-    """Append the reductions of one rank to `spans`; return when the last one ends (0 where there is none)."""
-    start, end = moments
+def _last_tasks(slots: Slots, rank: int) -> list[tuple[int, int]]:
+    """Return the stages of a rank with the last backward task of each, in order of these tasks."""
     lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
     phase, stage_of_task = slots.phase[lower:upper], slots.stage[lower:upper]
     last: dict[int, int] = {}
     for place in np.flatnonzero((phase == BACKWARD) | (phase == BACKWARD_WEIGHT)).tolist():
         last[int(stage_of_task[place])] = lower + place
-    free = 0.0
-    by_time = sorted((task, stage) for stage, task in last.items() if loads[stage].reduce_seconds > 0.0)
-    for task, stage in by_time:
-        seconds = loads[stage].reduce_seconds * loads[stage].overlap_ratio
-        if seconds > 0.0:
-            begin = max(float(start[task]), free)
-            free = begin + seconds
-            spans.append((stage, "reduce", -1, begin, free))
-    for _, stage in by_time:
-        seconds = loads[stage].reduce_seconds * (1.0 - loads[stage].overlap_ratio)
-        if seconds > 0.0:
-            begin = max(float(end[upper - 1]), free)
-            free = begin + seconds
-            spans.append((stage, "reduce", -1, begin, free))
-    return free
+    return sorted(last.items(), key=lambda pair: pair[1])
+
+
+def followed(
+    slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], ends: Ends
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return when the items start and end where nothing shares their links.
+
+    Parameters
+    ----------
+    slots : Slots
+        The order of work.
+    start, end : ndarray, shape (n_tasks,), float64
+        Of each task, in seconds.
+    ends : Ends
+        The items.
+    """
+    item_start, item_end = np.zeros(len(ends.seconds)), np.zeros(len(ends.seconds))
+    compute_end = _compute_end(slots, end)
+    for rank in range(slots.n_ranks):
+        clock = 0.0
+        for item in range(int(ends.first[rank]), int(ends.first[rank + 1])):
+            trigger = int(ends.trigger[item])
+            item_start[item] = max(clock, float(start[trigger]) if trigger >= 0 else compute_end[rank])
+            clock = item_end[item] = item_start[item] + ends.seconds[item]
+    return item_start, item_end
+
+
+def _compute_end(slots: Slots, end: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when each rank ends its last task; 0 for one that has none."""
+    last = slots.first[1:] - 1
+    return np.where(last >= slots.first[:-1], end[last], 0.0)
+
+
+def ending(
+    slots: Slots, end: NDArray[np.float64], what: Items, item_start: NDArray[np.float64], item_end: NDArray[np.float64]
+) -> Ending:
+    """Return the end of the step as it was played.
+
+    Parameters
+    ----------
+    slots : Slots
+        The order of work.
+    end : ndarray, shape (n_tasks,), float64
+        Of each task, in seconds.
+    what : Items
+        The items.
+    item_start, item_end : ndarray, shape (n_items,), float64
+        When they were played.
+    """
+    rank_of_item = np.repeat(np.arange(slots.n_ranks), np.diff(what.ends.first))
+    reduces = what.phase == PHASES.index("reduce")
+    compute_end = _compute_end(slots, end)
+    reduce_end, rank_end = compute_end.copy(), compute_end.copy()
+    np.maximum.at(reduce_end, rank_of_item[reduces], item_end[reduces])
+    np.maximum.at(rank_end, rank_of_item, item_end)
+    return Ending(
+        what.stage, what.phase, np.where(reduces, -1, rank_of_item), item_start, item_end, rank_of_item,
+        compute_end, reduce_end, rank_end,
+    )  # fmt: skip

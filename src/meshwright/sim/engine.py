@@ -1,6 +1,8 @@
-"""One training step, played: order of work, transfers, end of step, memory, causes."""
+"""One training step, played: order of work, traffic, end of step, memory, causes."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,10 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.schedules import Slots, Times
-from meshwright.sim import causes, memory, tasks, transfers
-from meshwright.sim.end_of_step import Ending, ending
+from meshwright.sim import causes, memory, sharing, tasks, transfers
+from meshwright.sim.end_of_step import Ending, ending, followed, items
 from meshwright.sim.links import busiest
+from meshwright.sim.traffic import Traffic, traffic
 from meshwright.sim.transfers import Transfers
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES, Timeline
@@ -45,11 +48,11 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
     """
     tasks.check_plan(problem, plan)
     tasks.check_loads(plan, loads)
-    return play(plan, loads, transfers.transfers(problem, plan, loads))
+    return play(plan, loads, transfers.transfers(problem, plan, loads), traffic(problem, plan, loads))
 
 
-def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline:
-    """Play one training step with known transfers; what `simulate` does once it has checked its arguments.
+def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collectives: Traffic | None = None) -> Timeline:
+    """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
     Parameters
     ----------
@@ -59,6 +62,8 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline
         What each stage does and holds.
     sends : Transfers
         What stages send each other.
+    collectives : Traffic or None
+        What they put on links beside; None where that is not known, and collectives take their seconds whatever else happens.
 
     Returns
     -------
@@ -70,14 +75,13 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline
     InputError
         When the plan's stages do not go with its schedule.
     """
-    stage_times = tasks.times(loads, sends.seconds[0, :-1])
-    slots = tasks.order(plan, stage_times)
-    moments = _moments(slots, stage_times, sends, plan.schedule)
-    end = ending(slots, moments.start, moments.end, loads)
+    slots, moments, end = _played(plan, loads, sends, collectives)
+    step_seconds = float(end.rank_end_seconds.max())
     held = memory.memory(slots, moments.start, moments.end, loads)
     spans = _spans(slots, moments, end)
+    link_bytes = sharing.carried_bytes(sends, collectives, plan.n_microbatches)
     return Timeline(
-        step_seconds=float(end.rank_end_seconds.max()),
+        step_seconds=step_seconds,
         stage=spans["stage"],
         microbatch=spans["microbatch"],
         phase=spans["phase"],
@@ -89,7 +93,8 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline
         memory_bytes=held.bytes,
         memory_causes=held.causes,
         causes=causes.causes(slots, moments, end, loads, plan.n_microbatches),
-        link_busy_ratio=busiest(slots, moments, sends, float(end.rank_end_seconds.max())),
+        link_busy_ratio=busiest(link_bytes, sends.link_bytes_per_second, step_seconds),
+        link_bytes=link_bytes,
     )
 
 
@@ -115,14 +120,11 @@ def played_seconds(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -
     InputError
         When the plan's stages do not go with its schedule.
     """
-    stage_times = tasks.times(loads, sends.seconds[0, :-1])
-    slots = tasks.order(plan, stage_times)
-    moments = _moments(slots, stage_times, sends, plan.schedule)
-    return float(ending(slots, moments.start, moments.end, loads).rank_end_seconds.max())
+    return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())
 
 
 def estimate(plan: Plan, loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -> float:
-    """Return the seconds of a step with given transfers: what `simulate` says where no two transfers share a link, but quicker.
+    """Return the seconds of a step with given transfers: what `simulate` says where nothing shares a link, but quicker.
 
     Parameters
     ----------
@@ -143,10 +145,8 @@ def estimate(plan: Plan, loads: tuple[StageLoad, ...], transfer_seconds: NDArray
     InputError
         When the plan's stages do not go with its schedule.
     """
-    stage_times = tasks.times(loads, transfer_seconds)
-    slots = tasks.order(plan, stage_times)
-    moments = _moments(slots, stage_times, transfers.fixed(slots.rank_of_stage, transfer_seconds), plan.schedule)
-    return float(ending(slots, moments.start, moments.end, loads).rank_end_seconds.max())
+    sends = transfers.fixed(np.array(plan.rank_of_stage()), transfer_seconds)
+    return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())
 
 
 def step_seconds(
@@ -185,21 +185,60 @@ def step_seconds(
     stage_times = Times(forward_seconds, backward_input_seconds, backward_weight_seconds, transfer_seconds)
     slots = schedules.load(schedule).order(n_ranks, n_chunks, n_microbatches, stage_times)
     sends = transfers.fixed(slots.rank_of_stage, transfer_seconds)
-    return float(_moments(slots, stage_times, sends, schedule).end.max())
+    return float(_alone(slots, tasks.task_seconds(stage_times), sends, schedule).end.max())
 
 
-def _moments(slots: Slots, stage_times: Times, sends: Transfers, schedule: str) -> events.Moments:
-    """Run the order of work: event by event where transfers share links, as a longest path where none do."""
-    orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
-    seconds = events.Seconds(tasks.task_seconds(stage_times), sends.seconds)
-    flows = sends.shared()
+class _Played(NamedTuple):
+    """What was played: the order of work, when tasks and transfers ran, the end of the step."""
+
+    slots: Slots
+    moments: events.Moments
+    end: Ending
+
+
+def _played(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collectives: Traffic | None) -> _Played:
+    """Play a step: event by event where traffic shares links, as a longest path where none does."""
+    stage_times = tasks.times(loads, sends.seconds[0, :-1])
+    slots = tasks.order(plan, stage_times)
+    what = items(slots, loads)
+    task_seconds = tasks.task_seconds(stage_times)
+    if collectives is not None:
+        if (slots.phase == schedules.BACKWARD_INPUT).any():
+            collectives = collectives.before_weights(task_seconds[schedules.BACKWARD_INPUT], task_seconds[schedules.BACKWARD])
+        # what runs beside a task may need longer than the task although only the task uses its links
+        beside = collectives.seconds[2:4]
+        task_seconds = np.maximum(task_seconds, np.stack((beside[0], beside[1], np.zeros(len(loads)), beside[1])))
+    flows = sharing.flows(sends, collectives, slots.rank_of_stage)
     if flows is None:
-        status, moments = events.play(orders, seconds, slots.n_microbatches)
-    else:
-        status, moments = shared_events.play(orders, seconds, flows, slots.rank_of_stage, slots.n_microbatches)
+        moments = _alone(slots, task_seconds, sends, plan.schedule)
+        return _Played(
+            slots, moments, ending(slots, moments.end, what, *followed(slots, moments.start, moments.end, what.ends))
+        )
+    status, moments, item_start, item_end = shared_events.play(
+        *_arguments(slots, task_seconds, sends), flows, what.ends, slots.rank_of_stage, slots.n_microbatches
+    )
+    _check(status, plan.schedule)
+    moments = events.Moments(*moments)
+    return _Played(slots, moments, ending(slots, moments.end, what, item_start, item_end))
+
+
+def _alone(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> events.Moments:
+    """Run the order of work where nothing shares a link."""
+    status, moments = events.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
+    _check(status, schedule)
+    return events.Moments(*moments)
+
+
+def _arguments(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[events.Orders, events.Seconds]:
+    """Return the order of work and its seconds as kernels take them."""
+    orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
+    return orders, events.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
+
+
+def _check(status: int, schedule: str) -> None:
+    """Refuse an order of work that cannot go on."""
     if status:
         raise InputError(f"schedule {schedule}: its order of work deadlocks: some task waits for one that never runs")
-    return events.Moments(*moments)
 
 
 def _spans(slots: Slots, moments: events.Moments, end: Ending) -> dict[str, NDArray]:

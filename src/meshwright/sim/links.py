@@ -1,30 +1,24 @@
-"""Which links are busiest with transfers between stages."""
+"""Which links are busiest over a step."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright._kernels.events import Moments
-from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
-from meshwright.sim.transfers import Transfers
-
 __all__ = ["busiest"]
 
 
 def busiest(
-    slots: Slots, moments: Moments, sends: Transfers, step_seconds: float, n_links: int = 10
+    carried_bytes: NDArray[np.float64], bytes_per_second: NDArray[np.float64] | None, step_seconds: float, n_links: int = 10
 ) -> tuple[tuple[int, float], ...]:
-    """Return the busiest links and the share of the step during which transfers between stages are on them.
+    """Return the busiest links and the share of what they could carry in a step that they do carry.
 
     Parameters
     ----------
-    slots : Slots
-        The order of work.
-    moments : Moments
-        When transfers run, in seconds.
-    sends : Transfers
-        Which links they use.
+    carried_bytes : ndarray, shape (n_links,), float64
+        What each link carries: transfers between stages and collectives.
+    bytes_per_second : ndarray, shape (n_links,), float64, or None
+        Bandwidth of each; None where links are not known.
     step_seconds : float
         Length of the step.
     n_links : int
@@ -33,28 +27,10 @@ def busiest(
     Returns
     -------
     tuple of (int, float)
-        Link and share, busiest first, then by id.
-
-    Notes
-    -----
-    Collectives are not counted: the simulator knows how long they take, not where they run.
+        Link and share, busiest first, then by id; no idle ones.
     """
-    link, kind, n_bytes = sends.alike()
-    if not len(link) or step_seconds <= 0.0:
+    if bytes_per_second is None or not carried_bytes.any() or step_seconds <= 0.0:
         return ()
-    way = np.where(slots.phase == FORWARD, 0, 1)
-    flow_of_task = np.where(slots.phase == BACKWARD_WEIGHT, -1, way * slots.n_stages + slots.stage)
-    ratio = np.zeros(len(n_bytes))
-    for i, carried in enumerate(n_bytes):
-        on_link = np.isin(flow_of_task, np.flatnonzero(carried))
-        ratio[i] = _covered(moments.send_start[on_link], moments.send_end[on_link]) / step_seconds
-    first = np.lexsort((link, -ratio[kind]))[:n_links]
-    return tuple((int(link[i]), float(ratio[kind[i]])) for i in first)
-
-
-def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
-    """Return the length of the union of intervals."""
-    by_start = np.argsort(start, kind="stable")
-    start, end = start[by_start], np.maximum.accumulate(end[by_start])
-    reached = np.concatenate(([0.0], end[:-1]))
-    return float(np.maximum(end - np.maximum(start, reached), 0.0).sum())
+    ratio = carried_bytes / bytes_per_second / step_seconds
+    first = np.lexsort((np.arange(len(ratio)), -np.round(ratio, 12)))[:n_links]
+    return tuple((int(link), float(ratio[link])) for link in first if ratio[link] > 0.0)

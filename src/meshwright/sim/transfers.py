@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright._kernels.shared_events import Flows
 from meshwright.cluster import Cluster
 from meshwright.plan import Plan
 from meshwright.problem import Problem
@@ -43,83 +42,6 @@ class Transfers:
     links: tuple[NDArray[np.int64], ...] = ()
     busy_bytes: tuple[NDArray[np.float64], ...] = ()
     link_bytes_per_second: NDArray[np.float64] | None = None
-
-    def alike(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Return the links used, in classes that carry the same of every flow at the same bandwidth.
-
-        Replicas behave alike, so that thousands of links are a few classes.
-
-        Returns
-        -------
-        link : ndarray, shape (n_used,), int64
-            Links used, ascending.
-        kind : ndarray, shape (n_used,), int64
-            The class of each.
-        n_bytes : ndarray, shape (n_classes, n_flows), float64
-            What one link of a class carries of each flow for one micro-batch.
-        """
-        if self.link_bytes_per_second is None or not self.links:
-            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, self.seconds.size))
-        link, row = np.unique(np.concatenate(self.links), return_inverse=True)
-        flow = np.repeat(np.arange(len(self.links)), [len(links) for links in self.links])
-        table = np.zeros((len(link), len(self.links)))
-        table[row, flow] = np.concatenate(self.busy_bytes)
-        # Shares of a byte add up in any order: what differs by rounding only is the same.
-        scale = max(float(table.max(initial=0.0)), 1e-300)
-        key = np.column_stack((np.round(table / scale, 12), self.link_bytes_per_second[link]))
-        rows = np.ascontiguousarray(key).view(np.dtype((np.void, key.dtype.itemsize * key.shape[1]))).ravel()
-        _, example, kind = np.unique(rows, return_index=True, return_inverse=True)
-        return link, kind.ravel(), table[example]
-
-    def shared(self) -> Flows | None:
-        """Return the links that several channels may fill together; None where each has its links to itself.
-
-        Links that have room for all their channels at full speed are left out: they never slow anything down. Of links that
-        carry the same, one is kept.
-        """
-        if self.link_bytes_per_second is None:
-            return None
-        link, kind, n_bytes = self.alike()
-        if not len(link):
-            return None
-        capacity = np.zeros(len(n_bytes))
-        capacity[kind] = self.link_bytes_per_second[link]
-        carry = (self.seconds - self.latency_seconds).ravel()
-        per_second = np.divide(n_bytes, carry, out=np.zeros_like(n_bytes), where=n_bytes > 0.0)
-        # A channel carries one flow at a time: it asks for what its most demanding flow asks for.
-        channel, n_sent = self.channel.ravel(), self.bytes.ravel()
-        asked = np.zeros((len(n_bytes), int(channel.max()) + 1))
-        for flow in np.flatnonzero(channel >= 0):
-            asked[:, channel[flow]] = np.maximum(asked[:, channel[flow]], per_second[:, flow])
-        tight = np.flatnonzero(((asked > 0.0).sum(axis=1) > 1) & (asked.sum(axis=1) > capacity * (1.0 + 1e-9)))
-        if not len(tight):
-            return None
-        of_flow, number = np.nonzero(n_bytes[tight].T)
-        return Flows(
-            latency_seconds=_locked(self.latency_seconds.ravel()),
-            ceiling=_locked(np.divide(n_sent, carry, out=np.ones_like(carry), where=carry > 0.0)),
-            first=_locked(np.searchsorted(of_flow, np.arange(len(channel) + 1)).astype(np.int64)),
-            link=_locked(number.astype(np.int64)),
-            weight=_locked(n_bytes[tight][number, of_flow] / n_sent[of_flow]),
-            capacity=_locked(capacity[tight]),
-            group=_locked(_groups(asked[tight] > 0.0)),
-        )
-
-
-def _locked(array: NDArray) -> NDArray:
-    """Return the array, read-only: kernels are compiled for one kind of array."""
-    array = np.ascontiguousarray(array)
-    array.setflags(write=False)
-    return array
-
-
-def _groups(together: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return for each channel the lowest channel it is tied to, directly or through others; one row of `together` per link."""
-    group = np.arange(together.shape[1])
-    for channels_of_link in together:
-        tied = np.isin(group, group[channels_of_link])
-        group[tied] = group[tied].min()
-    return group
 
 
 def channels(rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:

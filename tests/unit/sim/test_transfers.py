@@ -11,7 +11,7 @@ from meshwright import network, sim, topologies
 from meshwright.graph import Graph, Op
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Reading
-from meshwright.sim import engine
+from meshwright.sim import engine, sharing
 from meshwright.sim.transfers import Transfers, channels, pairs, transfers
 from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
@@ -51,7 +51,7 @@ def test_all_replicas_share_the_link_between_two_nodes() -> None:
     latency, slope = network.transfer(problem.cluster, [(i, i + 8) for i in range(8)])
     assert found.seconds[0, 0] == pytest.approx(latency + 25e9 * slope) == pytest.approx(8.0 + 9e-6)
     assert found.seconds[1, 1] == found.seconds[0, 0]
-    assert found.shared() is None
+    assert sharing.flows(found, None, np.arange(2)) is None
 
 
 def test_a_transfer_to_twice_as_many_devices_is_cut_in_two() -> None:
@@ -82,10 +82,11 @@ def test_going_to_and_fro_between_two_nodes_shares_the_uplinks() -> None:
     problem, plan = posed(3, TWO_NODES), piped((0,), (8,), (1,), count=8)
     load = StageLoad(0.5, 0.5, output_bytes=25e9)
     found = transfers(problem, plan, (load,) * 3)
-    flows = found.shared()
+    flows = sharing.flows(found, None, np.arange(3))
     assert flows is not None
-    assert sorted(set(flows.group.tolist())) == [0, 1]
-    assert flows.capacity.tolist() == [25e9] * len(flows.capacity)
+    # One link of each kind: what leaves node 0, and what comes back to it; each with two flows that could fill it.
+    assert np.diff(flows.user_first).tolist() == [2, 2]
+    assert flows.user_weight.tolist() == [1.0] * 4
     timeline = sim.simulate(problem, plan, (load,) * 3)
     alone = engine.play(plan, (load,) * 3, Transfers(found.channel, found.seconds, found.latency_seconds, found.bytes))
     assert alone.step_seconds < timeline.step_seconds <= 2 * alone.step_seconds
@@ -93,11 +94,12 @@ def test_going_to_and_fro_between_two_nodes_shares_the_uplinks() -> None:
     assert timeline.link_busy_ratio[0][1] >= timeline.link_busy_ratio[-1][1]
 
 
-def test_the_busiest_links_are_busy_for_as_long_as_transfers_are_on_them() -> None:
+def test_the_busiest_links_carry_their_share_of_what_they_could() -> None:
     problem, plan = posed(2, TWO_NODES), piped((0,), (8,), count=3)
     load = StageLoad(4.0, 4.0, output_bytes=25e9)
     timeline = sim.simulate(problem, plan, (load, load))
-    assert timeline.link_busy_ratio[0][1] == pytest.approx(3 * (1.0 + 9e-6) / timeline.step_seconds)
+    assert timeline.link_busy_ratio[0][1] == pytest.approx(3.0 / timeline.step_seconds)
+    assert timeline.link_bytes[timeline.link_busy_ratio[0][0]] == 3 * 25e9
 
 
 def test_stages_that_send_between_the_same_ranks_share_a_channel() -> None:

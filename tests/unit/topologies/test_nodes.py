@@ -34,12 +34,12 @@ def test_one_adapter_is_shared_by_a_whole_node() -> None:
 )
 def test_a_dgx_1_has_as_many_rings_as_measured(members: tuple[int, ...], n_rings: int) -> None:
     # bus bandwidth over that of one link, published all-reduce measurements: 22.5, 45, 85, 46, 87 and 134 of 22.4 GB/s
-    table, _ = packing.direct_links(topologies.cluster("dgx-v100:8"), np.array(members))
+    table, *_ = packing.direct_links(topologies.cluster("dgx-v100:8"), np.array(members))
     assert packing.ring_bandwidth(table) == pytest.approx(n_rings * 25e9 * 0.9)
 
 
 def test_five_devices_of_a_dgx_1_have_no_ring_of_nvlinks() -> None:
-    table, _ = packing.direct_links(topologies.cluster("dgx-v100:8"), np.arange(5))
+    table, *_ = packing.direct_links(topologies.cluster("dgx-v100:8"), np.arange(5))
     assert packing.ring_bandwidth(table) == 0.0
 
 

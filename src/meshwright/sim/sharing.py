@@ -1,0 +1,168 @@
+"""Which links several lanes may fill together, as arrays for the event loop, and what links carry over a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright._kernels.shared_events import Flows
+from meshwright.sim.traffic import PARTS, Traffic
+from meshwright.sim.transfers import Transfers
+
+__all__ = ["LANES_OF_A_RANK", "carried_bytes", "flows", "lanes"]
+
+LANES_OF_A_RANK = 3
+"""Beside its channels a rank has a lane for what its task waits for, one for what runs beside it, one for the end of the step."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entries:
+    """Every flow on every link it uses."""
+
+    flow: NDArray[np.int64]
+    link: NDArray[np.int64]
+    share: NDArray[np.float64]  # of the link's bandwidth, while the flow is alone
+
+    def of(self, kept: NDArray) -> _Entries:
+        """Return some of the entries."""
+        return _Entries(self.flow[kept], self.link[kept], self.share[kept])
+
+
+def lanes(sends: Transfers, rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what carries each flow, one at a time; shape (n_parts * n_stages,), int64, -1 for transfers that do not exist.
+
+    Channels come first, then a lane of every rank for blocking collectives, for those beside compute, for the end of the step.
+    """
+    rank = np.asarray(rank_of_stage, dtype=np.int64)
+    n_ranks, first = int(rank.max()) + 1, int(sends.channel.max()) + 1
+    of_parts = [sends.channel[0], sends.channel[1]]
+    of_parts += [first + (part // 2) * n_ranks + rank for part in range(len(PARTS))]
+    return np.concatenate(of_parts)
+
+
+def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.int64]) -> Flows | None:
+    """Return the links that several lanes may fill together; None where each has its links to itself.
+
+    Parameters
+    ----------
+    sends : Transfers
+        Between ranks.
+    traffic : Traffic or None
+        Collectives.
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Which rank runs each stage.
+
+    Returns
+    -------
+    Flows or None
+        Links that have room for all their lanes at full speed are left out: they never slow anything down. Of links that carry
+        the same shares of the same flows, one is kept: replicas behave alike, so that thousands of links are a few.
+    """
+    if sends.link_bytes_per_second is None:
+        return None
+    n_stages = sends.channel.shape[1]
+    lane = lanes(sends, rank_of_stage)
+    seconds, latency = np.zeros((2, (2 + len(PARTS)) * n_stages))
+    seconds[: 2 * n_stages], latency[: 2 * n_stages] = sends.seconds.ravel(), sends.latency_seconds.ravel()
+    if traffic is not None:
+        seconds[2 * n_stages :] = traffic.seconds.ravel()
+    entries = _entries(sends, traffic, seconds - latency)
+    entries = _one_of_a_kind(_tight(entries, lane), len(seconds))
+    if not len(entries.flow):
+        return None
+    # A flow's unit is its share of the link that it fills most: on a full link, whoever needs less than its part leaves the rest.
+    ceiling = np.zeros(len(seconds))
+    np.maximum.at(ceiling, entries.flow, entries.share)
+    by_flow = entries.of(np.lexsort((entries.link, entries.flow)))
+    by_link = entries.of(np.lexsort((entries.flow, entries.link)))
+    n_links = int(entries.link.max()) + 1
+    arrays = (
+        seconds, latency, np.where(ceiling > 0.0, ceiling, 1.0),
+        np.searchsorted(by_flow.flow, np.arange(len(seconds) + 1)), by_flow.link, by_flow.share / ceiling[by_flow.flow],
+        np.searchsorted(by_link.link, np.arange(n_links + 1)), by_link.flow, by_link.share / ceiling[by_link.flow], lane,
+    )  # fmt: skip
+    return Flows(*(_locked(array) for array in arrays))
+
+
+def carried_bytes(sends: Transfers, traffic: Traffic | None, n_microbatches: int) -> NDArray[np.float64]:
+    """Return the bytes that every link carries in one step; shape (n_links,), float64, empty where links are not known.
+
+    Parameters
+    ----------
+    sends : Transfers
+        Between ranks.
+    traffic : Traffic or None
+        Collectives.
+    n_microbatches : int
+        Micro-batches of the step.
+    """
+    if sends.link_bytes_per_second is None:
+        return np.empty(0)
+    total = np.zeros(len(sends.link_bytes_per_second))
+    for links, n_bytes in zip(sends.links, sends.busy_bytes, strict=True):
+        total[links] += n_microbatches * n_bytes
+    if traffic is not None:
+        n_stages = sends.channel.shape[1]
+        for flow, (links, n_bytes) in enumerate(zip(traffic.links, traffic.bytes, strict=True)):
+            total[links] += n_bytes * (1 if PARTS[flow // n_stages] in ("reduce", "gather") else n_microbatches)
+    total.setflags(write=False)
+    return total
+
+
+def _entries(sends: Transfers, traffic: Traffic | None, carry_seconds: NDArray[np.float64]) -> _Entries:
+    """Return every flow on every link, with the share of the link that it takes while it is alone."""
+    assert sends.link_bytes_per_second is not None
+    links = sends.links + (() if traffic is None else traffic.links)
+    n_bytes = sends.busy_bytes + (() if traffic is None else traffic.bytes)
+    flow = np.repeat(np.arange(len(links)), [len(own) for own in links])
+    link = np.concatenate(links) if links else np.empty(0, dtype=np.int64)
+    amount = np.concatenate(n_bytes) if links else np.empty(0)
+    flowing = np.flatnonzero((carry_seconds[flow] > 0.0) & (amount > 0.0))
+    flow, link, amount = flow[flowing], link[flowing], amount[flowing]
+    share = amount / sends.link_bytes_per_second[link] / carry_seconds[flow]
+    # A cost model may say less time than the links need for the bytes it names (layers split better): nothing exceeds a link.
+    most = np.ones(len(carry_seconds))
+    np.maximum.at(most, flow, share)
+    return _Entries(flow, link, share / most[flow])
+
+
+def _tight(entries: _Entries, lane: NDArray[np.int64]) -> _Entries:
+    """Return the entries of links that are full when every lane on them carries its most demanding flow at full speed."""
+    if not len(entries.flow):
+        return entries
+    n_lanes = int(lane.max()) + 1
+    key = entries.link * n_lanes + lane[entries.flow]
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    asked = np.maximum.reduceat(entries.share[order], first)
+    link = key[order][first] // n_lanes
+    n_links = int(entries.link.max()) + 1
+    tight = (np.bincount(link, asked, n_links) > 1.0 + 1e-9) & (np.bincount(link, minlength=n_links) > 1)
+    return entries.of(np.flatnonzero(tight[entries.link]))
+
+
+def _one_of_a_kind(entries: _Entries, n_flows: int) -> _Entries:
+    """Return the entries of one link of each kind, links numbered from 0: those that carry the same are of one kind.
+
+    Two random sums of what a link carries tell kinds apart. Shares add up in any order: what differs by rounding only is the same.
+    """
+    if not len(entries.flow):
+        return entries
+    random = np.random.default_rng(0).uniform(1.0, 2.0, (2, n_flows))
+    links, number = np.unique(entries.link, return_inverse=True)
+    sums = [np.bincount(number, entries.share * weight[entries.flow], len(links)) for weight in random]
+    keys = np.column_stack([np.array([float(f"{value:.9e}") for value in column]) for column in sums])
+    _, example, kind = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    kept = np.zeros(len(links), dtype=bool)
+    kept[example] = True
+    mine = np.flatnonzero(kept[number])
+    return _Entries(entries.flow[mine], kind.ravel()[number[mine]], entries.share[mine])
+
+
+def _locked(array: NDArray) -> NDArray:
+    """Return the array, read-only: kernels are compiled for one kind of array."""
+    array = np.ascontiguousarray(array)
+    array.setflags(write=False)
+    return array

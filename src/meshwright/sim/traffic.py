@@ -1,0 +1,123 @@
+"""What the collectives of a plan put on links: those that tasks wait for, those beside them, and those at the end of the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.table import Collective, StageLoad
+
+__all__ = ["PARTS", "Traffic", "groups", "traffic"]
+
+PARTS = ("forward", "backward", "forward_beside", "backward_beside", "reduce", "gather")
+"""Parts of a step in which collectives run; see `meshwright.table.Collective`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Collectives of one plan. Flow ``part * n_stages + stage`` is all collectives of a stage in one part, as one stream.
+
+    Parameters
+    ----------
+    seconds : ndarray, shape (len(PARTS), n_stages), float64
+        Alone on the links, for one micro-batch or for the step.
+    links, bytes : tuple of ndarray
+        Per flow: the links it uses, int64, and how many bytes cross each of them, float64.
+    """
+
+    seconds: NDArray[np.float64]
+    links: tuple[NDArray[np.int64], ...]
+    bytes: tuple[NDArray[np.float64], ...]
+
+    def before_weights(self, input_seconds: NDArray[np.float64], both_seconds: NDArray[np.float64]) -> Traffic:
+        """Return the traffic where weight gradients are tasks of their own: what ran beside both has the input gradient's time.
+
+        Only what needs longer than both tasks lengthens the first one; what the links cannot carry beside it is taken to go on,
+        without slowing anything, beside the weight gradient.
+
+        Parameters
+        ----------
+        input_seconds, both_seconds : ndarray, shape (n_stages,), float64
+            The task of the input gradient, and of both gradients.
+        """
+        seconds = self.seconds.copy()
+        beside = PARTS.index("backward_beside")
+        excess = np.maximum(seconds[beside] - both_seconds, 0.0)
+        seconds[beside] = np.minimum(seconds[beside], input_seconds) + excess
+        return replace(self, seconds=seconds)
+
+
+def traffic(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Traffic | None:
+    """Return what the collectives of a plan put on the links of its cluster, all replicas at once.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its cluster has the links.
+    plan : Plan
+        Its stages name the devices.
+    loads : tuple of StageLoad
+        Their ``collectives``, and the seconds that these take.
+
+    Returns
+    -------
+    Traffic or None
+        None without a cluster, or where the cost model does not say of which collectives its seconds consist.
+
+    Notes
+    -----
+    A load's seconds are what is played. What blocks takes them whole. What runs beside compute takes as long as its collectives
+    one after the other if the compute is as long, otherwise it fills the compute, or what its links need for its bytes.
+    """
+    cluster = problem.cluster
+    if cluster is None or not any(load.collectives for load in loads):
+        return None
+    n_stages = len(loads)
+    seconds = np.zeros((len(PARTS), n_stages))
+    links = [np.empty(0, dtype=np.int64)] * (len(PARTS) * n_stages)
+    n_bytes = [np.empty(0)] * (len(PARTS) * n_stages)
+    total = np.zeros(len(cluster.links))
+    for i, (stage, load) in enumerate(zip(plan.stages, loads, strict=True)):
+        blocking = (
+            sum(value for _, value in load.forward_communication),
+            sum(value for _, value in load.backward_communication),
+        )
+        whole = (*blocking, 0.0, 0.0, load.reduce_seconds, load.gather_seconds)
+        compute = (load.forward_total_seconds - blocking[0], load.backward_total_seconds - blocking[1])
+        for part, word in enumerate(PARTS):
+            own = tuple(one for one in load.collectives if one.part == word)
+            if not own:
+                continue
+            flow = part * n_stages + i
+            links[flow], n_bytes[flow] = _on_links(problem, stage, own, total)
+            seconds[part, i] = whole[part]
+            if word.endswith("beside"):
+                busy = float((n_bytes[flow] / cluster.links.bytes_per_second[links[flow]]).max(initial=0.0))
+                seconds[part, i] = max(min(sum(one.seconds for one in own), compute[part - 2]), busy)
+    return Traffic(seconds, tuple(links), tuple(n_bytes))
+
+
+def groups(stage: Stage, size: int, stride: int) -> NDArray[np.int64]:
+    """Return the groups of `size` devices that lie `stride` apart in a stage's mesh order; shape (n_groups, size), int64."""
+    grid = np.array(stage.devices, dtype=np.int64).reshape(-1, size, stride)
+    return np.ascontiguousarray(grid.transpose(0, 2, 1)).reshape(-1, size)
+
+
+def _on_links(
+    problem: Problem, stage: Stage, collectives: tuple[Collective, ...], total: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the links that collectives of one stage use and the bytes on them; `total` is zero on entry and exit."""
+    from meshwright import network
+
+    assert problem.cluster is not None
+    for one in collectives:
+        links, per_byte = network.load(problem.cluster, groups(stage, one.size, one.stride), one.kind, one.n_bytes)
+        total[links] += one.count * one.n_bytes * per_byte
+    used = np.flatnonzero(total)
+    found = total[used]
+    total[used] = 0.0
+    return used, found
