@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from meshwright import sim
 from meshwright.plan import Plan, Stage
 from meshwright.sim import engine
+from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, fixed
 from meshwright.table import StageLoad
 
@@ -30,6 +32,28 @@ def ladder(n_stages: int) -> Transfers:
     )
 
 
+def collectives(loads: tuple[StageLoad, ...]) -> Traffic:
+    """Every stage's collectives leave through its port too: they block tasks, run beside them and reduce gradients."""
+    n_stages = len(loads)
+    seconds = np.full((len(PARTS), n_stages), 0.2)
+    seconds[PARTS.index("reduce")], seconds[PARTS.index("gather")] = 3.0, 1.0
+    links = [np.array([2 * stage, 2 * stage + 1], dtype=np.int64) for _ in PARTS for stage in range(n_stages)]
+    return Traffic(seconds, tuple(links), tuple(np.full(2, value) for value in 0.8 * seconds.ravel()))
+
+
+def spine(sends: Transfers, traffic: Traffic) -> tuple[Transfers, Traffic]:
+    """Everything also crosses one link with room for twenty transfers at once."""
+    assert sends.link_bytes_per_second is not None
+    link = len(sends.link_bytes_per_second)
+    speed = np.append(sends.link_bytes_per_second, 20.0)
+    links = [(np.append(own, link) if len(own) else own for own in side.links) for side in (sends, traffic)]
+    n_bytes = [
+        (np.append(own, own[0]) if len(own) else own for own in side) for side in (sends.busy_bytes, traffic.bytes)
+    ]  # fmt: skip
+    shared = replace(sends, links=tuple(links[0]), busy_bytes=tuple(n_bytes[0]), link_bytes_per_second=speed)
+    return shared, replace(traffic, links=tuple(links[1]), bytes=tuple(n_bytes[1]))
+
+
 def seconds_of(call: Callable[[], object], n_times: int = 3) -> float:
     """Return the least CPU seconds of a few calls, compiled before."""
     call()
@@ -44,10 +68,15 @@ def seconds_of(call: Callable[[], object], n_times: int = 3) -> float:
 def whole(word: str, loads: tuple[StageLoad, ...]) -> None:
     """Print what a whole timeline of 64 stages x 512 micro-batches takes."""
     plan = Plan(tuple(Stage((i,), (i,)) for i in range(64)), 512, 1, word, 512)
-    for name, sends in (("alone", fixed(np.arange(64), np.full(63, 0.3))), ("shared", ladder(64))):
-        print(
-            f"{word:18} 64 x 512, whole timeline, links {name:7} {seconds_of(partial(engine.play, plan, loads, sends)):8.3f} s"
-        )
+    traffic = collectives(loads)
+    for name, sends, also in (
+        ("links of their own", fixed(np.arange(64), np.full(63, 0.3)), None),
+        ("transfers share ports", ladder(64), None),
+        ("collectives too", ladder(64), traffic),
+        ("all over one spine", *spine(ladder(64), traffic)),
+    ):
+        spent = seconds_of(partial(engine.play, plan, loads, sends, also))
+        print(f"{word:6} 64 x 512, whole timeline, {name:22} {spent:8.3f} s")
 
 
 def quick(word: str, n_chunks: int, rng: np.random.Generator) -> None:
@@ -60,8 +89,19 @@ def quick(word: str, n_chunks: int, rng: np.random.Generator) -> None:
 def main() -> None:
     """Print one line per case."""
     rng = np.random.default_rng(0)
+    one = (("tensor", 0.2),)
     loads = tuple(
-        StageLoad(1.0 + x, 1.0 + x, 1.0, output_bytes=1.0, activation_bytes=1.0, reduce_seconds=3.0, overlap_ratio=0.5)
+        StageLoad(
+            0.8 + x,
+            0.8 + x,
+            1.0,
+            forward_communication=one,
+            backward_communication=one,
+            output_bytes=1.0,
+            activation_bytes=1.0,
+            reduce_seconds=3.0,
+            overlap_ratio=0.5,
+        )
         for x in rng.random(64)
     )
     for word in ("gpipe", "1f1b", "zb_h1"):

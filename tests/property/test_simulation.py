@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
 from meshwright.sim import engine
+from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, channels
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES, Timeline
@@ -54,7 +55,29 @@ def steps(draw: st.DrawFn) -> tuple[Plan, tuple[StageLoad, ...], Timeline]:
     place = schedules.load(word).placement(ranks, chunks)
     plan = Plan(tuple(Stage((i,), (int(rank),)) for i, rank in enumerate(place)), count, 1, word, count)
     of_stages = tuple(draw(loads()) for _ in place)
-    return plan, of_stages, engine.play(plan, of_stages, draw(sends(place)))
+    between = draw(sends(place))
+    return plan, of_stages, engine.play(plan, of_stages, between, draw(st.none() | collectives(of_stages)))
+
+
+@st.composite
+def collectives(draw: st.DrawFn, of_stages: tuple[StageLoad, ...]) -> Traffic:
+    """Traffic on the links of `sends` that takes the seconds of the loads; beside a task up to half of it."""
+    speed, links, amounts = np.array([1.0, 2.0, 3.0]), [], []
+    seconds = np.zeros((len(PARTS), len(of_stages)))
+    for part, word in enumerate(PARTS):
+        for stage, load in enumerate(of_stages):
+            seconds[part, stage] = {
+                "forward": sum(value for _, value in load.forward_communication),
+                "backward": sum(value for _, value in load.backward_communication),
+                "forward_beside": 0.5 * load.forward_seconds,
+                "backward_beside": 0.5 * load.backward_input_seconds,
+                "reduce": load.reduce_seconds,
+                "gather": load.gather_seconds,
+            }[word]
+            used = sorted(draw(st.sets(st.integers(0, 2)))) if seconds[part, stage] else []
+            links.append(np.array(used, np.int64))
+            amounts.append(speed[used] * seconds[part, stage] * np.array([draw(st.floats(0.1, 1.0)) for _ in used]))
+    return Traffic(seconds, tuple(links), tuple(amounts))
 
 
 @st.composite
@@ -156,6 +179,35 @@ def test_memory_never_falls_below_what_is_always_held_and_returns_to_it(
         assert sum(n_bytes for _, n_bytes in timeline.memory_causes[rank]) == pytest.approx(
             timeline.peak_bytes[rank], rel=1e-12
         )
+
+
+@given(steps())
+@settings(max_examples=60, deadline=None)
+def test_no_link_carries_more_in_a_step_than_it_can(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
+    _, _, timeline = step
+    assert np.all(timeline.link_bytes <= np.array([1.0, 2.0, 3.0]) * timeline.step_seconds * (1 + 1e-9))
+
+
+@st.composite
+def shared(draw: st.DrawFn) -> tuple[Plan, tuple[StageLoad, ...], Transfers, Traffic]:
+    word, chunks = draw(st.sampled_from(WORDS))
+    place = schedules.load(word).placement(draw(st.integers(1, 4)), chunks)
+    plan = Plan(tuple(Stage((i,), (int(rank),)) for i, rank in enumerate(place)), draw(st.integers(1, 6)), 1, word, 1)
+    of_stages = tuple(draw(loads()) for _ in place)
+    return plan, of_stages, draw(sends(place)), draw(collectives(of_stages))
+
+
+@given(shared())
+@settings(max_examples=60, deadline=None)
+def test_collectives_on_links_never_shorten_a_step_of_plain_transfers(
+    step: tuple[Plan, tuple[StageLoad, ...], Transfers, Traffic],
+) -> None:
+    """Without links nothing is shared: every task, transfer and item takes its seconds and no less."""
+    plan, of_stages, between, traffic = step
+    alone = Transfers(between.channel, between.seconds, between.latency_seconds, between.bytes)
+    least = engine.play(plan, of_stages, alone)
+    timeline = engine.play(plan, of_stages, between, traffic)
+    assert timeline.step_seconds >= least.step_seconds * (1 - 1e-9)
 
 
 @given(steps())

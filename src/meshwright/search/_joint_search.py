@@ -239,7 +239,7 @@ class Search:
             self._improve(self.costs[best.pool], best)
 
     def _evaluate(self, pool: int, config: Config, bound: float) -> None:
-        """Build the plan of a configuration and play it, quickly without transfers first, then as it is."""
+        """Build the plan of a configuration and play it: without transfers, without collectives on links, then as it is."""
         self.n_evaluations += 1
         one_way = config.chunks > 1 or (config.mesh.pipeline == 1 and self.chain.equal)
         plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)
@@ -253,6 +253,8 @@ class Search:
             return
         loads = self.model.loads(self.problem, plan)
         least = sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
+        if least < self.best_seconds < math.inf:
+            least = sim.least_seconds(self.problem, plan, loads)
         if least >= self.best_seconds:
             self.others.append((least, config, pool, plan))
             return
@@ -304,7 +306,11 @@ class Search:
                 trial[source] -= 1
                 trial[target] += 1
                 plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
-                better = None if plan is None else self.play(found.pool, found.config, plan)
+                if plan is None:
+                    continue
+                if sim.least_seconds(self.problem, plan, self.model.loads(self.problem, plan)) >= found.step_seconds:
+                    continue
+                better = self.play(found.pool, found.config, plan)
                 if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
                     found, counts, moved = better, trial, True
                     self.found.append(found)

@@ -1,12 +1,13 @@
 """The one judge: play a plan task by task and see how long it takes and what it holds.
 
-`simulate` plays a plan on the links of its cluster and returns the whole `Timeline`. `estimate` returns the seconds of the same
-step alone, and `step_seconds` those of a pipeline without its end of step, for searches that ask many times.
+`simulate` plays a plan on the links of its cluster and returns the whole `Timeline`. For searches that ask many times,
+`least_seconds` returns the seconds of the same step if collectives had links of their own, `estimate` those if nothing shared a
+link, and `step_seconds` those of a pipeline without its end of step.
 """
 
 from __future__ import annotations
 
-from meshwright.sim.engine import estimate, simulate, step_seconds
+from meshwright.sim.engine import estimate, least_seconds, simulate, step_seconds
 from meshwright.sim.tasks import check_plan
 
-__all__ = ["check_plan", "estimate", "simulate", "step_seconds"]
+__all__ = ["check_plan", "estimate", "least_seconds", "simulate", "step_seconds"]
