@@ -27,12 +27,12 @@ class Flows(NamedTuple):
         The share of the link it fills most that a flow takes alone; 1 for flows whose links are their own.
     first : ndarray, shape (n_flows + 1,), int64
         Links of flow f are ``link[first[f] : first[f + 1]]``; none where its links are its own.
-    link : ndarray, int64
-        Links that several lanes may fill.
+    link, owner : ndarray, int64
+        Links that several lanes may fill, and the flow f of each entry.
     weight : ndarray, float64
         Share of that link for each share of the link that the flow fills most, at most 1.
-    user_first, user, user_weight : ndarray
-        The same by link: flows of link k are ``user[user_first[k] : user_first[k + 1]]``.
+    room : ndarray, shape (n_links + 1,), int64
+        Where lists of the flows now on each link have room.
     lane : ndarray, shape (n_flows,), int64
         What carries a flow, one at a time: a channel between ranks, or one of three lanes of a rank; -1 for flows that do not
         exist.
@@ -43,10 +43,9 @@ class Flows(NamedTuple):
     ceiling: np.ndarray
     first: np.ndarray
     link: np.ndarray
+    owner: np.ndarray
     weight: np.ndarray
-    user_first: np.ndarray
-    user: np.ndarray
-    user_weight: np.ndarray
+    room: np.ndarray
     lane: np.ndarray
 
 
@@ -86,11 +85,21 @@ class Lanes(NamedTuple):
         The flow whose bytes are on links that others use; -1 for none.
     finish, ratio : ndarray, shape (n_lanes,), float64
         When the flow ends at the present rate, and that rate over the one it has alone.
+    pending : ndarray, shape (n_lanes,), float64
+        When the next event of the lane is due: never after `finish`, before it where the flow was slowed down since.
     version : ndarray, shape (n_lanes,), int64
-        Counts changes of `finish`: older events are void.
+        Counts events: older ones are void.
+    now_on : ndarray, shape (n_entries,), int64
+        Entries of the flows now on each link; those of link k begin at ``room[k]``.
+    n_on : ndarray, shape (n_links,), int64
+        How many.
+    where : ndarray, shape (n_entries,), int64
+        The position of each entry in `now_on`.
     member, seen, fair : ndarray, shape (n_lanes,)
         Workspace: lanes tied together by full links, a mark of those, their rates.
-    free, load_on, full, link_seen : ndarray, shape (n_links,)
+    tight : ndarray, shape (n_links,), int64
+        Workspace: the full links that tie them.
+    free, rising, full, link_seen : ndarray, shape (n_links,)
         Workspace: what is left of a link, the weight of flows still rising on it, whether it can be full, a mark.
     stamp : ndarray, shape (1,), int64
         The present mark.
@@ -103,12 +112,17 @@ class Lanes(NamedTuple):
     flow: np.ndarray
     finish: np.ndarray
     ratio: np.ndarray
+    pending: np.ndarray
     version: np.ndarray
+    now_on: np.ndarray
+    n_on: np.ndarray
+    where: np.ndarray
     member: np.ndarray
     seen: np.ndarray
     fair: np.ndarray
+    tight: np.ndarray
     free: np.ndarray
-    load_on: np.ndarray
+    rising: np.ndarray
     full: np.ndarray
     link_seen: np.ndarray
     stamp: np.ndarray
@@ -137,13 +151,44 @@ class Ranks(NamedTuple):
 
 
 @njit(cache=True)
+def _enter(flows, lanes, lane, flow):
+    """Put a flow on its links."""
+    lanes.flow[lane] = flow
+    for k in range(flows.first[flow], flows.first[flow + 1]):
+        link = flows.link[k]
+        place = flows.room[link] + lanes.n_on[link]
+        lanes.now_on[place] = k
+        lanes.where[k] = place
+        lanes.n_on[link] += 1
+
+
+@njit(cache=True)
+def _leave(flows, lanes, lane):
+    """Take the flow of a lane off its links."""
+    flow = lanes.flow[lane]
+    lanes.flow[lane] = -1
+    for k in range(flows.first[flow], flows.first[flow + 1]):
+        link = flows.link[k]
+        lanes.n_on[link] -= 1
+        last = lanes.now_on[flows.room[link] + lanes.n_on[link]]
+        lanes.now_on[lanes.where[k]] = last
+        lanes.where[last] = lanes.where[k]
+
+
+@njit(cache=True)
 def _tied(flows, lanes, lane):
-    """Write the lanes tied to one lane by links that can be full now into `lanes.member`; return how many, itself included."""
+    """Write the lanes tied to one lane by links that can be full now into `lanes.member`, these links into `lanes.tight`.
+
+    Returns
+    -------
+    n_members, n_tight : int
+        How many; the lane itself is the first member.
+    """
     lanes.stamp[0] += 1
     stamp = lanes.stamp[0]
     lanes.member[0] = lane
     lanes.seen[lane] = stamp
-    n_members, i = 1, 0
+    n_members, n_tight, i = 1, 0, 0
     while i < n_members:
         flow = lanes.flow[lanes.member[i]]
         i += 1
@@ -153,93 +198,102 @@ def _tied(flows, lanes, lane):
                 continue
             lanes.link_seen[link] = stamp
             asked = 0.0
-            for j in range(flows.user_first[link], flows.user_first[link + 1]):
-                other = flows.user[j]
-                if lanes.flow[flows.lane[other]] == other:
-                    asked += flows.ceiling[other] * flows.user_weight[j]
+            for place in range(flows.room[link], flows.room[link] + lanes.n_on[link]):
+                entry = lanes.now_on[place]
+                asked += flows.ceiling[flows.owner[entry]] * flows.weight[entry]
             lanes.full[link] = asked > 1.0 + 1e-9
             if not lanes.full[link]:
                 continue
-            for j in range(flows.user_first[link], flows.user_first[link + 1]):
-                other = flows.lane[flows.user[j]]
-                if lanes.flow[other] == flows.user[j] and lanes.seen[other] != stamp:
+            lanes.tight[n_tight] = link
+            n_tight += 1
+            for place in range(flows.room[link], flows.room[link] + lanes.n_on[link]):
+                other = flows.lane[flows.owner[lanes.now_on[place]]]
+                if lanes.seen[other] != stamp:
                     lanes.seen[other] = stamp
                     lanes.member[n_members] = other
                     n_members += 1
-    return n_members
+    return n_members, n_tight
 
 
 @njit(cache=True)
-def _share(flows, lanes, first, n_members):
+def _share(flows, lanes, first, n_members, n_tight):
     """Write the max-min fair rate over the rate alone of members `first` to `n_members` into `lanes.fair`, in their order.
 
-    All rates rise together; where a link is full, or a flow is as fast as alone, it keeps its rate and the others go on.
+    All rates rise together; where a link is full, or a flow is as fast as alone, it keeps its rate and the others go on. A full
+    link's level only rises when flows stop below it, so all that are as fast as alone before any link is full stop at once.
     """
-    n_left = n_members - first
+    for n in range(n_tight):
+        lanes.free[lanes.tight[n]] = 1.0
+        lanes.rising[lanes.tight[n]] = 0.0
     for n in range(first, n_members):
         lanes.fair[n] = 0.0
         flow = lanes.flow[lanes.member[n]]
         for k in range(flows.first[flow], flows.first[flow + 1]):
-            lanes.free[flows.link[k]] = 1.0
-            lanes.load_on[flows.link[k]] = 0.0
-    for n in range(first, n_members):
-        flow = lanes.flow[lanes.member[n]]
-        for k in range(flows.first[flow], flows.first[flow + 1]):
-            lanes.load_on[flows.link[k]] += flows.weight[k]
+            lanes.rising[flows.link[k]] += flows.weight[k]
+    n_left = n_members - first
     while n_left > 0:
         lowest = np.inf
-        for n in range(first, n_members):
-            if lanes.fair[n] > 0.0:
-                continue
-            flow = lanes.flow[lanes.member[n]]
-            lowest = min(lowest, flows.ceiling[flow])
-            for k in range(flows.first[flow], flows.first[flow + 1]):
-                link = flows.link[k]
-                if lanes.full[link]:
-                    lowest = min(lowest, max(lanes.free[link], 0.0) / lanes.load_on[link])
-        for n in range(first, n_members):
-            if lanes.fair[n] > 0.0:
-                continue
-            flow = lanes.flow[lanes.member[n]]
-            rate = 0.0
-            if flows.ceiling[flow] <= lowest * (1.0 + 1e-9):
-                rate = 1.0
-            else:
+        for n in range(n_tight):
+            link = lanes.tight[n]
+            if lanes.rising[link] > 1e-12:
+                lowest = min(lowest, max(lanes.free[link], 0.0) / lanes.rising[link])
+        n_before = n_left
+        for alone in (True, False):
+            if n_left < n_before:
+                break
+            for n in range(first, n_members):
+                if lanes.fair[n] > 0.0:
+                    continue
+                flow = lanes.flow[lanes.member[n]]
+                if alone:
+                    if flows.ceiling[flow] <= lowest * (1.0 + 1e-9):
+                        lanes.fair[n] = -1.0
+                        n_left -= 1
+                    continue
                 for k in range(flows.first[flow], flows.first[flow + 1]):
                     link = flows.link[k]
-                    if lanes.full[link] and max(lanes.free[link], 0.0) / lanes.load_on[link] <= lowest * (1.0 + 1e-12):
-                        rate = max(lowest / flows.ceiling[flow], 1e-12)
-            # Below zero: stops now; its links are taken off when all that stop at this level are known.
-            lanes.fair[n] = -rate
+                    if lanes.full[link] and max(lanes.free[link], 0.0) <= lowest * lanes.rising[link] * (1.0 + 1e-12):
+                        # Below zero: stops now; its links are taken off when all that stop at this level are known.
+                        lanes.fair[n] = -max(lowest / flows.ceiling[flow], 1e-12)
+                        n_left -= 1
+                        break
         for n in range(first, n_members):
             if lanes.fair[n] < 0.0:
-                n_left -= 1
                 lanes.fair[n] = -lanes.fair[n]
                 flow = lanes.flow[lanes.member[n]]
                 for k in range(flows.first[flow], flows.first[flow + 1]):
                     lanes.free[flows.link[k]] -= lanes.fair[n] * flows.ceiling[flow] * flows.weight[k]
-                    lanes.load_on[flows.link[k]] -= flows.weight[k]
+                    lanes.rising[flows.link[k]] -= flows.weight[k]
+
+
+@njit(cache=True)
+def _expect(lanes, lane, kind, moment, heap):
+    """Put the next event of a lane on the heap; those before it are void."""
+    lanes.pending[lane] = moment
+    lanes.version[lane] += 1
+    heapq.heappush(heap, (moment, kind, lane, lanes.version[lane]))
 
 
 @njit(cache=True)
 def _retime(flows, lanes, lane, leaves, now, heap):
-    """Give the lanes tied to one whose flow starts or leaves their fair rates from now on."""
-    n_members = _tied(flows, lanes, lane)
+    """Give the lanes tied to one whose flow has started, or now leaves, their fair rates from now on."""
+    n_members, n_tight = _tied(flows, lanes, lane)
     if leaves:
-        lanes.flow[lane] = -1
-        lanes.version[lane] += 1
+        _leave(flows, lanes, lane)
     first = 1 if leaves else 0
-    _share(flows, lanes, first, n_members)
+    if n_members == 1 and n_tight == 0:
+        lanes.fair[0] = 1.0
+    else:
+        _share(flows, lanes, first, n_members, n_tight)
     for n in range(first, n_members):
         other = lanes.member[n]
         if lanes.fair[n] != lanes.ratio[other]:
             left = max(lanes.finish[other] - now, 0.0) * lanes.ratio[other]
             lanes.finish[other] = now + left / lanes.fair[n]
             lanes.ratio[other] = lanes.fair[n]
-        elif other != lane:
-            continue
-        lanes.version[other] += 1
-        heapq.heappush(heap, (lanes.finish[other], 0, other, lanes.version[other]))
+        # Whoever was slowed down is looked at again when its event is due.
+        if lanes.finish[other] < lanes.pending[other]:
+            _expect(lanes, other, 0, lanes.finish[other], heap)
 
 
 @njit(cache=True)
@@ -248,13 +302,13 @@ def _begin(flows, lanes, lane, flow, load, seconds, now, heap):
     lanes.load[lane] = load
     lanes.finish[lane] = now + seconds
     lanes.ratio[lane] = 1.0
-    lanes.version[lane] += 1
     if flow < 0 or flows.first[flow] == flows.first[flow + 1]:
-        heapq.heappush(heap, (lanes.finish[lane], 0, lane, lanes.version[lane]))
+        _expect(lanes, lane, 0, lanes.finish[lane], heap)
     elif flows.latency_seconds[flow] > 0.0:
-        heapq.heappush(heap, (now + flows.latency_seconds[flow], 1, lane, lanes.version[lane]))
+        _expect(lanes, lane, 1, now + flows.latency_seconds[flow], heap)
     else:
-        lanes.flow[lane] = flow
+        lanes.pending[lane] = np.inf
+        _enter(flows, lanes, lane, flow)
         _retime(flows, lanes, lane, False, now, heap)
 
 
@@ -345,14 +399,15 @@ def _finish(orders, seconds, flows, lanes, moments, ranks, rank, now, heap):
 
 
 @njit(cache=True)
-def _lanes(n_lanes, n_tasks, n_links):
+def _lanes(n_lanes, n_tasks, n_links, n_entries):
     """Return lanes that do nothing."""
     return Lanes(
         np.full(n_lanes, -1), np.full(n_lanes, -1), np.full(n_lanes, -1), np.full(n_tasks, -1), np.full(n_lanes, -1),
-        np.zeros(n_lanes), np.ones(n_lanes), np.zeros(n_lanes, dtype=np.int64),
+        np.zeros(n_lanes), np.ones(n_lanes), np.zeros(n_lanes), np.zeros(n_lanes, dtype=np.int64),
+        np.zeros(n_entries, dtype=np.int64), np.zeros(n_links, dtype=np.int64), np.zeros(n_entries, dtype=np.int64),
         np.zeros(n_lanes, dtype=np.int64), np.zeros(n_lanes, dtype=np.int64), np.zeros(n_lanes),
-        np.zeros(n_links), np.zeros(n_links), np.zeros(n_links, dtype=np.bool_), np.zeros(n_links, dtype=np.int64),
-        np.zeros(1, dtype=np.int64),
+        np.zeros(n_links, dtype=np.int64), np.zeros(n_links), np.zeros(n_links), np.zeros(n_links, dtype=np.bool_),
+        np.zeros(n_links, dtype=np.int64), np.zeros(1, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -374,7 +429,7 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
     n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
     first_lane = orders.channel.max() + 1
     moments = Moments(np.full(n_tasks, -1.0), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
-    lanes = _lanes(first_lane + 3 * n_ranks, n_tasks, len(flows.user_first) - 1)
+    lanes = _lanes(first_lane + 3 * n_ranks, n_tasks, len(flows.room) - 1, len(flows.link))
     ranks = Ranks(
         orders.first[:-1].copy(), ends.first[:-1].copy(), np.full(n_ranks, -1), np.zeros(n_ranks, dtype=np.int64),
         np.zeros((4, n_stages, n_microbatches), dtype=np.bool_),
@@ -403,8 +458,12 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
             continue
         elif kind == 1:
             task = lanes.load[number]
-            lanes.flow[number] = (0 if orders.phase[task] == 0 else 1) * n_stages + orders.stage[task]
+            lanes.pending[number] = np.inf
+            _enter(flows, lanes, number, (0 if orders.phase[task] == 0 else 1) * n_stages + orders.stage[task])
             _retime(flows, lanes, number, False, now, heap)
+            continue
+        elif lanes.finish[number] > now:
+            _expect(lanes, number, 0, lanes.finish[number], heap)
             continue
         else:
             load = lanes.load[number]

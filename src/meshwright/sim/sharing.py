@@ -75,13 +75,12 @@ def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.i
     # A flow's unit is its share of the link that it fills most: on a full link, whoever needs less than its part leaves the rest.
     ceiling = np.zeros(len(seconds))
     np.maximum.at(ceiling, entries.flow, entries.share)
-    by_flow = entries.of(np.lexsort((entries.link, entries.flow)))
-    by_link = entries.of(np.lexsort((entries.flow, entries.link)))
+    entries = entries.of(np.lexsort((entries.link, entries.flow)))
     n_links = int(entries.link.max()) + 1
     arrays = (
-        seconds, latency, np.where(ceiling > 0.0, ceiling, 1.0),
-        np.searchsorted(by_flow.flow, np.arange(len(seconds) + 1)), by_flow.link, by_flow.share / ceiling[by_flow.flow],
-        np.searchsorted(by_link.link, np.arange(n_links + 1)), by_link.flow, by_link.share / ceiling[by_link.flow], lane,
+        seconds, latency, np.where(ceiling > 0.0, ceiling, 1.0), np.searchsorted(entries.flow, np.arange(len(seconds) + 1)),
+        entries.link, entries.flow, entries.share / ceiling[entries.flow],
+        np.concatenate(([0], np.cumsum(np.bincount(entries.link, minlength=n_links)))), lane,
     )  # fmt: skip
     return Flows(*(_locked(array) for array in arrays))
 

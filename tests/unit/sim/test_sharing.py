@@ -242,7 +242,7 @@ def test_sharing_never_shortens_a_step_and_no_link_carries_more_than_it_can(
 def test_a_plan_without_contention_takes_to_the_last_bit_what_it_takes_alone(
     planned: tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]],
 ) -> None:
-    problem, cases = planned
+    problem, _ = planned
     graph_stage = Stage(tuple(range(len(problem.graph.ops))), tuple(range(8)), Strategy(data=1, tensor=8))
     plan = Plan((graph_stage,), 8, 1, "1f1b", 8)
     loads, timeline = api.judge(problem, plan)

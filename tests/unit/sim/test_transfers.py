@@ -85,8 +85,8 @@ def test_going_to_and_fro_between_two_nodes_shares_the_uplinks() -> None:
     flows = sharing.flows(found, None, np.arange(3))
     assert flows is not None
     # One link of each kind: what leaves node 0, and what comes back to it; each with two flows that could fill it.
-    assert np.diff(flows.user_first).tolist() == [2, 2]
-    assert flows.user_weight.tolist() == [1.0] * 4
+    assert np.diff(flows.room).tolist() == [2, 2]
+    assert flows.weight.tolist() == [1.0] * 4
     timeline = sim.simulate(problem, plan, (load,) * 3)
     alone = engine.play(plan, (load,) * 3, Transfers(found.channel, found.seconds, found.latency_seconds, found.bytes))
     assert alone.step_seconds < timeline.step_seconds <= 2 * alone.step_seconds
