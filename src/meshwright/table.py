@@ -79,7 +79,7 @@ class Collective:
         All groups of `size` devices that lie `stride` apart in the stage's mesh order run it at once.
     n_bytes : float
         The tensor of one of them.
-    count : float
+    n_times : float
         How many, per micro-batch or per step; parts of one are counted where it is partly hidden or a bucket is shared.
     seconds : float
         All of them, if nothing else used the links.
@@ -90,7 +90,7 @@ class Collective:
     size: int
     stride: int
     n_bytes: float
-    count: float
+    n_times: float
     seconds: float
 
 

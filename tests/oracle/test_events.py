@@ -7,7 +7,7 @@ import pytest
 from events import Play  # tests/oracle/events.py
 
 from meshwright import schedules
-from meshwright._kernels import events, shared_events
+from meshwright._kernels import events, shared_events, shared_links
 from meshwright.schedules import Slots, Times
 from meshwright.sim import engine, sharing, tasks
 from meshwright.sim.end_of_step import Items, followed, items
@@ -141,6 +141,29 @@ def test_collectives_share_links_as_the_plain_simulator_shares_them(word: str, n
     compared(slots, times, sends, 1e-8, traffic, random_items(rng, slots, traffic))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_dozens_of_flows_of_any_size_on_one_link_are_shared_to_the_end(seed: int) -> None:
+    """Weights that leave rounding behind when they are taken off a link one by one must not keep it waiting for flows."""
+    rng = np.random.default_rng(300 + seed)
+    n_stages = 24
+    times = Times(*(0.5 + rng.random((3, n_stages))), rng.random(n_stages - 1))
+    slots = schedules.load("gpipe").order(n_stages, 1, 4, times)
+    channel = channels(slots.rank_of_stage)
+    seconds = np.where(channel >= 0, 0.5 + rng.random((2, n_stages)), 0.0)
+    own = [np.array([0, 1 + flow % n_stages], np.int64) if there else np.empty(0, np.int64)
+           for flow, there in enumerate(channel.ravel() >= 0)]  # fmt: skip
+    speed = np.append(9.7, rng.uniform(0.5, 1.5, n_stages))
+    carried = [
+        speed[links] * alone * rng.uniform(0.05, 1.0, len(links)) for links, alone in zip(own, seconds.ravel(), strict=True)
+    ]
+    sends = Transfers(channel, seconds, np.zeros_like(seconds), seconds, tuple(own), tuple(carried), speed)
+    traffic = random_traffic(rng, times, speed)
+    slower = played(slots, times, sends, traffic, random_items(rng, slots, traffic))[0].end.max()
+    assert np.isfinite(slower)
+    assert slower >= engine._alone(slots, tasks.task_seconds(times), sends, "gpipe").end.max() * (1 - 1e-12)
+    compared(slots, times, sends, 1e-7, traffic, random_items(rng, slots, traffic))
+
+
 def test_random_links_are_really_shared() -> None:
     slower = 0
     for seed in range(6):
@@ -168,7 +191,7 @@ def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is
         seconds = events.Seconds(tasks.task_seconds(times), sends.seconds)
         n_flows = 8 * n_stages
         no_ids, none = np.empty(0, np.int64), np.empty(0)
-        flows = shared_events.Flows(
+        flows = shared_links.Flows(
             np.zeros(n_flows), np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), no_ids, no_ids.copy(), none,
             np.zeros(1, np.int64), sharing.lanes(sends, slots.rank_of_stage),
         )  # fmt: skip

@@ -86,7 +86,7 @@ class _Ledger:
 
     def found(self) -> tuple[Collective, ...]:
         """Return what was added."""
-        return tuple(Collective(*key, count=count, seconds=seconds) for key, (count, seconds) in self._sums.items())
+        return tuple(Collective(*key, n_times=n_times, seconds=seconds) for key, (n_times, seconds) in self._sums.items())
 
     def _add(self, part: str, axis: str, kind: str, n_bytes: float, count: float) -> None:
         network_axis, size, stride = self._axes[axis]

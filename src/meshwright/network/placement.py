@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError
 
-__all__ = ["AXES", "meshes", "orders"]
+__all__ = ["AXES", "coordinates", "meshes", "orders"]
 
 AXES = ("pipeline", "data", "context", "tensor")
 """Axes of a placed mesh."""
@@ -63,18 +63,36 @@ def _place_in(node: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(len(node)) - np.repeat(first, np.diff(np.append(first, len(node))))
 
 
-def _boxes(cluster: Cluster) -> NDArray[np.int64] | None:
-    """Return the devices of a torus or mesh along a Morton curve: every 2^k neighbours in it are a box; None for others."""
+def coordinates(cluster: Cluster) -> NDArray[np.int64] | None:
+    """Return where each device of a torus or mesh sits, innermost dimension first; None for clusters that are none.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The network.
+
+    Returns
+    -------
+    ndarray, shape (n_dimensions, n_devices), int64, or None
+        Coordinates.
+    """
     levels = cluster.groups
     if not cluster.forwards or len(levels) < 2 or len(np.unique(levels[0])) < cluster.n_devices:
         return None
     sizes = [len(np.unique(level)) for level in levels]
     n_coordinates = [sizes[i] // sizes[i + 1] for i in range(len(sizes) - 1)] + [sizes[-1]]
-    coordinates = [level % size for level, size in zip(levels, n_coordinates, strict=True)]
+    return np.stack([level % size for level, size in zip(levels, n_coordinates, strict=True)])
+
+
+def _boxes(cluster: Cluster) -> NDArray[np.int64] | None:
+    """Return the devices of a torus or mesh along a Morton curve: every 2^k neighbours in it are a box; None for others."""
+    found = coordinates(cluster)
+    if found is None:
+        return None
     key = np.zeros(cluster.n_devices, dtype=np.int64)
-    for bit in range(max(n_coordinates).bit_length()):
-        for dim, coordinate in enumerate(coordinates):
-            key |= ((coordinate >> bit) & 1) << (bit * len(coordinates) + dim)
+    for bit in range(int(found.max() + 1).bit_length()):
+        for dim, coordinate in enumerate(found):
+            key |= ((coordinate >> bit) & 1) << (bit * len(found) + dim)
     return np.argsort(key, kind="stable")
 
 

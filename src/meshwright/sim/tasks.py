@@ -80,7 +80,7 @@ def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:
         for name in StageLoad.__dataclass_fields__:
             value = getattr(load, name)
             if name == "collectives":
-                value = tuple((name, one.seconds + one.n_bytes * one.count) for one in value)
+                value = tuple((name, one.seconds + one.n_bytes * one.n_times) for one in value)
             parts = value if isinstance(value, tuple) else ((name, value),)
             for _, part in parts:
                 if not (np.isfinite(part) and part >= 0.0):

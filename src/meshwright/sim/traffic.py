@@ -116,7 +116,7 @@ def _on_links(
     assert problem.cluster is not None
     for one in collectives:
         links, per_byte = network.load(problem.cluster, groups(stage, one.size, one.stride), one.kind, one.n_bytes)
-        total[links] += one.count * one.n_bytes * per_byte
+        total[links] += one.n_times * one.n_bytes * per_byte
     used = np.flatnonzero(total)
     found = total[used]
     total[used] = 0.0

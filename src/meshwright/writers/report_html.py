@@ -14,6 +14,7 @@ from meshwright.result import Result
 from meshwright.timeline import PHASES
 from meshwright.units import format_count, format_seconds
 from meshwright.wording import describe, layers_of, ranges_of, utilization
+from meshwright.writers import _topology
 
 __all__ = ["page", "write"]
 
@@ -44,7 +45,9 @@ def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
         raise ExportError("a report needs a plan that was simulated; this answer has none")
     template = files("meshwright").joinpath("data/report.html").read_text(encoding="utf-8")
     # a tag or an opening comment inside a name would change where the script element ends
-    data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
     return template.replace("__DATA__", data)
 
 
@@ -175,25 +178,44 @@ def _memory(result: Result) -> list[dict[str, Any]]:
 
 
 def _cluster(result: Result, plan: Plan) -> dict[str, Any]:
-    cluster = result.problem.cluster
+    """Return the topology as a picture, and which rank each device works for, in ranges of ids."""
+    cluster, timeline = result.problem.cluster, result.timeline
+    assert timeline is not None
     if cluster is None:
-        return {"text": "", "nodes": [], "rank": [], "words": {}}
-    rank = [-1] * cluster.n_devices
-    words: dict[int, str] = {}
-    for i, devices in enumerate(plan.ranks()):
+        return {"text": "", "picture": None, "ranks": [], "kinds": []}
+    ranks = []
+    for devices in plan.ranks():
         strategy = next(stage.strategy for stage in plan.stages if stage.devices == devices)
-        for position, device in enumerate(devices):
-            rank[device] = i
-            data, rest = divmod(position, strategy.context * strategy.tensor)
-            context, tensor = divmod(rest, strategy.tensor)
-            words[device] = f"pipeline {i}, data {data}, context {context}, tensor {tensor}"
-    nodes: dict[int, list[int]] = {}
-    for device, node in enumerate(cluster.node_of_device.tolist()):
-        nodes.setdefault(node, []).append(device)
-    shown = list(nodes.values())[:1024]
-    text = (
-        f"{cluster.name}: {cluster.n_devices} devices in {len(nodes)} nodes; the number and the colour are the pipeline rank."
+        ranks.append(
+            {
+                "devices": _runs(devices),
+                "data": strategy.data,
+                "context": strategy.context,
+                "tensor": strategy.tensor,
+            }
+        )
+    drawn = _topology.picture(cluster, timeline.link_bytes, timeline.step_seconds)
+    n_nodes = len(set(cluster.node_of_device.tolist()))
+    text = f"{cluster.name}: {cluster.n_devices} devices in {n_nodes} nodes, {cluster.n_switches} switches, {len(cluster.links)} links one way. "
+    text += "The number and the colour of a device are its pipeline rank"
+    text += "".join(f"; {note}" for note in drawn.pop("notes")) + "."
+    text += (
+        " A link's colour and width are the share of what it could carry in the step that it does carry."
+        if timeline.link_bytes.any()
+        else " What links carry is not known."
     )
-    if len(shown) < len(nodes):
-        text += f" The first {len(shown)} nodes are drawn."
-    return {"text": text, "nodes": shown, "rank": rank, "words": words}
+    kinds = [] if len(cluster.kinds) == 1 else [cluster.kinds[kind].name for kind in cluster.kind_of_device.tolist()]
+    return {"text": text, "picture": drawn, "ranks": ranks, "kinds": kinds}
+
+
+def _runs(devices: Sequence[int]) -> list[list[int]]:
+    """Return ids as runs of (first, how many, step), so that thousands of devices are a few numbers."""
+    runs: list[list[int]] = []
+    for device in devices:
+        if runs and (runs[-1][1] == 1 or device == runs[-1][0] + runs[-1][1] * runs[-1][2]):
+            if runs[-1][1] == 1:
+                runs[-1][2] = device - runs[-1][0]
+            runs[-1][1] += 1
+        else:
+            runs.append([device, 1, 1])
+    return runs
