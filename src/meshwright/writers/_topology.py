@@ -38,7 +38,7 @@ class _Draft:
 
     def add(self, box: tuple[float, float, float, float], what: int, name: str, device: int = -1) -> int:
         """Add an item; return its number."""
-        self.items.append([*(round(value, 2) for value in box), what, name, device])
+        self.items.append([*(round(value, 1) for value in box), what, name, device])
         self.height = max(self.height, box[1] + box[3])
         return len(self.items) - 1
 
@@ -59,8 +59,8 @@ def picture(cluster: Cluster, link_bytes: NDArray[np.float64], step_seconds: flo
     -------
     dict
         JSON-ready: ``width``, ``height``; ``items`` (x, y, width, height, what, name, device or -1); ``links`` (item, item, number
-        of links one way, largest and mean use of a link there, the same back, largest bytes on one link, stub (0: a line, else the
-        direction in which it leaves the grid)); ``notes``.
+        of links one way, largest use of one there and back, largest bytes on one; then, where it is not 0, the dimension along which
+        it leaves the grid, and of several links the mean use there and back); ``notes``. Single devices have no name.
     """
     places = coordinates(cluster) if cluster.n_switches == 0 else None
     draft = _Draft()
@@ -92,7 +92,7 @@ def _grid(draft: _Draft, cluster: Cluster, places: NDArray[np.int64]) -> None:
         z = int(places[2, device]) if len(places) > 2 else 0
         left = (z % per_row * (n_columns + 1.0) + x + 0.5) * step
         top = (z // per_row * (n_rows + 1.0) + y + 0.5) * step
-        draft.item_of_node[device] = draft.add((left, top, side, side), DEVICE, f"device {device}", device)
+        draft.item_of_node[device] = draft.add((left, top, side, side), DEVICE, "", device)
     draft.height += step
     if n_planes > 1:
         draft.notes.append(
@@ -123,7 +123,7 @@ def _circle(draft: _Draft, cluster: Cluster) -> None:
             side,
             side,
         )
-        name = f"device {first}" if len(members) == 1 else f"devices {first} to {members[-1]}"
+        name = "" if len(members) == 1 else f"devices {first} to {members[-1]}"
         item = draft.add(box, DEVICE if len(members) == 1 else GROUP, name, first)
         draft.item_of_node.update(dict.fromkeys(members, item))
     draft.height += 30.0
@@ -226,7 +226,7 @@ def _frames(
             own = members[unit[members] == one]
             x, y = left + 2.0 + k % columns * cell, top + 4.0 + k // columns * cell
             gap = min(2.0, 0.12 * cell)
-            label = f"device {own[0]}" if len(own) == 1 else f"devices {own[0]} to {own[-1]}"
+            label = "" if len(own) == 1 else f"devices {own[0]} to {own[-1]}"
             place = draft.add((x, y, cell - gap, cell - gap), DEVICE if len(own) == 1 else GROUP, label, int(own[0]))
             draft.item_of_node.update(dict.fromkeys(own.tolist(), place if detail else box))
     if whole:
@@ -285,10 +285,11 @@ def _links(
         if low == high:
             continue
         there, back = own[a[own] == low], own[a[own] == high]
-        row: list[Any] = [low, high, len(there)]
-        for way in (there, back):
-            row += [_rounded(use[way].max(initial=0.0)), _rounded(use[way].mean() if len(way) else 0.0)]
-        found.append([*row, float(f"{carried[own].max():.4g}"), _stub(places, links, int(own[0]))])
+        row: list[Any] = [low, high, len(there), *(_rounded(use[way].max(initial=0.0)) for way in (there, back))]
+        row += [_rounded(carried[own].max()), _stub(places, links, int(own[0]))]
+        if len(there) > 1:
+            row += [_rounded(use[way].mean() if len(way) else 0.0) for way in (there, back)]
+        found.append(row if row[6:] != [0] else row[:6])
     return found
 
 
@@ -302,5 +303,7 @@ def _stub(places: NDArray[np.int64] | None, links: Any, link: int) -> int:
     return 0 if apart.sum() <= 1 else int(np.argmax(apart)) + 1
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
+def _rounded(value: float) -> float | int:
+    """Return three digits of a number, as few characters as JSON needs for it."""
+    short = float(f"{value:.3g}")
+    return int(short) if short.is_integer() else short

@@ -64,7 +64,16 @@ def test_every_task_of_the_timeline_is_drawn(planned: Result) -> None:
 
 def test_every_device_of_the_cluster_is_drawn_once(planned: Result) -> None:
     _, data = _read(report_html.page(planned))
-    assert sorted(device for node in data["cluster"]["nodes"] for device in node) == [0, 1, 2, 3]
+    cells = [item for item in data["cluster"]["picture"]["items"] if item[6] >= 0]
+    assert sorted(item[6] for item in cells) == [0, 1, 2, 3]
+    runs = [run for rank in data["cluster"]["ranks"] for run in rank["devices"]]
+    listed = [first + k * step for first, count, step in runs for k in range(count)]
+    assert listed == [device for devices in planned.plan.ranks() for device in devices]
+
+
+@pytest.mark.parametrize("devices", [(0,), (3, 1, 2), (0, 1, 2, 3, 8, 9, 10), (7, 5, 3, 1, 0), (0, 4, 8, 1, 5, 9), (2, 9)])
+def test_ids_come_back_from_their_runs(devices: tuple[int, ...]) -> None:
+    assert [first + k * step for first, count, step in report_html._runs(devices) for k in range(count)] == list(devices)
 
 
 def test_the_page_loads_nothing(planned: Result) -> None:
