@@ -12,7 +12,7 @@ from meshwright.costs import analytic
 from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading, Training
+from meshwright.problem import Problem, Program, Reading, Training
 from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
 
@@ -47,6 +47,8 @@ class Run:
         Whether gradient reduction runs beside the backward pass.
     used_of_domain : tuple of (int, int)
         Devices used of each domain and its size, where a run leaves some out (64 of the 72 of an NVL72 rack); (1, 1) for all.
+    program : Program
+        How the program that trained carried it out.
     """
 
     graph: Graph
@@ -62,6 +64,7 @@ class Run:
     training: Training = Training()
     overlap: bool = False
     used_of_domain: tuple[int, int] = (1, 1)
+    program: Program = Program()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +80,19 @@ class Predicted:
 class Clusters:
     """Clusters by name, built once while a set is read."""
 
-    _built: dict[tuple[str, float], Cluster]
+    _built: dict[str, Cluster]
 
-    def __call__(self, spec: str, issue_seconds: float = 0.0) -> Cluster:
+    def __call__(self, spec: str) -> Cluster:
         """Return the cluster that `spec` names on the command line.
 
         Parameters
         ----------
         spec : str
             ``"dgx-a100:64"``.
-        issue_seconds : float
-            Time that the training program takes to issue one operator, where the device may have to wait for it.
         """
-        key = (spec, issue_seconds)
-        if key not in self._built:
-            cluster = topologies.cluster(spec)
-            if issue_seconds:
-                kinds = tuple(replace(kind, issue_seconds=issue_seconds) for kind in cluster.kinds)
-                cluster = replace(cluster, kinds=kinds, _cache={})
-            self._built[key] = cluster
-        return self._built[key]
+        if spec not in self._built:
+            self._built[spec] = topologies.cluster(spec)
+        return self._built[spec]
 
 
 def clusters() -> Clusters:
@@ -157,7 +153,7 @@ def predict(run: Run) -> Predicted:
         When the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
-    problem = Problem(Reading(run.graph.name, "validation", run.graph.name, run.graph), run.cluster, training=run.training)
+    problem = Problem(Reading(run.graph.name, "validation", run.graph.name, run.graph), run.cluster, training=run.training, program=run.program)
     loads = analytic.loads(problem, plan)
     if not run.overlap:
         loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)

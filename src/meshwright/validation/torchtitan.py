@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -21,11 +22,11 @@ VIRTUAL = 2
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    where, programs = clusters(), (program("torchtitan"), program("torchtitan_async"))
+    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Program, Program]) -> Point | Skipped:
     try:
         gpus, batch, sequence = count(fields, "gpus"), count(fields, "global_bs"), count(fields, "seq")
         measured = batch * sequence / (ratio(fields, "tps_per_gpu") * gpus)
@@ -41,12 +42,15 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             data, tensor, context, 1, tensor > 1, shard=sharded, shard_degree=degree if sharded and degree < data else 0
         )
         interleaved = "interleaved" in fields["schedule"].lower()
+        virtual = VIRTUAL if interleaved else 1
+        n_stages = pipeline * virtual  # and as many micro-batches: torchtitan's default, which the set does not tell otherwise
         predicted = predict(
             Run(
-                graph, where(_cluster(fields["gpu"], gpus)), (strategy,), pipeline=pipeline, virtual=VIRTUAL if interleaved else 1,
-                micro_batch=1 if pipeline > 1 else batch // data, global_batch=batch,
+                graph, where(_cluster(fields["gpu"], gpus)), (strategy,), pipeline=pipeline, virtual=virtual,
+                micro_batch=max(1, batch // data // n_stages) if pipeline > 1 else batch // data, global_batch=batch,
                 recompute={"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective"),
                 training=Training("bf16" if fields["float8"] in ("0", "") else "fp8", loss_bytes=8), overlap=True,
+                program=programs[fields.get("async_tp", "0") == "1"],
             )
         )  # fmt: skip
     except InputError as error:
