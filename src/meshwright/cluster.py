@@ -68,7 +68,7 @@ class Device:
         """Return the share of its peak that a large product of `precision` reaches."""
         if precision == "fp4":
             return self.fp4_ratio or self.fp8_ratio or self.matmul_ratio
-        return self.fp8_ratio or self.matmul_ratio if precision == "fp8" else self.matmul_ratio
+        return self.fp8_ratio or self.matmul_ratio if precision in ("fp8", "mxfp8") else self.matmul_ratio
 
     def peak(self, precision: str) -> float:
         """Return the dense matrix peak of `precision` in FLOP/s.
@@ -79,7 +79,7 @@ class Device:
             When the device has no such precision.
         """
         for name, flops_per_second in self.flops_per_second:
-            if name == precision:
+            if name == precision or (name == "fp8" and precision == "mxfp8"):
                 return flops_per_second
         raise InputError(
             f"device {self.name} has no {precision} matrix unit; it has {', '.join(name for name, _ in self.flops_per_second)}"

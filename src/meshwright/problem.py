@@ -64,7 +64,7 @@ class Training:
     Parameters
     ----------
     precision : str
-        Of matrix products: ``bf16``, ``fp16``, ``fp8``, ``fp4``, ``tf32``, ``fp32``.
+        Of matrix products: ``bf16``, ``fp16``, ``fp8`` (a scale per tensor), ``mxfp8`` (per block), ``fp4``, ``tf32``, ``fp32``.
     activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
         Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
         (mixed-precision Adam: fp32 master weight and two moments).

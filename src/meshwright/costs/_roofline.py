@@ -24,7 +24,7 @@ measured)."""
 
 def wide_precision(training: Training) -> str:
     """Return the precision of products that stay out of fp8 and fp4: attention."""
-    return "bf16" if training.precision in ("fp8", "fp4") else training.precision
+    return "bf16" if training.precision in ("fp8", "mxfp8", "fp4") else training.precision
 
 
 class Seconds(NamedTuple):
@@ -120,9 +120,14 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
 
 
 def _operand_bytes(training: Training) -> tuple[float, float]:
-    """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer."""
+    """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer.
+
+    Blocks of 32 share a scale in mxfp8 and lie along the inner dimension, so every operand is cast along its rows and its columns.
+    """
     if training.precision == "fp8":
         return 1.5, 1.0
+    if training.precision == "mxfp8":
+        return 3.0, 1.0 + 1.0 / 32.0
     if training.precision == "fp4":
         return 1.25, 0.5625  # one scale of a byte for 16 elements
     return 0.0, float(training.activation_bytes)

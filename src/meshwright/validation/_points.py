@@ -29,6 +29,10 @@ class Point:
         Whether the prediction fits the devices' memory.
     ran : bool
         Whether the run did.
+    device : str
+        Kind of device it ran on: what the prediction's interval goes by.
+    note : str
+        What was assumed about the row's plan, where the set does not tell it.
     """
 
     row: int
@@ -39,6 +43,8 @@ class Point:
     group: str = ""
     fits: bool = True
     ran: bool = True
+    device: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Run:
         Devices used of each domain and its size, where a run leaves some out (64 of the 72 of an NVL72 rack); (1, 1) for all.
     program : Program
         How the program that trained carried it out.
+    recompute_of_stage : tuple of tuple of str
+        What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
     """
 
     graph: Graph
@@ -65,15 +67,17 @@ class Run:
     overlap: bool = False
     used_of_domain: tuple[int, int] = (1, 1)
     program: Program = Program()
+    recompute_of_stage: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Seconds of a step, memory of the fullest device, and whether it fits."""
+    """Seconds of a step, memory of the fullest device, whether it fits, and the kinds of device it ran on."""
 
     seconds: float
     peak_bytes: float
     fits: bool
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,8 @@ def predict(run: Run) -> Predicted:
     ranks = plan.ranks()
     room = [min(run.cluster.device(device).memory_bytes for device in devices) for devices in ranks]
     fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
-    return Predicted(timeline.step_seconds, max(timeline.peak_bytes), fits)
+    device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
+    return Predicted(timeline.step_seconds, max(timeline.peak_bytes), fits, device)
 
 
 def _plan(run: Run) -> Plan:
@@ -173,6 +178,8 @@ def _plan(run: Run) -> Plan:
     if needed > run.cluster.n_devices:
         raise InputError(f"the plan needs {needed} devices; {run.cluster.name} has {run.cluster.n_devices}")
     replicas = strategies[0].data
+    if any(strategy.data != replicas for strategy in strategies):
+        raise InputError("stages of different data degrees are not modelled")
     if run.global_batch % (run.micro_batch * replicas):
         raise InputError(
             f"the global batch {run.global_batch} does not divide by micro-batch {run.micro_batch} times data degree {replicas}"
@@ -186,7 +193,8 @@ def _plan(run: Run) -> Plan:
     stages = []
     for stage, ops in enumerate(_cut(run.graph, run.layers_per_stage, n_stages)):
         rank = placement[stage]
-        recompute = tuple(run.recompute if run.graph.ops[op].kind not in ("embedding", "head") else "none" for op in ops)
+        inner = iter(run.recompute_of_stage[stage] if run.recompute_of_stage else (run.recompute,) * len(ops))
+        recompute = tuple("none" if run.graph.ops[op].kind in ("embedding", "head") else next(inner) for op in ops)
         stages.append(Stage(ops, devices[rank], strategies[rank], recompute))
     schedule = run.schedule or ("interleaved_1f1b" if run.virtual > 1 else "1f1b")
     n_microbatches = run.global_batch // (run.micro_batch * replicas)

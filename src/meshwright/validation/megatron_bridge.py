@@ -19,8 +19,11 @@ COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs"
            "tokens_per_sec_per_gpu")  # fmt: skip
 
 
-PROGRAMS = ("megatron", "megatron_mixture_host")
+PROGRAMS = ("megatron", "megatron_mixture", "megatron_mixture_captured", "megatron_mixture_host")
 """Programs of the releases."""
+
+CAPTURED_RELEASE = "26.06"
+"""From this release on, mixtures on GB200 and GB300 replay captured graphs."""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
@@ -64,14 +67,18 @@ def _precision(text: str) -> str:
     """Return the precision of products; releases that name none publish fp8."""
     if "FP4" in text.upper():
         return "fp4"
+    if text.upper().startswith("MX") or text.upper().startswith("FP8-MX"):
+        return "mxfp8"
     return "bf16" if text.upper().startswith("BF16") else "fp8"
 
 
 def _program(fields: Mapping[str, str]) -> str:
-    """Return the program of a row."""
-    if count(fields, "ep", 1) > 1 and "tokendrop" not in fields["model"] and fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300"):
+    """Return the program of a row: its release, and whether a host processor launches the kernels of experts one by one."""
+    if count(fields, "ep", 1) == 1:
+        return "megatron"
+    if fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300"):
         return "megatron_mixture_host"
-    return "megatron"
+    return "megatron_mixture" if fields["release"] < CAPTURED_RELEASE else "megatron_mixture_captured"
 
 
 def _cluster(system: str, gpus: int) -> str:
