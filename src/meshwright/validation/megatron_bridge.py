@@ -19,7 +19,9 @@ COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs"
            "tokens_per_sec_per_gpu")  # fmt: skip
 
 
-PROGRAMS = ("megatron", "megatron_mixture", "megatron_mixture_captured", "megatron_mixture_host")
+PROGRAMS = (
+    "megatron", "megatron_mixture", "megatron_mixture_captured", "megatron_mixture_dropped", "megatron_mixture_host",
+)  # fmt: skip
 """Programs of the releases."""
 
 CAPTURED_RELEASE = "26.06"
@@ -33,6 +35,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
 
 
 def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: Mapping[str, Program]) -> Point | Skipped:
+    trained_by = _program(fields)
     fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
     try:
         if "lora" in fields["section"].lower():
@@ -54,13 +57,13 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: Mappi
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
             training=Training(_precision(fields["precision"])), overlap=True,
-            used_of_domain=rack(cluster), program=programs[_program(fields)],
+            used_of_domain=rack(cluster), program=programs[trained_by],
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
-    return Point(row, measured, predicted.seconds, group=group, fits=predicted.fits)
+    return Point(row, measured, predicted.seconds, group=group, fits=predicted.fits, device=predicted.device)
 
 
 def _precision(text: str) -> str:
@@ -74,8 +77,10 @@ def _precision(text: str) -> str:
 
 def _program(fields: Mapping[str, str]) -> str:
     """Return the program of a row: its release, and whether a host processor launches the kernels of experts one by one."""
-    if count(fields, "ep", 1) == 1:
+    if fields["ep"].strip() in ("", "n/a", "1"):
         return "megatron"
+    if fields["model"].endswith("(tokendrop)"):
+        return "megatron_mixture_dropped"
     if fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300"):
         return "megatron_mixture_host"
     return "megatron_mixture" if fields["release"] < CAPTURED_RELEASE else "megatron_mixture_captured"

@@ -70,7 +70,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{fields['bench']} {name} {fields['gbs']}", fits=predicted.fits)
+    return Point(row, measured, predicted.seconds, group=f"{fields['bench']} {name} {fields['gbs']}", fits=predicted.fits, device=predicted.device)
 
 
 def _virtual(fields: Mapping[str, str], pipeline: int) -> int:

@@ -59,7 +59,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )  # fmt: skip
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, held, predicted.peak_bytes, fits=predicted.fits)
+    return Point(row, measured, predicted.seconds, held, predicted.peak_bytes, fits=predicted.fits, device=predicted.device)
 
 
 def _cluster(gpu: str, gpus: int) -> str:
