@@ -36,7 +36,7 @@ ISSUE_SECONDS = 87e-6
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row."""
+    """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""
     where = clusters()
     return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
 
