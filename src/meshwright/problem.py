@@ -71,6 +71,9 @@ class Training:
     loss_bytes : int
         Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them into
         gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
+    fragmentation_ratio : float
+        What the caching allocator holds beyond the tensors that come and go (activations, working memory), as a share of them:
+        blocks are rounded, and freed ones do not always suit the next tensor.
     """
 
     precision: str = "bf16"
@@ -79,6 +82,7 @@ class Training:
     gradient_bytes: int = 4
     optimizer_bytes: int = 12
     loss_bytes: int = 2
+    fragmentation_ratio: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)

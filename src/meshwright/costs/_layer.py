@@ -210,6 +210,8 @@ def _working_bytes(operator: Operator, shape: Shape, training: Training) -> floa
         inner, columns = (
             (inner / shape.tensor, columns) if operator.tensor_axis == "in" else (inner, columns / shape.split(operator))
         )
+        if shape.sequence_parallel and operator.tensor_axis != "in":
+            inner *= 2.0  # the gathered input, and its gradient before it is scattered
         return shape.tokens(operator) * width * (inner + columns)
     if operator.kind == "grouped_matmul":
         return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))

@@ -67,8 +67,8 @@ def layer_load(
         backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
     weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training)
     saved, working = _activation_bytes(work, recompute)
-    if strategy.shard == 3:
-        working += 2.0 * training.weight_bytes * work.n_dense_parameters  # this layer's weights and the next one's on their way
+    gathered, communication = _unit_bytes(work, mesh, strategy, training)
+    with_waste = 1.0 + training.fragmentation_ratio
     moved = 2.0 * gradients + 2.0 * optimizer + weights
     if strategy.shard < 3 and strategy.shard > 0:
         moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + weights
@@ -86,10 +86,12 @@ def layer_load(
         weight_bytes=weights,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
-        activation_bytes=saved,
-        working_bytes=working,
-        reserved_bytes=device.reserved_bytes,
+        activation_bytes=with_waste * saved,
+        working_bytes=with_waste * (working + gathered),
+        reserved_bytes=device.reserved_bytes + communication,
         model_flops=work.model_flops,
+        communication_bytes=communication,
+        fragmentation_ratio=training.fragmentation_ratio,
     )
 
 
@@ -182,16 +184,30 @@ def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Trai
     """Return the bytes of weights, gradients and optimizer state after sharding.
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
-    accumulation into products only (every run of SimuMax's set holds it at its peak).
+    accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 master copy,
+    part of the optimizer state, is the weight (FSDP2): where training keeps such a copy, nothing is held beside it.
     """
     whole = work.n_dense_parameters + work.n_expert_parameters
     share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
     return (
-        training.weight_bytes * (share if strategy.shard >= 3 else whole),
+        (0.0 if training.weight_bytes < 4 else training.weight_bytes * share) if strategy.shard >= 3 else training.weight_bytes * whole,
         training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup,
         training.optimizer_bytes * (share if strategy.shard >= 1 else whole),
     )
+
+
+def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float]:
+    """Return what sharded weights (ZeRO-3) need beside the shards: as tensors while the layer runs, and as buffers all step.
+
+    FSDP2 works layer by layer: it holds this layer's gathered weights, the next one's on their way, and this layer's gradients until
+    they are reduced, all in the precision of the weights. Weights arrive in one buffer and gradients leave in another, in the
+    precision of the reduction; both are allocated on streams of their own, whose blocks the caching allocator gives to no other.
+    """
+    if strategy.shard < 3:
+        return 0.0, 0.0
+    unit = work.n_dense_parameters * (mesh.n_shards > 1) + work.n_expert_parameters * (mesh.n_expert_shards > 1)
+    return 3.0 * training.weight_bytes * unit, float(training.weight_bytes + training.gradient_bytes) * unit
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
@@ -220,7 +236,7 @@ def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
     sums = [0.0] * 12
-    working = reserved = largest = 0.0
+    working = reserved = largest = communication = fragmentation = 0.0
     for load, count in loads:
         if count <= 0:
             continue
@@ -232,6 +248,8 @@ def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
             sums[i] += value * count
         working = max(working, load.working_bytes)
         reserved = max(reserved, load.reserved_bytes)
+        communication = max(communication, load.communication_bytes)
+        fragmentation = max(fragmentation, load.fragmentation_ratio)
         largest = max(largest, load.reduce_seconds)
     reduce_seconds = sums[4]
     return StageLoad(
@@ -253,6 +271,8 @@ def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
         working_bytes=working,
         reserved_bytes=reserved,
         model_flops=sums[11],
+        communication_bytes=communication,
+        fragmentation_ratio=fragmentation,
     )
 
 

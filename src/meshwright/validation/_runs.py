@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Program, Reading, Training
 from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
+from meshwright.table import StageLoad
 
 __all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict", "rack", "racks"]
 
@@ -72,11 +73,29 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Seconds of a step, memory of the fullest device, whether it fits, and the kinds of device it ran on."""
+    """What we predict of a run.
+
+    Parameters
+    ----------
+    seconds : float
+        Of a step.
+    peak_bytes, reserved_bytes, allocated_bytes : float
+        Of the fullest device: all it must hold, what the caching allocator holds of it, and what tensors hold.
+    fits : bool
+        Whether every device can hold its peak.
+    causes, memory_causes : tuple of (str, float)
+        What the step and the peak consist of, as in `meshwright.timeline.Timeline`.
+    device : str
+        Kinds of device it ran on, by name.
+    """
 
     seconds: float
     peak_bytes: float
+    reserved_bytes: float
+    allocated_bytes: float
     fits: bool
+    causes: tuple[tuple[str, float], ...] = ()
+    memory_causes: tuple[tuple[str, float], ...] = ()
     device: str = ""
 
 
@@ -148,8 +167,15 @@ def rack(cluster: Cluster) -> tuple[int, int]:
     return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
 
 
-def predict(run: Run) -> Predicted:
+def predict(run: Run, change: Callable[[StageLoad], StageLoad] | None = None) -> Predicted:
     """Return what we predict of a run.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    change : callable or None
+        What the training program does otherwise than our cost model says, on the load of every stage.
 
     Raises
     ------
@@ -159,14 +185,20 @@ def predict(run: Run) -> Predicted:
     plan = _plan(run)
     problem = Problem(Reading(run.graph.name, "validation", run.graph.name, run.graph), run.cluster, training=run.training, program=run.program)
     loads = analytic.loads(problem, plan)
+    if change is not None:
+        loads = tuple(change(load) for load in loads)
     if not run.overlap:
         loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)
     timeline = sim.simulate(problem, plan, loads)
     ranks = plan.ranks()
     room = [min(run.cluster.device(device).memory_bytes for device in devices) for devices in ranks]
     fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
+    fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
-    return Predicted(timeline.step_seconds, max(timeline.peak_bytes), fits, device)
+    return Predicted(
+        timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest], timeline.allocated_bytes[fullest],
+        fits, timeline.causes, timeline.memory_causes[fullest], device,
+    )  # fmt: skip
 
 
 def _plan(run: Run) -> Plan:

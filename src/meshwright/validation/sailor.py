@@ -34,7 +34,7 @@ TRAINING = Training("tf32", activation_bytes=4, weight_bytes=4, gradient_bytes=4
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row."""
+    """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""
     where, trained_by = clusters(), program("megatron_deepspeed_fp32")
     return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
