@@ -32,6 +32,7 @@ import numpy as np
 from meshwright import _plugins
 from meshwright.topologies import _nodes, _wires
 from meshwright.validation import Point, _programs
+from meshwright.validation._points import fitted
 
 DATA = _programs.DATA
 Row = Mapping[str, str]
@@ -78,7 +79,8 @@ def _pulled(file: str, *others: str) -> tuple[tuple[str, str], ...]:
 
 A100 = ("a100_sxm_40gb", "a100_pcie_80gb", "a100_pcie_40gb")
 OVERLAP = tuple(
-    ("programs.toml", f"{name}.tensor_overlap") for name in ("megatron_mixture", "megatron_mixture_captured", "megatron_mixture_host")
+    ("programs.toml", f"{name}.tensor_overlap")
+    for name in ("megatron_mixture", "megatron_mixture_captured", "megatron_mixture_host")
 )
 
 GROUPS = (
@@ -89,7 +91,12 @@ GROUPS = (
             Constant("devices/a100_sxm_80gb.toml", "achieved.memory", 0.75, 0.05, 0.95, _pulled("achieved.memory", *A100)),
             Constant("devices/a100_sxm_80gb.toml", "kernel.launch", 10, 1, 40, _pulled("kernel.launch", *A100)),
             Constant(
-                "programs.toml", "megatron_deepspeed.issue", 80, 1, 300, (("programs.toml", "aceso.issue"), ("programs.toml", "mist.issue")),
+                "programs.toml",
+                "megatron_deepspeed.issue",
+                80,
+                1,
+                300,
+                (("programs.toml", "aceso.issue"), ("programs.toml", "mist.issue")),
             ),
             Constant("clusters/hgx_a100_hdr4.toml", "network.achievable", 0.8, 0.02, 0.95),
         ),
@@ -109,7 +116,9 @@ GROUPS = (
     Group(
         "b200",
         (
-            Constant("devices/b200_sxm_180gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "b300_sxm_270gb")),
+            Constant(
+                "devices/b200_sxm_180gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "b300_sxm_270gb")
+            ),
             Constant("devices/b200_sxm_180gb.toml", "kernel.launch", 25, 1, 40),
         ),
         (("simumax", _any),),
@@ -130,7 +139,14 @@ GROUPS = (
     Group(
         "mixtures",
         (
-            Constant("programs.toml", "megatron_mixture.memory_passes", 2, 0.1, 6, (("programs.toml", "megatron_mixture_dropped.memory_passes"),)),
+            Constant(
+                "programs.toml",
+                "megatron_mixture.memory_passes",
+                2,
+                0.1,
+                6,
+                (("programs.toml", "megatron_mixture_dropped.memory_passes"),),
+            ),
             Constant("programs.toml", "megatron_mixture_captured.memory_passes", 1, 0.1, 6),
             Constant("programs.toml", "megatron_mixture_host.issue", 100, 5, 400),
             Constant("programs.toml", "megatron_mixture_host.expert_issue", 75, 5, 400),
@@ -143,7 +159,14 @@ GROUPS = (
         (
             Constant("devices/h100_sxm_96gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
             Constant("devices/h100_sxm_96gb.toml", "achieved.attention", 0.3, 0.01, 0.95),
-            Constant("programs.toml", "torchtitan.ring_imbalance", 0.5, 0.05, 1, (("programs.toml", "torchtitan_async.ring_imbalance"),)),
+            Constant(
+                "programs.toml",
+                "torchtitan.ring_imbalance",
+                0.5,
+                0.05,
+                1,
+                (("programs.toml", "torchtitan_async.ring_imbalance"),),
+            ),
             Constant("programs.toml", "torchtitan_async.tensor_overlap", 0.5, 0.05, 0.95),
         ),
         (("torchtitan", _any),),
@@ -237,12 +260,9 @@ def put(folder: Path, constant: Constant, value: float) -> None:
     for file, key in constant.places:
         text = (folder / file).read_text(encoding="utf-8")
         found = _entry(text, key)
-        (folder / file).write_text(text[: found.start("number")] + f"{value:.6g}" + text[found.end("number") :], encoding="utf-8")
-
-
-def fitted(kind: str, row: int, fields: Row) -> bool:
-    """Tell whether a row (from 1) belongs to the half that is fitted."""
-    return row % 6 == 1 if kind == "vtrain" and int(fields["gpus"]) <= 8 else row % 2 == 1
+        (folder / file).write_text(
+            text[: found.start("number")] + f"{value:.6g}" + text[found.end("number") :], encoding="utf-8"
+        )
 
 
 def predictions(kind: str, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Point]]:

@@ -81,7 +81,7 @@ def layer_work(
     shape: Shape,
     device: Device,
     training: Training,
-    program: Program = Program(),
+    program: Program,
     *,
     input_elements: int,
     output_elements: int,

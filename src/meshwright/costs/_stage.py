@@ -22,7 +22,7 @@ def layer_load(
     strategy: Strategy,
     device: Device,
     training: Training,
-    program: Program = Program(),
+    program: Program,
 ) -> StageLoad:
     """Return the load of one layer.
 

@@ -183,7 +183,12 @@ def predict(run: Run, change: Callable[[StageLoad], StageLoad] | None = None) ->
         When the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
-    problem = Problem(Reading(run.graph.name, "validation", run.graph.name, run.graph), run.cluster, training=run.training, program=run.program)
+    problem = Problem(
+        Reading(run.graph.name, "validation", run.graph.name, run.graph),
+        run.cluster,
+        training=run.training,
+        program=run.program,
+    )
     loads = analytic.loads(problem, plan)
     if change is not None:
         loads = tuple(change(load) for load in loads)

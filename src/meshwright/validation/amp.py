@@ -60,7 +60,17 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
             found.append(Skipped(i, str(error)))
         else:
             ran = math.isfinite(measured)
-            found.append(Point(i, measured, predicted.seconds, group=f"{experiment} {batch}", fits=predicted.fits, ran=ran, device=predicted.device))
+            found.append(
+                Point(
+                    i,
+                    measured,
+                    predicted.seconds,
+                    group=f"{experiment} {batch}",
+                    fits=predicted.fits,
+                    ran=ran,
+                    device=predicted.device,
+                )
+            )
     return found
 
 

@@ -55,4 +55,6 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, zero: Program) 
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{graph.name} {gpus} {batch}", fits=predicted.fits, device=predicted.device)
+    return Point(
+        row, measured, predicted.seconds, group=f"{graph.name} {gpus} {batch}", fits=predicted.fits, device=predicted.device
+    )

@@ -54,7 +54,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
             raise InputError("the set does not tell the plan of this run")
         measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
         name, gpus = _cluster(fields)
-        precision = "fp4" if float(fields["round"]) >= FP4_ROUND and "nvl72" in name else "fp8"
+        precision = _precision(fields, name)
         cluster = where(name)
         tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
         ranks = tensor * pipeline * context
@@ -70,7 +70,23 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{fields['bench']} {name} {fields['gbs']}", fits=predicted.fits, device=predicted.device)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=f"{fields['bench']} {name} {fields['gbs']}",
+        fits=predicted.fits,
+        device=predicted.device,
+    )
+
+
+def _precision(fields: Mapping[str, str], cluster: str) -> str:
+    """Return the precision of products: as the configuration is called, or by the round."""
+    config = fields.get("config", "").lower()
+    for precision in ("fp4", "fp8"):
+        if precision in config:
+            return precision
+    return "fp4" if float(fields["round"]) >= FP4_ROUND and "nvl72" in cluster else "fp8"
 
 
 def _virtual(fields: Mapping[str, str], pipeline: int) -> int:

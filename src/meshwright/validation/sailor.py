@@ -62,7 +62,14 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
-        row, measured, predicted.seconds, held, predicted.peak_bytes, group=f"{graph.name} {gpus} {batch}", fits=predicted.fits, device=predicted.device
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.peak_bytes,
+        group=f"{graph.name} {gpus} {batch}",
+        fits=predicted.fits,
+        device=predicted.device,
     )
 
 

@@ -25,7 +25,6 @@ VOCABULARY = 51200
 """GPT-2's 50,257 words padded by Megatron."""
 
 
-
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
     where, trained_by = clusters(), program("megatron_deepspeed")
@@ -53,4 +52,11 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{graph.name} {sequence} {gpus} {batch}", fits=predicted.fits, device=predicted.device)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=f"{graph.name} {sequence} {gpus} {batch}",
+        fits=predicted.fits,
+        device=predicted.device,
+    )
