@@ -90,6 +90,8 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> Timeline
         memory_causes=held.causes,
         causes=causes.causes(slots, moments, end, loads, plan.n_microbatches),
         link_busy_ratio=busiest(slots, moments, sends, float(end.rank_end_seconds.max())),
+        allocated_bytes=held.allocated_bytes,
+        reserved_bytes=held.reserved_bytes,
     )
 
 

@@ -21,6 +21,7 @@ from meshwright.errors import InputError
 from meshwright.problem import Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Run, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -36,6 +37,7 @@ OPTIMIZER_BYTES = 16
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
+    trained_by = program("megatron_deepspeed")
     graph = gpt("gpt2-24x1024", hidden=1024, layers=LAYERS, heads=16, sequence=1024, vocabulary=52256)
     homogeneous, mixed = topologies.cluster("g4dn-t4:16"), _mixed()
     found: list[Point | Skipped] = []
@@ -54,13 +56,24 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
                 graph, mixed if uneven else homogeneous, (Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")),),
                 pipeline=pipeline, layers_per_stage=_layers(fields["layer_bounds"], pipeline), micro_batch=count(fields, "mbs"),
                 global_batch=batch, training=Training("fp16", gradient_bytes=2, optimizer_bytes=OPTIMIZER_BYTES),
+                program=trained_by,
             )  # fmt: skip
             predicted = predict(run)
         except (InputError, ValueError) as error:
             found.append(Skipped(i, str(error)))
         else:
             ran = math.isfinite(measured)
-            found.append(Point(i, measured, predicted.seconds, group=f"{experiment} {batch}", fits=predicted.fits, ran=ran))
+            found.append(
+                Point(
+                    i,
+                    measured,
+                    predicted.seconds,
+                    group=f"{experiment} {batch}",
+                    fits=predicted.fits,
+                    ran=ran,
+                    device=predicted.device,
+                )
+            )
     return found
 
 

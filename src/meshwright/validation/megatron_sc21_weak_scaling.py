@@ -76,7 +76,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, fits=predicted.fits)
+    return Point(row, measured, predicted.seconds, fits=predicted.fits, device=predicted.device)
 
 
 def _virtual(layers: int, pipeline: int, n_microbatches: int) -> int:
