@@ -13,12 +13,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan
 from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.what_if import Change
-from meshwright.wording import describe, layers_of, ranges_of, utilization
+from meshwright.wording import describe, layers_of, ranges_of, step_interval, utilization
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
@@ -138,12 +139,20 @@ def _nothing_fits(result: Result) -> str:
     return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
 
 
+def _expected(result: Result) -> str:
+    """Return the interval of the step in brackets; empty where there is none."""
+    found = step_interval(result)
+    if found is None:
+        return ""
+    return f" ({COVERAGE_RATIO:.0%}: {format_seconds(found.low_seconds)} to {format_seconds(found.high_seconds)})"
+
+
 def _answer(result: Result) -> str:
     answer, plan, timeline = result.answer, result.plan, result.timeline
     lines = [""]
     if timeline is not None:
         rate = plan.global_batch / timeline.step_seconds
-        line = f"step {format_seconds(timeline.step_seconds)}, {rate:.4g} samples/s"
+        line = f"step {format_seconds(timeline.step_seconds)}{_expected(result)}, {rate:.4g} samples/s"
         if result.problem.graph.sequence_length > 1:
             line += f", {format_count(rate * result.problem.graph.sequence_length)} tokens/s"
         share = utilization(result)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from meshwright.cluster import Device
 from meshwright.costs._layer import LayerWork, Transfer
 from meshwright.costs._mesh import Mesh, bucket_seconds
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 
@@ -16,7 +16,13 @@ __all__ = ["combine", "layer_load", "slowest"]
 
 
 def layer_load(
-    work: LayerWork, recompute: str, mesh: Mesh, strategy: Strategy, device: Device, training: Training
+    work: LayerWork,
+    recompute: str,
+    mesh: Mesh,
+    strategy: Strategy,
+    device: Device,
+    training: Training,
+    program: Program,
 ) -> StageLoad:
     """Return the load of one layer.
 
@@ -34,6 +40,8 @@ def layer_load(
         Kind of device.
     training : Training
         Precision and bytes.
+    program : Program
+        How the program carries it out.
 
     Returns
     -------
@@ -44,18 +52,19 @@ def layer_load(
     -----
     Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each beside
     the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the micro-batches
-    (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a step.
+    (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a step. Taking
+    gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
     """
     repeated, repeated_transfers = _repeated(work, recompute)
-    forward = _communication(work.forward, mesh)
-    backward = _communication((*work.backward, *repeated_transfers), mesh)
+    forward = _communication(work.forward, mesh, strategy, program)
+    backward = _communication((*work.backward, *repeated_transfers), mesh, strategy, program)
     backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + repeated
-    gather, reduce = _sharded_seconds(work, mesh, strategy, training)
-    if gather:
-        forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds))
-        backward = _add(backward, "gather", max(0.0, gather + reduce - backward_seconds))
-    elif reduce:
-        backward = _add(backward, "gather", max(0.0, reduce - backward_seconds))
+    gather, reduce = _sharded_seconds(work, mesh, strategy, training, program)
+    if gather or reduce:
+        unpack, pack = _copy_seconds(work, strategy, device, training)
+        beside, after = (reduce, 0.0) if program.overlaps_scatter else (0.0, reduce)
+        forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
+        backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
     weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training)
     saved, working = _activation_bytes(work, recompute)
     gathered, communication = _unit_bytes(work, mesh, strategy, training)
@@ -95,15 +104,27 @@ def _repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, .
     return 0.0, ()
 
 
-def _communication(transfers: Iterable[Transfer], mesh: Mesh) -> tuple[tuple[str, float], ...]:
+def _communication(
+    transfers: Iterable[Transfer], mesh: Mesh, strategy: Strategy, program: Program
+) -> tuple[tuple[str, float], ...]:
     """Return the exposed seconds by cause."""
     seconds: dict[str, float] = {}
-    for cause, name, kind, n_bytes, hidden_seconds in transfers:
+    alone = 1.0 - program.tensor_overlap_ratio if strategy.sequence_parallel else 1.0
+    for cause, name, kind, n_bytes, hidden_seconds, n_copies in transfers:
         axis = mesh.axis(name)
         if axis is not None and n_bytes > 0.0:
+            if cause == "expert" and program.dispatches_once:
+                n_bytes *= distinct(mesh.n_expert_targets, n_copies) / n_copies
             exposed = max(0.0, axis.seconds(kind, n_bytes) - hidden_seconds)
+            if cause == "tensor" and kind != "all_reduce":
+                exposed *= alone
             seconds[cause] = seconds.get(cause, 0.0) + exposed
     return tuple(sorted(seconds.items()))
+
+
+def distinct(n_targets: int, n_copies: int) -> float:
+    """Return how many of `n_targets` equally likely targets `n_copies` independent copies reach, on average."""
+    return n_targets * (1.0 - (1.0 - 1.0 / n_targets) ** n_copies)
 
 
 def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> tuple[tuple[str, float], ...]:
@@ -113,10 +134,24 @@ def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> t
     return tuple(sorted(together.items()))
 
 
-def _sharded_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float]:
+def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: Training) -> tuple[float, float]:
+    """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
+    rate = device.memory_bytes_per_second * device.memory_ratio
+    n_parameters = work.n_dense_parameters + work.n_expert_parameters
+    unpack = 2.0 * training.weight_bytes * n_parameters / rate if strategy.shard == 3 else 0.0
+    return unpack, (training.weight_bytes + training.gradient_bytes) * n_parameters / rate
+
+
+def _sharded_seconds(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training, program: Program
+) -> tuple[float, float]:
     """Return the seconds of gathering weights (ZeRO-3) and of scattering gradients (ZeRO-2 and 3) of every micro-batch."""
     if strategy.shard < 2:
         return 0.0, 0.0
+    if program.shard_bytes_per_second:
+        n_parameters = work.n_dense_parameters + work.n_expert_parameters
+        gather = n_parameters * training.weight_bytes / program.shard_bytes_per_second if strategy.shard == 3 else 0.0
+        return gather, n_parameters * training.gradient_bytes / program.shard_bytes_per_second
     gather = 0.0
     if strategy.shard == 3:
         gather = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.cluster import Device
 from meshwright.costs import _legal, _stage
 from meshwright.costs._layer import LayerWork, layer_work
-from meshwright.costs._mesh import mesh
+from meshwright.costs._mesh import Mesh, mesh
 from meshwright.costs._roofline import Shape
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
@@ -83,22 +83,36 @@ def row_loads(
         raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
     axes = mesh(cluster, devices, strategy, inside_only=inside_only)
     kinds = [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
-    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    shape = _shape(strategy, micro_batch)
     works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
     return {
         (row, recompute): _stage.slowest(
-            [_stage.layer_load(work[row], recompute, axes, strategy, device, problem.training) for device, work in works]
+            [_layer_load(problem, work[row], recompute, axes, strategy, device) for device, work in works]
         )
         for row in works[0][1]
         for recompute in RECOMPUTE
     }
 
 
+def _shape(strategy: Strategy, micro_batch: int) -> Shape:
+    """Return the share of a layer that one device computes."""
+    return Shape(
+        micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded
+    )
+
+
+def _layer_load(
+    problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device
+) -> StageLoad:
+    """Return the load of one layer on one kind of device."""
+    return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.program)
+
+
 def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
     """Return what every distinct layer does on one device; remembered by the cluster, since many strategies share a shape."""
     assert problem.cluster is not None
     graph = problem.graph
-    key = ("layer works", id(graph), shape, device, problem.training)
+    key = ("layer works", id(graph), shape, device, problem.training, problem.program)
     remembered = problem.cluster._cache.get(key)
     if remembered is not None and remembered[0] is graph:  # type: ignore[index]
         return remembered[1]  # type: ignore[index,no-any-return]
@@ -108,7 +122,7 @@ def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWor
         n_out[edge.source] = max(n_out[edge.source], edge.n_elements)
     works = {
         row: layer_work(
-            graph.ops[row].body, shape, device, problem.training, input_elements=n_in[row], output_elements=n_out[row]
+            graph.ops[row].body, shape, device, problem.training, problem.program, input_elements=n_in[row], output_elements=n_out[row]
         )
         for row in sorted(set(rows(problem)))
     }
@@ -249,7 +263,7 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
     dict of int to float
         Seconds of one micro-batch by row.
     """
-    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    shape = _shape(strategy, micro_batch)
     works = _works(problem, shape, device)
     return {
         row: work.forward_seconds + work.backward_input_seconds + work.backward_weight_seconds for row, work in works.items()

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from meshwright import _plugins
 from meshwright.errors import InputError
-from meshwright.validation._points import Point, Skipped
+from meshwright.validation._coverage import coverage
+from meshwright.validation._points import Point, Skipped, fitted
 
 __all__ = ["Report", "as_json", "explain", "validate"]
 
@@ -33,12 +34,15 @@ class Report:
         Rows predicted.
     skipped : tuple of Skipped
         Rows that were not, and why.
+    held_out : frozenset of int
+        Rows whose like no constant is fitted to.
     """
 
     file: str
     kind: str
     points: tuple[Point, ...]
     skipped: tuple[Skipped, ...]
+    held_out: frozenset[int] = frozenset()
 
 
 def validate(path: str | Path) -> Report:
@@ -84,6 +88,7 @@ def validate(path: str | Path) -> Report:
         kind,
         tuple(point for point in found if isinstance(point, Point)),
         tuple(point for point in found if isinstance(point, Skipped)),
+        frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields)),
     )
 
 
@@ -116,6 +121,7 @@ def _set(report: Report) -> dict[str, object]:
         "time": _time(report.points),
         "memory": _memory(report.points),
         "regret": _regret(report.points),
+        "interval": coverage(report.points, report.held_out),
     }
 
 
@@ -196,6 +202,7 @@ def explain(reports: Sequence[Report]) -> str:
     """Return the errors as a table for people."""
     lines = [
         f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'rank':>7}{'memory':>8}{'regret':>8}"
+        f"{'held out':>10}{'in 80 %':>9}"
     ]
     for report in reports:
         time, memory, regret = _time(report.points), _memory(report.points), _regret(report.points)
@@ -206,7 +213,13 @@ def explain(reports: Sequence[Report]) -> str:
         line += (
             f"{_percent(memory['mape_ratio'] if memory else None):>8}{_percent(regret['mean_ratio'] if regret else None):>8}"
         )
+        covered = coverage(report.points, report.held_out)
+        held = covered["held_out"] if covered else None
+        for key, width in (("mape_ratio", 10), ("coverage_ratio", 9)):
+            line += f"{_percent(held[key] if isinstance(held, dict) else None):>{width}}"
         lines.append(line)
+        for note in dict.fromkeys(point.note for point in report.points if point.note):
+            lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
         if memory and memory["false_fits"]:
             lines.append(f"  {memory['false_fits']} runs failed for memory although the prediction fits")
         reasons: dict[str, list[int]] = {}

@@ -75,7 +75,7 @@ def _point(
     fits = predicted.peak_bytes <= min(kind.memory_bytes for kind in cluster.kinds)
     return Point(
         row, measured, predicted.seconds, predicted_bytes=predicted.peak_bytes, group=f"{experiment} {name} {batch}", fits=fits,
-        ran=math.isfinite(measured),
+        ran=math.isfinite(measured), device=predicted.device, causes=predicted.causes, memory_causes=predicted.memory_causes,
     )  # fmt: skip
 
 

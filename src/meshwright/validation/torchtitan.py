@@ -8,10 +8,11 @@ from functools import partial
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph, Operator
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -28,13 +29,17 @@ gradients (2, in a block too small for the others), and in fp32 the gradient of 
 with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12)."""
 
 
+FAST_FLOAT8 = ("1", "tensorwise")
+"""Recipes whose products run at the rate of fp8; with a scale per row, that release's kernels were no faster than bf16."""
+
+
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    where, programs = clusters(), (program("torchtitan"), program("torchtitan_async"))
+    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Program, Program]) -> Point | Skipped:
     try:
         gpus, batch, sequence = count(fields, "gpus"), count(fields, "global_bs"), count(fields, "seq")
         measured = batch * sequence / (ratio(fields, "tps_per_gpu") * gpus)
@@ -52,19 +57,30 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         virtual = VIRTUAL if "interleaved" in fields["schedule"].lower() else 1
         recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective")
         training = Training(
-            "bf16" if fields["float8"] in ("0", "") else "fp8", loss_bytes=PARALLEL_LOSS_BYTES if tensor > 1 else LOSS_BYTES,
+            "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=PARALLEL_LOSS_BYTES if tensor > 1 else LOSS_BYTES,
             fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
         )  # fmt: skip
         run = Run(
             _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
             pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
             global_batch=batch, recompute=recompute, training=training, overlap=True,
+            program=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
         unit = max(op.n_parameters for op in graph.ops) / tensor
         predicted = predict(run, partial(_gathered, n_shards=data * context, unit=unit) if sharded == 1 else None)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, held, predicted.reserved_bytes, fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.reserved_bytes,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
 
 
 def _gathered(load: StageLoad, n_shards: int, unit: float) -> StageLoad:

@@ -8,11 +8,12 @@ from typing import Any
 from meshwright import _files
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 from meshwright.strategy import Strategy
 from meshwright.topologies import _stored
-from meshwright.wording import utilization
+from meshwright.wording import step_interval, utilization
 
 __all__ = ["FORMAT", "as_json", "cluster_from_json", "plan_from_json", "stage_json", "write"]
 
@@ -166,6 +167,13 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
     }
     if result.timeline is not None:
         entry["step_seconds"] = result.timeline.step_seconds
+        expected = step_interval(result)
+        if expected is not None:
+            entry["step_interval"] = {
+                "coverage_ratio": COVERAGE_RATIO,
+                "low_seconds": expected.low_seconds,
+                "high_seconds": expected.high_seconds,
+            }
         entry["samples_per_second"] = plan.global_batch / result.timeline.step_seconds
         if result.problem.graph.sequence_length > 1:
             entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length
