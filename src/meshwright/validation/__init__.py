@@ -9,7 +9,10 @@ Promises of a set's module, checked by ``tests/unit/test_validation.py``:
 
 from __future__ import annotations
 
+from meshwright.validation._page import page
+from meshwright.validation._page import write as write_page
 from meshwright.validation._points import Point, Skipped
 from meshwright.validation._report import Report, as_json, explain, validate
+from meshwright.validation._worst import explain as explain_worst
 
-__all__ = ["Point", "Report", "Skipped", "as_json", "explain", "validate"]
+__all__ = ["Point", "Report", "Skipped", "as_json", "explain", "explain_worst", "page", "validate", "write_page"]
