@@ -32,6 +32,9 @@ COLUMNS = ("experiment", "model", "gbs", "tp", "dp", "pp", "mbs", "layer_bounds"
 BEFORE = 3
 """Modules before the layers in DeepSpeed's pipeline (a cast, the embedding, a transposition), which bounds count."""
 
+HEADS = 16
+"""Of every size: the published scripts fix it."""
+
 TRAINING = Training("fp16", gradient_bytes=2, optimizer_bytes=16, loss_bytes=10, fragmentation_ratio=0.1)
 """DeepSpeed's fp16 optimizer holds an fp32 copy of the gradients beside the fp32 weights and two moments; Megatron-LM 1.1.5 copies the
 fp32 logits, takes their exponentials apart, and still holds the fp16 ones (10 bytes beside the 4 kept). The allocator of that time had
@@ -86,14 +89,20 @@ def _with_context(cluster: Cluster) -> Cluster:
 
 def _graph(model: str) -> Graph:
     """Return a model by its name in the set; GPT-2 stands for the size in the published scripts, 24 layers of 1,024."""
-    sizes = {"": (1024, 24, 16), "gpt": (1024, 24, 16), "gpt2": (1024, 24, 16), "gpt2medium": (1024, 24, 16),
-             "gpt2large": (1280, 36, 20), "gpt2xl": (1600, 48, 25)}  # fmt: skip
+    sizes = {
+        "": (1024, 24),
+        "gpt": (1024, 24),
+        "gpt2": (1024, 24),
+        "gpt2medium": (1024, 24),
+        "gpt2large": (1280, 36),
+        "gpt2xl": (1600, 48),
+    }
     word = re.sub(r"[^a-z0-9]", "", model.lower())
     if word not in sizes:
         known = ", ".join(name for name in sizes if name)
         raise InputError(f"the model '{model}' is not modelled; there are: {known}")
-    hidden, layers, heads = sizes[word]
-    return gpt(f"gpt2-{layers}x{hidden}", hidden=hidden, layers=layers, heads=heads, sequence=1024, vocabulary=52256)
+    hidden, layers = sizes[word]
+    return gpt(f"gpt2-{layers}x{hidden}", hidden=hidden, layers=layers, heads=HEADS, sequence=1024, vocabulary=52256)
 
 
 def _layers(text: str, pipeline: int, n_layers: int) -> tuple[int, ...]:

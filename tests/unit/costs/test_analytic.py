@@ -100,9 +100,9 @@ def test_mixed_precision_adam_holds_eighteen_bytes_per_weight_until_it_is_sharde
     assert held(Strategy(data=4)) == pytest.approx((2 * n, 4 * n, 12 * n))
     assert held(Strategy(data=4, shard=1)) == pytest.approx((2 * n, 4 * n, 3 * n))
     assert held(Strategy(data=4, shard=2)) == pytest.approx((2 * n, n, 3 * n))
-    assert held(Strategy(data=4, shard=3)) == pytest.approx((0, n, 3 * n))  # the shard of the fp32 copy is the weight
+    assert held(Strategy(data=4, shard=3)) == pytest.approx((n, n, 2 * n))  # the shard of the fp32 copy is the weight
     assert held(Strategy(data=2, context=2, shard=1)) == pytest.approx((2 * n, 4 * n, 3 * n))
-    assert held(Strategy(data=4, shard=3, shard_degree=2)) == pytest.approx((0, 2 * n, 6 * n))
+    assert held(Strategy(data=4, shard=3, shard_degree=2)) == pytest.approx((2 * n, 2 * n, 4 * n))
 
 
 def test_sharded_weights_without_an_fp32_copy_are_held_as_they_are() -> None:
