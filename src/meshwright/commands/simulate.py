@@ -98,6 +98,8 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
 
 def as_json(result: Result) -> dict[str, Any]:
     """Return the simulated step as the JSON object of ``simulate --json``."""
+    from meshwright.writers.plan_json import interval_json
+
     plan, timeline, cluster = result.plan, result.timeline, result.problem.cluster
     assert timeline is not None
     rank_of_stage = plan.rank_of_stage()
@@ -107,6 +109,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "model": result.problem.reading.name,
         "cluster": None if cluster is None else cluster.name,
         "step_seconds": timeline.step_seconds,
+        "step_interval": interval_json(result),
         "samples_per_second": plan.global_batch / timeline.step_seconds if timeline.step_seconds else None,
         "schedule": {
             "name": plan.schedule,

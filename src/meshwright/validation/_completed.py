@@ -129,14 +129,18 @@ def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
 
 def _least(rank: _Rank, n: int) -> tuple[tuple[str, ...], float]:
     """Return what each of `n` layers recomputes at least, and the seconds of a micro-batch; infinite where nothing fits."""
+    layers, others = rank.layers, rank.others
+    static = n * layers["none"].static_bytes + sum(load.static_bytes for load in others)
+    kept = sum(load.activation_bytes for load in others) * rank.in_flight
+    loads = (*layers.values(), *others)
+    room = rank.room_bytes - static - kept - max(load.reserved_bytes for load in loads)
+    widest = max((load.working_bytes for load in others), default=0.0)
+    seconds = sum(load.forward_total_seconds + load.backward_total_seconds for load in others)
     mixes = [(n - k, k, 0) for k in range(n + 1)] + [(0, n - k, k) for k in range(1, n + 1)]
-    for none, selective, full in mixes:
-        mix = [(load, 1) for load in rank.others]
-        for how, k in (("none", none), ("selective", selective), ("full", full)):
-            mix.append((rank.layers[how], k))
-        load = analytic.combine(mix)
-        held = load.static_bytes + load.activation_bytes * rank.in_flight + load.working_bytes + load.reserved_bytes
-        if held <= rank.room_bytes:
-            recompute = ("full",) * full + ("selective",) * selective + ("none",) * none
-            return recompute, load.forward_total_seconds + load.backward_total_seconds
+    for mix in mixes:
+        used = [(load, k) for load, k in zip((layers["none"], layers["selective"], layers["full"]), mix, strict=True) if k]
+        activations = sum(load.activation_bytes * k for load, k in used) * rank.in_flight
+        if activations + max([widest, *(load.working_bytes for load, _ in used)]) <= room:
+            recompute = ("full",) * mix[2] + ("selective",) * mix[1] + ("none",) * mix[0]
+            return recompute, seconds + sum((load.forward_total_seconds + load.backward_total_seconds) * k for load, k in used)
     return (), float("inf")

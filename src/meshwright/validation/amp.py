@@ -20,9 +20,10 @@ from meshwright import topologies
 from meshwright.cluster import Cluster, Links
 from meshwright.errors import InputError
 from meshwright.graph import Graph
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Run, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -52,11 +53,12 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
     homogeneous, mixed = (_with_context(cluster) for cluster in (topologies.cluster("g4dn-t4:16"), _mixed()))
     graphs: dict[str, Graph] = {}
-    return [_point(i, fields, homogeneous, mixed, graphs) for i, fields in enumerate(rows, 1)]
+    run_by = program("megatron_deepspeed")
+    return [_point(i, fields, homogeneous, mixed, graphs, run_by) for i, fields in enumerate(rows, 1)]
 
 
 def _point(
-    row: int, fields: Mapping[str, str], homogeneous: Cluster, mixed: Cluster, graphs: dict[str, Graph]
+    row: int, fields: Mapping[str, str], homogeneous: Cluster, mixed: Cluster, graphs: dict[str, Graph], run_by: Program
 ) -> Point | Skipped:
     try:
         measured = math.inf if fields["real_s"].strip().lower() in FAILED else ratio(fields, "real_s")
@@ -69,7 +71,7 @@ def _point(
         run = Run(
             graphs[name], cluster, (Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")),),
             pipeline=pipeline, layers_per_stage=_layers(fields["layer_bounds"], pipeline, n_layers),
-            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING,
+            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING, program=run_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

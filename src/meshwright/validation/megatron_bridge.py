@@ -11,7 +11,7 @@ from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
+from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, predict, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -31,11 +31,20 @@ CAPTURED_RELEASE = "26.06"
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
     where, programs = clusters(), {name: program(name) for name in PROGRAMS}
-    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
+    known: dict[Run, Predicted] = {}
+    graphs: dict[tuple[str, int], Graph] = {}
+    return [_point(i, fields, where, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: Mapping[str, Program]) -> Point | Skipped:
-    trained_by = _program(fields)
+def _point(
+    row: int,
+    fields: Mapping[str, str],
+    where: Clusters,
+    trained_by: Program,
+    graphs: dict[tuple[str, int], Graph],
+    known: dict[Run, Predicted],
+) -> Point | Skipped:
+    """Return one row; releases repeat configurations, which are predicted once."""
     fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
     try:
         if "lora" in fields["section"].lower():
@@ -46,7 +55,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: Mappi
         ranks = tensor * pipeline * context
         if gpus % ranks:
             raise InputError(f"{gpus} devices do not divide by tensor times pipeline times context degree, {ranks}")
-        graph = _graph(fields["model"], sequence)
+        named = fields["model"], sequence
+        graph = graphs.setdefault(named, graphs.get(named) or _graph(*named))
         data = gpus // ranks
         sharded = 3 if count(fields, "fsdp", 0) > 0 else 1
         strategy = Strategy(
@@ -57,9 +67,9 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: Mappi
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
             training=Training(_precision(fields["precision"])), overlap=True,
-            used_of_domain=rack(cluster), program=programs[trained_by],
+            used_of_domain=rack(cluster), program=trained_by,
         )  # fmt: skip
-        predicted = predict(run)
+        predicted = known[run] if run in known else known.setdefault(run, predict(run))
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"

@@ -15,7 +15,7 @@ from meshwright.strategy import Strategy
 from meshwright.topologies import _stored
 from meshwright.wording import step_interval, utilization
 
-__all__ = ["FORMAT", "as_json", "cluster_from_json", "plan_from_json", "stage_json", "write"]
+__all__ = ["FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
 
 FORMAT = "meshwright/plan/1"
 
@@ -148,6 +148,18 @@ def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None
     return str(held["name"])
 
 
+def interval_json(result: Result) -> dict[str, float] | None:
+    """Return where most measured steps lie; None where the cost model is not the one that was measured."""
+    expected = step_interval(result)
+    if expected is None:
+        return None
+    return {
+        "coverage_ratio": COVERAGE_RATIO,
+        "low_seconds": expected.low_seconds,
+        "high_seconds": expected.high_seconds,
+    }
+
+
 def _schedule_json(plan: Plan) -> dict[str, Any]:
     return {
         "name": plan.schedule,
@@ -167,13 +179,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
     }
     if result.timeline is not None:
         entry["step_seconds"] = result.timeline.step_seconds
-        expected = step_interval(result)
-        if expected is not None:
-            entry["step_interval"] = {
-                "coverage_ratio": COVERAGE_RATIO,
-                "low_seconds": expected.low_seconds,
-                "high_seconds": expected.high_seconds,
-            }
+        entry["step_interval"] = interval_json(result)
         entry["samples_per_second"] = plan.global_batch / result.timeline.step_seconds
         if result.problem.graph.sequence_length > 1:
             entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length
