@@ -1,8 +1,8 @@
-"""Predictions against measured training runs. One file per published set; the kind is recognised from the columns.
+"""Predictions against measured training runs. One file per published set, and one for runs of one's own; the columns tell which.
 
 Promises of a set's module, checked by ``tests/unit/test_validation.py``:
 
-* ``COLUMNS``: columns that no other set has together;
+* ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there;
 * ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the set
   does not tell, or that the model cannot say, is a `Skipped` with the reason.
 """

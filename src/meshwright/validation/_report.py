@@ -74,7 +74,7 @@ def validate(path: str | Path) -> Report:
         tuple(point for point in found if isinstance(point, Point)),
         tuple(point for point in found if isinstance(point, Skipped)),
         frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields)),
-        tuple(_table.describe(row, plugin.COLUMNS) for row in rows),
+        tuple(_table.describe(row, (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))) for row in rows),
     )
 
 

@@ -15,10 +15,12 @@ from meshwright.errors import InputError
 __all__ = ["Measured", "describe", "read"]
 
 NUMBERS = (
-    "bytes", "cp", "dp_shard", "ep", "ffn", "gbs", "global_bs", "gpus", "group", "heads", "hidden", "interleave", "iter_ms",
-    "iter_s_measured", "layers", "local_bs", "max_mem_bytes", "mbs", "measured_ms", "measured_s", "median_step_s", "mem_gib", "n_gpus",
-    "nodes", "num_microbatches", "pp", "real_alloc_gib", "real_iter_s", "real_ms", "real_s", "seq", "sequence_length",
-    "tflops_per_gpu", "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "vp", "vpp",
+    "allocated_gib", "bytes", "context", "cp", "data", "dp_shard", "ep", "expert", "ffn", "gbs", "global_batch", "global_bs",
+    "gpus", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs", "max_mem_bytes", "mbs",
+    "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes", "num_microbatches", "pipeline", "pp",
+    "real_alloc_gib", "real_iter_s", "real_ms", "real_s", "reserved_gib", "seq", "sequence_length", "shard", "step_seconds",
+    "tensor", "tflops_per_gpu", "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp",
+    "vpp",
 )  # fmt: skip
 """Columns that are read as numbers, whatever the set."""
 
@@ -67,7 +69,7 @@ def read(path: str | Path) -> Measured:
 
 def describe(row: Mapping[str, str], columns: Sequence[str]) -> str:
     """Return what a row says in the columns of its set, in short: ``tp 8, dp 4, ...``."""
-    return ", ".join(f"{name} {row[name].strip()}" for name in columns if row[name].strip())
+    return ", ".join(f"{name} {row[name].strip()}" for name in columns if row.get(name, "").strip())
 
 
 def _lines(path: str | Path) -> list[list[str]]:
