@@ -122,6 +122,8 @@ def as_json(result: Result) -> dict[str, Any]:
                 "rank": rank,
                 "devices": list(stage.devices),
                 "peak_bytes": timeline.peak_bytes[rank],
+                "allocated_bytes": timeline.allocated_bytes[rank],
+                "reserved_bytes": timeline.reserved_bytes[rank],
                 "memory": dict(causes_of_rank[rank]) if causes_of_rank else None,
             }
             for stage, rank in zip(plan.stages, rank_of_stage, strict=True)

@@ -215,6 +215,8 @@ def _working_bytes(operator: Operator, shape: Shape, training: Training) -> floa
         return shape.tokens(operator) * width * (inner + columns)
     if operator.kind == "grouped_matmul":
         return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))
+    if operator.kind == "softmax":  # scores of attention that is not fused: their gradient beside that of the probabilities
+        return 2.0 * tokens * operator.size("hidden") * width
     return tokens * operator.size("hidden") * width
 
 

@@ -184,17 +184,18 @@ def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Trai
     """Return the bytes of weights, gradients and optimizer state after sharding.
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
-    accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 master copy,
-    part of the optimizer state, is the weight (FSDP2): where training keeps such a copy, nothing is held beside it.
+    accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy is the
+    weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held.
     """
     whole = work.n_dense_parameters + work.n_expert_parameters
     share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
-    return (
-        (0.0 if training.weight_bytes < 4 else training.weight_bytes * share) if strategy.shard >= 3 else training.weight_bytes * whole,
-        training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup,
-        training.optimizer_bytes * (share if strategy.shard >= 1 else whole),
-    )
+    gradients = training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup
+    if strategy.shard < 3:
+        return training.weight_bytes * whole, gradients, training.optimizer_bytes * (share if strategy.shard else whole)
+    copied = training.weight_bytes < 4 and training.optimizer_bytes >= 12
+    weight_bytes, copy_bytes = (4, 4) if copied else (training.weight_bytes, 0)
+    return weight_bytes * share, gradients, (training.optimizer_bytes - copy_bytes) * share
 
 
 def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float]:

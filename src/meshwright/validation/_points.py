@@ -33,6 +33,8 @@ class Point:
         Kind of device it ran on: what the prediction's interval goes by.
     note : str
         What was assumed about the row's plan, where the set does not tell it.
+    causes, memory_causes : tuple of (str, float)
+        What the predicted step (seconds) and peak memory (bytes) consist of.
     """
 
     row: int
@@ -45,6 +47,8 @@ class Point:
     ran: bool = True
     device: str = ""
     note: str = ""
+    causes: tuple[tuple[str, float], ...] = ()
+    memory_causes: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,16 @@ def _point(
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
-    return Point(row, measured, predicted.seconds, group=group, fits=predicted.fits, device=predicted.device)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=group,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
 
 
 def _precision(text: str) -> str:

@@ -56,5 +56,12 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, zero: Program) 
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
-        row, measured, predicted.seconds, group=f"{graph.name} {gpus} {batch}", fits=predicted.fits, device=predicted.device
+        row,
+        measured,
+        predicted.seconds,
+        group=f"{graph.name} {gpus} {batch}",
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
     )

@@ -60,4 +60,14 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
     except ValueError:
         return Skipped(row, f"gpus_per_stage is '{fields['gpus_per_stage']}'; numbers with | between them are needed")
     group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"
-    return Point(row, measured, predicted.seconds, group=group, fits=predicted.fits, note=SAID, device=predicted.device)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=group,
+        fits=predicted.fits,
+        note=SAID,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )

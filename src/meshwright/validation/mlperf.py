@@ -77,6 +77,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         group=f"{fields['bench']} {name} {fields['gbs']}",
         fits=predicted.fits,
         device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
     )
 
 

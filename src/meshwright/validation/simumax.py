@@ -47,7 +47,15 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
-        row, measured, predicted.seconds, held, predicted.allocated_bytes, fits=predicted.fits, device=predicted.device
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.allocated_bytes,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
     )
 
 

@@ -70,7 +70,17 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         predicted = predict(run, partial(_gathered, n_shards=data * context, unit=unit) if sharded == 1 else None)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, held, predicted.reserved_bytes, fits=predicted.fits, device=predicted.device)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.reserved_bytes,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
 
 
 def _gathered(load: StageLoad, n_shards: int, unit: float) -> StageLoad:

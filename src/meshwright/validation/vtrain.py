@@ -59,4 +59,6 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         group=f"{graph.name} {sequence} {gpus} {batch}",
         fits=predicted.fits,
         device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
     )

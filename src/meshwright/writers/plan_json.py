@@ -37,7 +37,12 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
         "recompute": list(stage.recompute),
     }
     if result.timeline is not None and plan is result.plan:
-        entry["peak_bytes"] = result.timeline.peak_bytes[plan.rank_of_stage()[i]]
+        rank, cluster = plan.rank_of_stage()[i], result.problem.cluster
+        entry["peak_bytes"] = result.timeline.peak_bytes[rank]
+        entry["allocated_bytes"] = result.timeline.allocated_bytes[rank]
+        entry["reserved_bytes"] = result.timeline.reserved_bytes[rank]
+        limit = None if cluster is None else min(cluster.device(device).memory_bytes for device in stage.devices)
+        entry["free_bytes"] = None if limit is None else limit - entry["peak_bytes"]
     return entry
 
 
