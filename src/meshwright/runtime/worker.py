@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
+from meshwright.runtime.allocator import keep_freed_memory
 from meshwright.runtime.data import batches_of, default_loss, example_row
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
@@ -45,6 +46,7 @@ def train(job: Job) -> dict[str, Any] | None:
     dict or None
         What happened on all ranks, JSON-ready; on rank 0 only.
     """
+    keep_freed_memory()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     read = read_plan(job.plan)
     places = layout(read.plan)
