@@ -66,10 +66,12 @@ class Trainer:
         loss = self.gradients(inputs, targets)
         started = time.perf_counter()
         self.optimizer.step()
+        self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
         for stage, weights in self.weights.items():
-            weights.after_update()
-            self.executor.note(stage, -1, "optimizer", started)
-            started = time.perf_counter()
+            if weights.flat is not None:
+                started = time.perf_counter()
+                weights.after_update()
+                self.executor.note(stage, -1, "gather", started)
         return self._everywhere(loss)
 
     def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
