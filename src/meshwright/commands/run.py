@@ -40,9 +40,8 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
         raise InputError(
             f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
-    if predicted is None:
-        return []
-    return preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
+    differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
+    return [*places.notes(), *differing]
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:

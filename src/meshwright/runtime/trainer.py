@@ -43,12 +43,18 @@ class Trainer:
         By stage.
     optimizer : torch.optim.Optimizer
         Updates what this rank holds.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What runs otherwise than the plan says.
     """
 
     def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
         self.executor, self.weights, self.optimizer = executor, weights, optimizer
         self.layout = executor.layout
         self.rank = executor.rank
+        self.notes = executor.layout.notes()
 
     @property
     def spans(self) -> list[Span]:

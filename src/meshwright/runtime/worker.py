@@ -59,6 +59,9 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss)
+    if dist.get_rank() == 0 and not job.folder:  # under torchrun; who starts processes tells it before
+        for note in trainer.notes:
+            print(f"note: {note}", file=sys.stderr, flush=True)
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
     seconds: list[float] = []
