@@ -11,8 +11,10 @@ from meshwright.costs._piper_menu import RECOMPUTES, VANILLA
 from meshwright.errors import ExportError
 from meshwright.problem import Problem
 from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode
+from meshwright.readers.profile_json import Profile
 from meshwright.result import Result
 from meshwright.strategy import Strategy
+from meshwright.writers._measured import piper_instance
 
 __all__ = ["instance_json", "instance_of_model", "write"]
 
@@ -23,8 +25,8 @@ def write(result: Result, path: str) -> None:
     Parameters
     ----------
     result : Result
-        The problem read from a Piper file, with the options given; or a model of ours on a cluster, whose layers are priced by
-        the analytic cost model at the micro-batch of the plan.
+        The problem read from a Piper file, with the options given; a measured profile; or a model of ours on a cluster, whose layers
+        are priced by the analytic cost model at the micro-batch of the plan.
     path : str
         The file.
 
@@ -36,6 +38,8 @@ def write(result: Result, path: str) -> None:
         When the file cannot be written.
     """
     instance = result.problem.reading.instance
+    if isinstance(instance, Profile):
+        instance = piper_instance(result.problem, result.plan.micro_batch if result.feasible else 1)
     if not isinstance(instance, PiperInstance):
         plan = result.answer.plan
         instance = instance_of_model(result.problem, plan.micro_batch if plan is not None else 1)

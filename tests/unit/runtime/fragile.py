@@ -1,4 +1,4 @@
-"""Data of one's own, for the tests: the same in every process, or failing in one."""
+"""Data, loss and optimizer of one's own, for the tests: the same in every process, or failing in one."""
 
 from __future__ import annotations
 
@@ -19,3 +19,13 @@ def dies_on_rank_two_in_step_three(step: int, n_samples: int) -> tuple[torch.Ten
     if step == 3 and os.environ["RANK"] == "2":
         raise OSError("the disk is full")
     return tokens(step, n_samples)
+
+
+def half_of_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return a loss that is not the default one."""
+    return 0.5 * torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def descent(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return an optimizer that is not the default one."""
+    return torch.optim.SGD(parameters, 0.5, foreach=False)

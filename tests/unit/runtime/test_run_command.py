@@ -30,23 +30,45 @@ def written(folder: pathlib.Path, plan: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_a_run_prints_one_object_with_losses_equal_to_one_process(tmp_path: pathlib.Path) -> None:
-    trace = tmp_path / "trace.json"
-    words = ("--model", "models:small", "--steps", "3", "--reference", "--json", "--trace", str(trace))
-    done = meshwright("run", written(tmp_path, plan_of(UNEVEN)), *words)
+def profiled(folder: pathlib.Path) -> str:
+    """Measure the small model quickly and return the profile's path."""
+    from meshwright.runtime.measure import profile_callable
+
+    fields = profile_callable(
+        "models:small", [4], [1], sequence_length=16, repeats=1, device="cpu", seed=0, say=lambda *_: None
+    )  # fmt: skip
+    path = folder / "profile.json"
+    path.write_text(json.dumps({"format": "meshwright/profile/1", **fields}))
+    return str(path)
+
+
+def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_compared_with_its_prediction(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[3] / "examples"))
+    profile, plan = profiled(tmp_path), written(tmp_path, plan_of(UNEVEN))
+    trace, better = tmp_path / "trace.json", tmp_path / "better.json"
+    words = ("--model", "models:small", "--steps", "3", "--reference", "--json", "--trace", str(trace), "--profile", profile)
+    own = ("--optimizer", "fragile:descent", "--loss", "fragile:half_of_cross_entropy", "--calibrate", str(better))
+    done = meshwright("run", plan, *words, *own)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["format"] == "meshwright/run/1"
     assert answer["n_ranks"] == 2
     assert len(answer["losses"]) == len(answer["reference_losses"]) == 3
     assert max(abs(a - b) for a, b in zip(answer["losses"], answer["reference_losses"], strict=True)) < 2e-5
-    assert answer["step_seconds"]["measured"] > 0
-    assert answer["step_seconds"]["predicted"] is None  # the plan's model is in no file
+    assert answer["losses"][0] < 0.6 * 4.7  # half of what cross entropy of 101 words begins with
+    assert answer["step_seconds"]["measured"] > 0 and answer["step_seconds"]["predicted"] > 0
     for stage in answer["stages"]:
-        assert stage["compute_seconds"]["measured"] > 0
-        assert stage["peak_bytes"]["measured"] > 0
-    phases = {event["cat"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}
-    assert {"forward", "backward", "wait", "optimizer"} <= phases
+        for row in ("compute_seconds", "communication_seconds", "peak_bytes"):
+            assert stage[row]["measured"] >= 0 and stage[row]["predicted"] >= 0, row
+        assert stage["compute_seconds"]["measured"] > 0 and stage["peak_bytes"]["measured"] > 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"forward", "backward", "wait", "optimizer"} <= {event["cat"] for event in events if event["ph"] == "X"}
+    tracks = [event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"]
+    assert sum(name.startswith("measured: ") for name in tracks) == sum(name.startswith("predicted: ") for name in tracks) == 2
+    before, after = (json.loads(pathlib.Path(path).read_text())["measures"] for path in (profile, better))
+    assert [m["layer"] for m in before] == [m["layer"] for m in after] and before != after
 
 
 @pytest.mark.parametrize(
