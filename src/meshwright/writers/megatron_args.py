@@ -106,7 +106,10 @@ def arguments(result: Result) -> tuple[tuple[tuple[str, ...], ...], tuple[str, .
     options += recompute
     options += [("--micro-batch-size", str(plan.micro_batch)), ("--global-batch-size", str(plan.global_batch))]
     precision = result.problem.training.precision
-    options += {"bf16": [("--bf16",)], "fp16": [("--fp16",)], "fp8": [("--bf16",), ("--fp8-format", "hybrid")]}.get(
+    if precision != "fp32":
+        options.append(("--fp16",) if precision == "fp16" else ("--bf16",))
+    if precision == "fp8":
+        options.append(("--fp8-format", "hybrid"))
         precision, []
     )
     return tuple(options), notes
