@@ -62,8 +62,8 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
         When the profile is wrong or of another model; a plan's own missing sources are no error.
     """
     from meshwright import api
-    from meshwright.commands.simulate import replay
     from meshwright.errors import InputError, MeshwrightError
+    from meshwright.replaying import replay
     from meshwright.result import Answer, Result
     from meshwright.writers import plan_json
 

@@ -15,9 +15,16 @@ from meshwright.strategy import Strategy
 from meshwright.topologies import _stored
 from meshwright.wording import step_interval, utilization
 
-__all__ = ["FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
+__all__ = ["FIELDS", "FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
 
 FORMAT = "meshwright/plan/1"
+
+FIELDS = (
+    "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
+    "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds",
+    "iterations", "notes", "missing_bytes", "nearest", "batch", "training", "causes", "alternatives",
+)  # fmt: skip
+"""Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
 
 
 def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
