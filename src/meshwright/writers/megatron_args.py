@@ -110,8 +110,6 @@ def arguments(result: Result) -> tuple[tuple[tuple[str, ...], ...], tuple[str, .
         options.append(("--fp16",) if precision == "fp16" else ("--bf16",))
     if precision == "fp8":
         options.append(("--fp8-format", "hybrid"))
-        precision, []
-    )
     return tuple(options), notes
 
 
