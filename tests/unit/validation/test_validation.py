@@ -165,7 +165,7 @@ def test_a_completed_plan_deals_every_layer_and_recomputes_no_more_than_it_must(
     assert {how for stage in roomy.recompute_of_stage for how in stage} == {"none"}
     assert roomy.layers_per_stage[1] > max(roomy.layers_per_stage[0], roomy.layers_per_stage[2])  # it has two devices
     tight = complete(
-        Run(graph, where("p3-v100:8"), strategies, pipeline=3, micro_batch=2, global_batch=8, training=Training("fp16"))
+        Run(graph, where("p3-v100:8"), strategies, pipeline=3, micro_batch=4, global_batch=16, training=Training("fp16"))
     )
     assert {how for stage in tight.recompute_of_stage for how in stage} != {"none"}
     assert predict(tight).fits
