@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 __all__ = [
@@ -37,3 +39,15 @@ def __getattr__(name: str) -> Any:
     if name not in homes:
         raise AttributeError(f"module 'meshwright' has no attribute '{name}'")
     return getattr(importlib.import_module(f"meshwright.{homes[name]}"), name)
+
+
+class _Package(ModuleType):
+    """The package: `plan` and `codesign` stay its functions, although a module and a folder of these names lie in it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Python sets a submodule as an attribute of its package when it is first imported, by whomever
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -53,7 +53,7 @@ def pose(
     batch : Batch or None
         How much at once; zeros are left to the search.
     training : Training or None
-        Precision and optimizer; None for bf16 with mixed-precision Adam.
+        Precision and optimizer; None for mixed-precision Adam in bf16, or in fp16 (else fp32) where a device has no bf16.
     form : str
         Format of the model's file where it should not be recognised.
 
@@ -87,7 +87,15 @@ def pose(
     where = cluster if cluster is not None else reading.cluster
     if where is None and reading.instance is None:
         raise InputError(f"model {reading.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')")
-    return Problem(reading=reading, cluster=where, costs=name, batch=batch, training=training or Training())
+    return Problem(reading=reading, cluster=where, costs=name, batch=batch, training=training or _training_on(where))
+
+
+def _training_on(cluster: Cluster | None) -> Training:
+    """Return the usual training on a cluster: in bf16 where every device has it."""
+    kinds = cluster.kinds if cluster is not None else ()
+    has = [{name for name, _ in kind.flops_per_second} for kind in kinds]
+    usual = next((name for name in ("bf16", "fp16", "fp32") if all(name in names for names in has)), "bf16")
+    return training(usual)
 
 
 def plan(

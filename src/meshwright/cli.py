@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import cast
 
 __all__ = ["main"]
 
@@ -49,7 +50,7 @@ def main() -> None:
     for name in _plugins.names("commands"):
         _plugins.load("commands", name, "command").register(app)
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
-    usage_error = typer.BadParameter.__mro__[2]
+    usage_error = cast(type[Exception], typer.BadParameter.__mro__[2])
     try:
         status = app(standalone_mode=False)
     except usage_error as error:

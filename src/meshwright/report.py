@@ -126,6 +126,8 @@ def _question(result: Result) -> str:
     if problem.cluster is not None:
         kinds = ", ".join(dict.fromkeys(kind.name for kind in problem.cluster.kinds))
         where = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
+        if problem.reading.instance is None:
+            where += f", products in {problem.training.precision}"
     return (
         f"{model}{where}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
     )

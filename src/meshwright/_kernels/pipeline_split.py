@@ -137,20 +137,23 @@ def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_sec
 
 
 class Chain(NamedTuple):
-    """Layers of several kinds as running sums, and the ranks they are cut for."""
+    """Layers of several kinds as running sums, and the ranks they are cut for; rows of some are inequalities on the step."""
 
-    step: np.ndarray  # (n_layers + 1,): seconds of a whole step
+    step: np.ndarray  # (n_inequalities, n_layers + 1): seconds of a whole step
+    before: np.ndarray  # (n_inequalities, n_layers + 1): seconds that layers of earlier ranks delay a rank
+    later: np.ndarray  # (n_inequalities, n_layers + 1): seconds that layers of later ranks delay a rank
     hidden: np.ndarray  # (n_layers + 1,): forward of one micro-batch, which hides `lead` times
     static: np.ndarray  # (n_layers + 1,): static bytes
     kept: np.ndarray  # (n_layers + 1,): activations of one micro-batch
-    before: np.ndarray  # (n_layers + 1,): seconds that layers of earlier ranks delay a rank
-    later: np.ndarray  # (n_layers + 1,): seconds that layers of later ranks delay a rank
-    fixed: np.ndarray  # (n_ranks,): seconds of a step of what is pinned to the rank
+    fixed: np.ndarray  # (n_inequalities, n_ranks): seconds of a step whatever the rank takes
+    lead: np.ndarray  # (n_inequalities, n_ranks)
+    n_times: np.ndarray  # (n_inequalities,): how often recomputation counts
+    ends_first: np.ndarray  # (n_inequalities,): 1 where the end of the first rank follows, else 0
+    end: np.ndarray  # (n_layers + 1,): seconds of the end of the step on the first rank
     budget: np.ndarray  # (n_ranks,): memory left for layers
     in_flight: np.ndarray  # (n_ranks,)
-    lead: np.ndarray  # (n_ranks,)
     saved: np.ndarray  # (n_ranks, 2): most that one layer gives up of `kept` by either way to recompute, weaker first
-    extra: np.ndarray  # (n_ranks, 2): seconds of a step that this costs at least
+    extra: np.ndarray  # (n_ranks, 2): seconds that this costs at least, each time
 
 
 @njit(cache=True)
@@ -170,45 +173,63 @@ def least_extra(excess, n_layers, saved, extra):
 
 
 @njit(cache=True)
-def _seconds(chain, rank, first, last):
-    """Least seconds of a step that a rank needs when it takes layers first..last-1; inf when they do not fit."""
+def _seconds(chain, rank, first, last, end):
+    """Least seconds of a step when a rank takes layers first..last-1: its largest inequality; inf when they do not fit.
+
+    `end` is how long the end of the step takes on the first rank.
+    """
     held = chain.static[last] - chain.static[first]
     excess = held + chain.in_flight[rank] * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
-    seconds = chain.step[last] - chain.step[first] + chain.fixed[rank]
-    seconds -= chain.lead[rank] * (chain.hidden[last] - chain.hidden[first])
-    seconds += chain.before[first] + chain.later[-1] - chain.later[last]
-    if excess <= 0.0:
-        return seconds
-    return seconds + least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
+    repeated = 0.0
+    if excess > 0.0:
+        repeated = least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
+    most = 0.0
+    for k in range(chain.step.shape[0]):
+        seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
+        seconds -= chain.lead[k, rank] * (chain.hidden[last] - chain.hidden[first])
+        seconds += chain.before[k, first] + chain.later[k, -1] - chain.later[k, last] + chain.ends_first[k] * end
+        if repeated > 0.0:
+            seconds += chain.n_times[k] * repeated
+        most = max(most, seconds)
+    return most
 
 
 @njit(cache=True)
 def _cut(chain, limit, ends):
-    """Give every rank, in order, as many layers as stay within the limit; return whether all layers found a place."""
-    n_layers = chain.step.shape[0] - 1
-    first = 0
-    for rank in range(chain.fixed.shape[0]):
-        last = first
-        while last < n_layers and _seconds(chain, rank, first, last + 1) <= limit:
-            last += 1
-        if last == first and _seconds(chain, rank, first, first) > limit:
-            return False
-        ends[rank] = last
-        first = last
-    return first == n_layers
+    """Find a cut of the chain that stays within the limit and fill `ends` with it; return whether there is one.
+
+    For every number of layers of the first rank, whose end of step others wait for, every further rank takes as many as it can.
+    """
+    n_layers = chain.static.shape[0] - 1
+    for n_first in range(n_layers + 1):
+        end = chain.end[n_first]
+        if _seconds(chain, 0, 0, n_first, end) > limit:
+            continue
+        ends[0] = first = n_first
+        for rank in range(1, chain.budget.shape[0]):
+            last = first
+            while last < n_layers and _seconds(chain, rank, first, last + 1, end) <= limit:
+                last += 1
+            if last == first and _seconds(chain, rank, first, first, end) > limit:
+                break
+            ends[rank] = first = last
+            if rank == chain.budget.shape[0] - 1 and first == n_layers:
+                return True
+        if chain.budget.shape[0] == 1 and first == n_layers:
+            return True
+    return False
 
 
 @njit(cache=True)
 def least_bottleneck(chain, ends):
     """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits.
 
-    The cost of a rank never falls when its last layer moves back or its first one forward, so giving each rank, in order, as much
-    as it can take is optimal for a limit.
+    In every inequality the seconds of a rank never fall when its last layer moves back or its first one forward, so giving each
+    rank but the first, in order, as much as it can take is optimal for a limit.
     """
     # an upper limit that even the dearest recomputation stays below
-    high = (
-        chain.step[-1] + chain.fixed.max() + (chain.step.shape[0] - 1) * chain.extra.max() + chain.before[-1] + chain.later[-1]
-    )
+    high = chain.step[:, -1].max() + max(chain.fixed.max(), 0.0) + chain.before[:, -1].max() + chain.later[:, -1].max()
+    high += chain.end.max() + chain.n_times.max() * (chain.static.shape[0] - 1) * chain.extra.max()
     if not _cut(chain, high, ends):
         return np.inf
     low = 0.0

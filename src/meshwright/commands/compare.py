@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         global_batch: int = typer.Option(0, help="Samples per step over all devices."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
-        precision: str = typer.Option("bf16", help="Of matrix products: bf16, fp16, fp8, fp32."),
+        precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         for name in names:
             _plugins.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
-        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision), form=form)
+        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form)
         results: list[tuple[str, Result | None, str]] = []
         for name in names:
             with report.progress(f"search {name} on {problem.reading.name}"):

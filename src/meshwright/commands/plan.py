@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         global_batch: int = typer.Option(0, help="Samples per step over all devices; 0: left to the search."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
-        precision: str = typer.Option("bf16", help="Of matrix products: bf16, fp16, fp8, fp32."),
+        precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         top: int = typer.Option(3, help="How many alternatives to show."),
         seed: int = typer.Option(0, help="Seed of everything random."),
@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.pose(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision), form=form,
+            training=api.training(precision) if precision else None, form=form,
         )  # fmt: skip
         with reports.progress(f"planning {problem.reading.name}"):
             result = api.plan(problem, search=search, settings=settings_of(set_), seed=seed)

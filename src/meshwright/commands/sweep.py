@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
-        precision: str = typer.Option("bf16", help="Of matrix products: bf16, fp16, fp8, fp32."),
+        precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         jobs: int = typer.Option(-1, help="Rows at once; -1: every core."),
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
                 _files.check_target(path, option)
         sizes = sweeping.batches(global_batches)
         batch = Batch(sizes[0], micro_batch, sequence_length)
-        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision), form=form)
+        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form)
         name = (search or problem.reading.search).replace("-", "_")
         with report.progress(f"planning {problem.reading.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import _plugins, schedules
+from meshwright.plan import Plan
 from meshwright.problem import Problem
+from meshwright.search import _joint_inequalities as inequalities
 from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums, work_of
 from meshwright.search._joint_space import Config, Mesh, Pool
+from meshwright.sim import transfers
 from meshwright.solvers import pipeline_split
 from meshwright.strategy import RECOMPUTE
 
@@ -162,7 +165,15 @@ class Costs:
         whole_layers = math.ceil(len(chain.layers) / layer_rates) * least_layer
         return n_microbatches * max(1.0 / rates, whole_layers)
 
-    def bound(self, config: Config, n_microbatches: int, limit_seconds: float, *, light: bool = False) -> float:
+    def bound(
+        self,
+        config: Config,
+        n_microbatches: int,
+        limit_seconds: float,
+        *,
+        light: bool = False,
+        transfer_seconds: NDArray[np.float64] | None = None,
+    ) -> float:
         """Return a proven lower bound on the simulated step of a configuration, over all splits and recomputations.
 
         Parameters
@@ -175,6 +186,8 @@ class Costs:
             Above this the answer may be inf.
         light : bool
             Whether to leave out what happens between replicas: a lower bound, quick on large clusters.
+        transfer_seconds : ndarray, shape (n_ranks - 1,), float64, or None
+            The least that a transfer from each rank to the next takes, whatever the split; None for nothing.
 
         Returns
         -------
@@ -195,69 +208,38 @@ class Costs:
         )
         if not math.isfinite(bound) or light:
             return bound
-        for chain, offset in self.unequal_chains(config, n_microbatches, light=light):
-            bound = max(bound, offset + pipeline_split.bottleneck(chain)[0])
-        return bound
-
-    def unequal_chains(
-        self, config: Config, n_microbatches: int, *, light: bool = False
-    ) -> list[tuple[pipeline_split.UnequalChain, float]]:
-        """Return a configuration as chains whose busiest rank, plus an offset, bounds the step; the first for any schedule.
-
-        A rank works for all micro-batches from the arrival of the first one, and then ends the step. Before its first backward the
-        first micro-batch goes all the way there and back to the rank (under ZB-H1 only its input gradients come back), which hides
-        as many forward passes as are in flight; under 1F1B the last one then goes on to the first rank. Where devices are of several
-        kinds, every layer is counted as on the kind on which it takes least.
-        """
-        digests = self.digests(config, light=light)
-        ranks, _, _ = self.pipeline_ranks(config, n_microbatches, light=light)
-        work, forward, after, backward, returns = (
-            np.min(columns, axis=0)
-            for columns in (
-                [own.work_seconds[:, 0] for own in digests],
-                [own.forward_seconds for own in digests],
-                [own.after_seconds for own in digests],
-                [own.backward_seconds for own in digests],
-                [own.input_seconds for own in digests],
-            )
+        return max(
+            bound, pipeline_split.bottleneck(inequalities.chain_to_cut(self, config, n_microbatches, transfer_seconds))[0]
         )
-        kinds = [digests[kind] for kind in self.kind_of_rank(config)]
-        extra = np.array([own.extra_seconds for own in kinds])
-        none, first = np.zeros_like(work), kinds[0].prefix
-        in_flight = self.in_flight(config, n_microbatches)
 
-        def chain(n_times: float, lead: NDArray[np.float64], **more: NDArray[np.float64]) -> pipeline_split.UnequalChain:
-            return pipeline_split.UnequalChain(
-                step_seconds=n_times * work + more.get("after", none),
-                hidden_seconds=forward,
-                static_bytes=digests[0].static_bytes,
-                activation_bytes=digests[0].activation_bytes[:, 0],
-                before_seconds=more.get("before", none),
-                later_seconds=more.get("later", none),
-                fixed_seconds=n_times * ranks.fixed_work_seconds - lead * ranks.fixed_forward_seconds + more["once"],
-                budget_bytes=ranks.budget_bytes,
-                in_flight=in_flight,
-                lead=lead,
-                saved_bytes=np.array([own.saved_bytes for own in kinds]),
-                extra_seconds=n_times * extra,
-            )
+    def transfer_seconds(self, config: Config, plan: Plan) -> NDArray[np.float64]:
+        """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
 
-        later_ranks = np.arange(len(kinds)) > 0
-        nothing = np.zeros(len(kinds))
-        chains = [(chain(n_microbatches, nothing, after=after, before=forward, once=later_ranks * first[0]), 0.0)]
-        there = float(forward.sum() + ranks.fixed_forward_seconds.sum())
-        not_last = np.arange(len(kinds)) < len(kinds) - 1
-        if config.schedule == "1f1b":
-            trip = float(work.sum() + ranks.fixed_work_seconds.sum())
-            chains.append(
-                (chain(n_microbatches, ranks.lead, after=after, later=backward, once=not_last * kinds[-1].suffix[1]), there)
-            )
-            chains.append((chain(n_microbatches - 1.0, ranks.lead - 1.0, once=nothing), trip))
-        elif config.schedule == "zb_h1":
-            chains.append(
-                (chain(n_microbatches, ranks.lead, after=after, later=returns, once=not_last * kinds[-1].suffix[2]), there)
-            )
-        return chains
+        Parameters
+        ----------
+        config : Config
+            The configuration.
+        plan : Plan
+            Any of its plans.
+
+        Returns
+        -------
+        ndarray, shape (n_ranks - 1,), float64
+            Seconds of one micro-batch, alone on the links, in the quicker direction.
+        """
+        sends = transfers.transfers(self.problem, plan, self.model.loads(self.problem, plan))
+        ends = {*self.chain.rows, *self.chain.prefix[-1:]}
+        least = min(load.output_bytes for rows in self.rows(config) for (row, _), load in rows.items() if row in ends)
+
+        def scaled(
+            seconds: NDArray[np.float64], latency: NDArray[np.float64], sent: NDArray[np.float64]
+        ) -> NDArray[np.float64]:
+            share = np.minimum(np.divide(least, sent, out=np.zeros_like(sent), where=sent > 0.0), 1.0)
+            return np.where(sent > 0.0, latency + (seconds - latency) * share, 0.0)
+
+        there = scaled(sends.seconds[0, :-1], sends.latency_seconds[0, :-1], sends.bytes[0, :-1])
+        back = scaled(sends.seconds[1, 1:], sends.latency_seconds[1, 1:], sends.bytes[1, 1:])
+        return np.minimum(there, back)
 
     def pipeline_ranks(
         self, config: Config, n_microbatches: int, *, light: bool = False
@@ -276,11 +258,12 @@ class Costs:
         kept = np.array([own.activation_bytes[main] for own in digests])[of_rank]
         fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
         budget = np.array(self.memory_bytes(config)) - np.array([own.reserved_bytes for own in digests])[of_rank]
-        for rank, pinned in ((0, digests[of_rank[0]].prefix), (p - 1, digests[of_rank[-1]].suffix)):
-            forward, backward, _, fixed_static, _, fixed_kept = pinned
-            fixed_work[rank] += forward + backward
-            fixed_forward[rank] += forward
-            budget[rank] -= fixed_static + in_flight[rank] * fixed_kept
+        prefix, suffix = digests[of_rank[0]].prefix, digests[of_rank[-1]].suffix
+        for rank, pinned in ((0, prefix), (p - 1, suffix)):
+            fixed_work[rank] += pinned.forward_seconds + pinned.backward_seconds
+            fixed_forward[rank] += pinned.forward_seconds
+            budget[rank] -= pinned.static_bytes + in_flight[rank] * pinned.activation_bytes
+        split_backward, after = config.schedule.startswith("zb"), inequalities.after_name(config)
         ranks = pipeline_split.PipelineRanks(
             work_seconds=np.array([own.work_seconds[main] for own in digests])[of_rank],
             layer_bytes=static[:, None] + in_flight[:, None] * kept,
@@ -290,24 +273,23 @@ class Costs:
             fixed_forward_seconds=fixed_forward,
             budget_bytes=budget,
             lead=np.minimum(np.arange(p, 0, -1.0), n_microbatches),
-            after_seconds=np.array([own.after_seconds[main] for own in digests])[of_rank],
+            # layers of several kinds are not compared by it
+            after_seconds=self.chain.equal * np.array([getattr(own, after)[main] for own in digests])[of_rank],
         )
-        after = digests[of_rank[0]].prefix[4] + (digests[of_rank[0]].suffix[4] if p == 1 else 0.0)
-        return ranks, self._comparable(digests, main), after
+        # every rank's work ends on the first one only where backward passes are whole
+        pinned_after = 0.0 if split_backward and p > 1 else getattr(prefix, after) + (getattr(suffix, after) if p == 1 else 0.0)
+        return ranks, self._comparable(digests, main), pinned_after
 
     def _comparable(self, digests: list[Digest], main: int) -> float:
         """Return the number of main layers that the chain's layers need at least, in every resource and on every device."""
         if self.chain.equal:
             return float(len(self.chain.layers))
         ratio = np.full(len(self.chain.layers), math.inf)
+        skipped = {"saved_bytes", "extra_seconds", "reduce_seconds", "update_seconds", "after_seconds", "split_after_seconds"}
         for own in digests:
             for name in Digest.__dataclass_fields__:
                 values = getattr(own, name)
-                if (
-                    isinstance(values, np.ndarray)
-                    and len(values) == len(ratio)
-                    and name not in ("saved_bytes", "extra_seconds")
-                ):
+                if isinstance(values, np.ndarray) and len(values) == len(ratio) and name not in skipped:
                     flat = values.reshape(len(ratio), -1)
                     with_value = flat[main] > 0
                     if with_value.any():
@@ -331,7 +313,7 @@ class Costs:
         step = before = 0.0
         sums = [stage_sums(own, ends, split_backward) for own in digests]
         for rank in range(p):
-            at, (work, static, kept, returns, after) = digests[of_rank[rank]], sums[of_rank[rank]]
+            at, (work, static, kept, returns, update, exposed) = digests[of_rank[rank]], sums[of_rank[rank]]
             own = rank_of_stage == rank
             held = static[own].sum() + in_flight[rank] * kept[own].sum()
             excess = held + at.reserved_bytes - memory[rank]
@@ -340,8 +322,9 @@ class Costs:
                 n_layers = int(sum(count for stage, count in enumerate(counts) if own[stage]))
                 saved = in_flight[rank] * at.saved_bytes
                 seconds += pipeline_split.least_extra(excess, n_layers, saved, at.extra_seconds)
-            # the first rank's last backward ends the pipeline: its own end of step follows
-            step = max(step, before + n_microbatches * seconds + (after[own].sum() if rank == 0 else 0.0))
+            # the first rank's last task is one of the last: its own end of step follows, with the reduction of whichever stage is last
+            end = update[own].sum() + max(0.0, exposed[own].min()) if rank == 0 else 0.0
+            step = max(step, before + n_microbatches * seconds + end)
             before += returns[rank]
         return float(step)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.graph import Graph
 from meshwright.table import StageLoad
 
-__all__ = ["Chain", "Digest", "RowLoads", "chain_of", "digest", "stage_sums", "work_of"]
+__all__ = ["Chain", "Digest", "Pinned", "RowLoads", "chain_of", "digest", "stage_sums", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,35 @@ def chain_of(graph: Graph) -> Chain:
 RowLoads = dict[tuple[int, str], StageLoad]
 
 
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Sums over the layers that are pinned to one end of the chain, or of one layer: seconds of one micro-batch and device.
+
+    Parameters
+    ----------
+    forward_seconds, backward_seconds, input_seconds, weight_seconds : float
+        Forward; backward without recomputation; the part of it that the previous stage waits for, and the part that may wait,
+        where backward passes are split.
+    static_bytes, activation_bytes : float
+        Held all the time; kept of one micro-batch.
+    reduce_seconds, update_seconds : float
+        Gradient reduction; gathering of weights and optimizer. Once a step.
+    after_seconds, split_after_seconds : float
+        Once a step after the last task of the rank: that task is a backward pass, or the weight gradients of one.
+    """
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    input_seconds: float = 0.0
+    weight_seconds: float = 0.0
+    static_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    reduce_seconds: float = 0.0
+    update_seconds: float = 0.0
+    after_seconds: float = 0.0
+    split_after_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Digest:
     """Loads of the layers as arrays: what bounds read. Rows are layers of the chain in order; columns what they recompute.
@@ -75,11 +104,12 @@ class Digest:
     ----------
     work_seconds, activation_bytes : ndarray, shape (n_layers, n_words), float64
         Forward, backward and recomputation of one micro-batch; what is kept of it.
-    forward_seconds, backward_seconds, input_seconds, static_bytes, after_seconds : ndarray, shape (n_layers,), float64
-        Forward; backward without recomputation; the part of it that the previous stage waits for under split backward passes;
-        static bytes; seconds that follow the last backward pass, once a step.
-    prefix, suffix : tuple of float
-        The same five sums of what is pinned to the ends, then its activations: forward, backward, input, static, after, activation.
+    forward_seconds, backward_seconds, input_seconds, static_bytes, reduce_seconds, update_seconds : ndarray, shape (n_layers,)
+        As in `Pinned`.
+    after_seconds, split_after_seconds : ndarray, shape (n_layers,), float64
+        As in `Pinned`; the sum over the layers of a rank is the least that follows its last task.
+    prefix, suffix : Pinned
+        What is pinned to the ends.
     saved_bytes, extra_seconds : ndarray, shape (2,), float64
         Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
     reserved_bytes : float
@@ -92,9 +122,12 @@ class Digest:
     backward_seconds: NDArray[np.float64]
     input_seconds: NDArray[np.float64]
     static_bytes: NDArray[np.float64]
+    reduce_seconds: NDArray[np.float64]
+    update_seconds: NDArray[np.float64]
     after_seconds: NDArray[np.float64]
-    prefix: tuple[float, ...]
-    suffix: tuple[float, ...]
+    split_after_seconds: NDArray[np.float64]
+    prefix: Pinned
+    suffix: Pinned
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
     reserved_bytes: float
@@ -105,64 +138,95 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     distinct = sorted(set(chain.rows))
     place = {row: i for i, row in enumerate(distinct)}
     order = np.array([place[row] for row in chain.rows])
-    columns = np.array([_five(rows[row, words[0]]) for row in distinct])
-    # a reduction starts with the last backward pass at the earliest: what it lasts longer than that pass is exposed
-    longest = np.array([max(rows[row, word].backward_total_seconds for word in words) for row in distinct])
-    columns[:, 4] += np.maximum(0.0, np.array([rows[row, words[0]].reduce_seconds for row in distinct]) - longest)
-    columns = columns[order]
+    layers = [_one(rows[row, words[0]]) for row in distinct]
     work = np.array([[work_of(rows[row, word]) for word in words] for row in distinct])
     kept = np.array([[rows[row, word].activation_bytes for word in words] for row in distinct])
     saved, extra = kept[:, :1] - kept[:, 1:], work[:, 1:] - work[:, :1]
     ways = np.zeros((2, 2))
     ways[:, 2 - saved.shape[1] :] = saved.max(axis=0), np.maximum(extra.min(axis=0), 0.0)
+    longest = [max(rows[row, word].backward_total_seconds for word in words) for row in distinct]
+    prefix, suffix = _total(rows, chain.prefix), _total(rows, chain.suffix)
+    after = _after([*layers, prefix, suffix], [*longest, prefix.backward_seconds, suffix.backward_seconds])
+    split_after = _after([*layers, prefix, suffix], [own.weight_seconds for own in (*layers, prefix, suffix)])
+
+    def column(name: str) -> NDArray[np.float64]:
+        return np.array([getattr(own, name) for own in layers])[order]
+
     return Digest(
-        work[order],
-        kept[order],
-        *columns.T[:5],
-        _pinned(rows, chain.prefix),
-        _pinned(rows, chain.suffix),
-        ways[0],
-        ways[1],
-        max(load.reserved_bytes for load in rows.values()),
+        work_seconds=work[order],
+        activation_bytes=kept[order],
+        forward_seconds=column("forward_seconds"),
+        backward_seconds=column("backward_seconds"),
+        input_seconds=column("input_seconds"),
+        static_bytes=column("static_bytes"),
+        reduce_seconds=column("reduce_seconds"),
+        update_seconds=column("update_seconds"),
+        after_seconds=after[:-2][order],
+        split_after_seconds=split_after[:-2][order],
+        prefix=replace(prefix, after_seconds=float(after[-2]), split_after_seconds=float(split_after[-2])),
+        suffix=replace(suffix, after_seconds=float(after[-1]), split_after_seconds=float(split_after[-1])),
+        saved_bytes=ways[0],
+        extra_seconds=ways[1],
+        reserved_bytes=max(load.reserved_bytes for load in rows.values()),
     )
 
 
-def _pinned(rows: RowLoads, ops: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the sums of `_five` over pinned layers; a backward pass longer than its reduction hides some of other layers'."""
-    sums = [0.0] * 6
-    for i in ops:
-        load = rows[i, "none"]
-        sums = [total + value for total, value in zip(sums, _five(load), strict=True)]
-        sums[4] -= max(0.0, load.backward_total_seconds - load.reduce_seconds)
-    return tuple(sums)
+def _after(parts: list[Pinned], last_task_seconds: list[float]) -> NDArray[np.float64]:
+    """Return what each part adds at least to what follows its rank's last task: layers by row, then what is pinned.
+
+    A reduction starts with the last task at the earliest: what it lasts longer than that task is exposed. Tasks and reductions of a
+    rank add up before they are compared, so a pinned part whose task is the longer one hides others' reductions: its share is
+    negative. Where that holds for some layer, reductions count nothing at all.
+    """
+    exposed = np.array([own.reduce_seconds for own in parts]) - np.array(last_task_seconds)
+    if exposed[:-2].min() < 0.0:
+        exposed[:] = 0.0
+    return np.array([own.update_seconds for own in parts]) + exposed
 
 
-def _five(load: StageLoad) -> tuple[float, ...]:
-    """Return forward, backward, what the previous stage waits for, static bytes, the end of the step, and activations."""
+def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:
+    """Return the sums over pinned layers."""
+    own = [_one(rows[i, "none"]) for i in ops]
+    return Pinned(**{name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__})
+
+
+def _one(load: StageLoad) -> Pinned:
+    """Return what one layer adds, but for the end of the step."""
     backward = load.backward_total_seconds - load.recompute_seconds
-    after = load.gather_seconds + load.optimizer_seconds
-    waits = backward - load.backward_weight_seconds
-    return load.forward_total_seconds, backward, waits, load.static_bytes, after, load.activation_bytes
+    return Pinned(
+        forward_seconds=load.forward_total_seconds,
+        backward_seconds=backward,
+        input_seconds=backward - load.backward_weight_seconds,
+        weight_seconds=load.backward_weight_seconds,
+        static_bytes=load.static_bytes,
+        activation_bytes=load.activation_bytes,
+        reduce_seconds=load.reduce_seconds,
+        update_seconds=load.gather_seconds + load.optimizer_seconds,
+    )
 
 
 def stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) -> tuple[NDArray[np.float64], ...]:
-    """Return, per stage: work, static bytes, activations kept, what delays earlier ranks, and the end of step."""
+    """Return, per stage: work, static bytes, activations kept, what delays earlier ranks, update, and exposed reduction."""
 
-    def summed(values: NDArray[np.float64], first: float, last: float) -> NDArray[np.float64]:
+    def summed(values: NDArray[np.float64], *names: str) -> NDArray[np.float64]:
         total = np.concatenate(([0.0], np.cumsum(values)))
         sums = total[ends[1:]] - total[ends[:-1]]
-        sums[0] += first
-        sums[-1] += last
+        sums[0] += sum(getattr(digest.prefix, name) for name in names)
+        sums[-1] += sum(getattr(digest.suffix, name) for name in names)
         return sums
 
-    first, last = digest.prefix, digest.suffix
-    back = 0.0 if split_backward else 1.0
+    after = "split_after_seconds" if split_backward else "after_seconds"
+    if split_backward:
+        delays = summed(digest.forward_seconds, "forward_seconds")
+    else:
+        delays = summed(digest.forward_seconds + digest.backward_seconds, "forward_seconds", "backward_seconds")
     return (
-        summed(digest.work_seconds[:, 0], first[0] + first[1], last[0] + last[1]),
-        summed(digest.static_bytes, first[3], last[3]),
-        summed(digest.activation_bytes[:, 0], first[5], last[5]),
-        summed(digest.forward_seconds + back * digest.backward_seconds, first[0] + back * first[1], last[0] + back * last[1]),
-        summed(digest.after_seconds, first[4], last[4]),
+        summed(digest.work_seconds[:, 0], "forward_seconds", "backward_seconds"),
+        summed(digest.static_bytes, "static_bytes"),
+        summed(digest.activation_bytes[:, 0], "activation_bytes"),
+        delays,
+        summed(digest.update_seconds, "update_seconds"),
+        summed(getattr(digest, after), after) - summed(digest.update_seconds, "update_seconds"),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
+from meshwright.search import _joint_inequalities as inequalities
 from meshwright.search._joint_costs import Costs, spread
 from meshwright.search._joint_digest import RowLoads
 from meshwright.search._joint_space import Config
@@ -39,7 +40,7 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     if v > 1:
         return spread(n, p, v)
     if not costs.chain.equal:
-        seconds, cut = pipeline_split.bottleneck(costs.unequal_chains(config, n_microbatches)[-1][0])
+        seconds, cut = pipeline_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches))
         return _without_gaps([int(count) for count in cut]) if math.isfinite(seconds) else None
     ranks, _, after = costs.pipeline_ranks(config, n_microbatches)
     found = pipeline_split.split(
@@ -107,6 +108,8 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
     schedule = schedules.load(config.schedule)
     rank_of_stage = [int(rank) for rank in schedule.placement(p, config.chunks)]
     ops, rows = costs.stages(counts)
+    if not all(ops):
+        return None
     words = _recompute_of_ranks(costs, config, n_microbatches, rows, rank_of_stage)
     if words is None:
         return None

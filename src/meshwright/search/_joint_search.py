@@ -149,6 +149,7 @@ class Search:
         self.too_large: list[tuple[int, Config]] = []
         self.n_evaluations = 0
         self.open_bound = math.inf
+        self.open: list[tuple[float, int, int, Config, Plan]] = []
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = _plugins.load("costs", problem.costs, "cost model")
 
@@ -241,10 +242,13 @@ class Search:
         """Build the plan of a configuration and play it, quickly without transfers first, then as it is."""
         self.n_evaluations += 1
         one_way = config.chunks > 1 or (config.mesh.pipeline == 1 and self.chain.equal)
+        plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)
         if not one_way:
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
-            self.open_bound = min(self.open_bound, bound)
-        plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)
+            if plan is None:
+                self.open_bound = min(self.open_bound, bound)
+            else:
+                self.open.append((bound, self.n_evaluations, pool, config, plan))
         if plan is None:
             return
         loads = self.model.loads(self.problem, plan)
@@ -306,6 +310,21 @@ class Search:
                     self.found.append(found)
                     break
 
+    def _proven(self) -> float:
+        """Return the smallest bound on any plan not played, once transfers count for those configurations that hold it."""
+        best = self.best_seconds
+        waiting = [(bound, number, pool, config, plan, False) for bound, number, pool, config, plan in self.open]
+        heapq.heapify(waiting)
+        while waiting:
+            bound, number, pool, config, plan, final = heapq.heappop(waiting)
+            if final or bound >= min(best, self.open_bound):
+                return min(bound, best, self.open_bound)
+            costs = self.costs[pool]
+            hops = costs.transfer_seconds(config, plan)
+            full = costs.bound(config, plan.n_microbatches, min(best, 1e9), transfer_seconds=hops)
+            heapq.heappush(waiting, (max(bound, full), number, pool, config, plan, True))
+        return min(best, self.open_bound)
+
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""
         refused = [{"reason": reason, "n_meshes": count} for reason, count in sorted(self.refused.items())]
@@ -315,11 +334,10 @@ class Search:
         ranked = sorted(self.found, key=rank)
         best = ranked[0]
         notes = (*notes, *self._memory_note(best))
-        bound = min(self.open_bound, best.step_seconds)
         return Answer(
             plan=best.plan,
             objective=Objective("step_seconds", best.step_seconds),
-            bound=Bound(bound, "branch and bound over the joint space"),
+            bound=Bound(self._proven(), "branch and bound over the joint space"),
             alternatives=alternatives(ranked),
             n_iterations=self.n_evaluations,
             notes=notes,

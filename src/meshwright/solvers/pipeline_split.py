@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PipelineRanks", "UnequalChain", "bottleneck", "bound", "least_extra", "split"]
+__all__ = ["Inequality", "PipelineRanks", "UnequalChain", "bottleneck", "bound", "least_extra", "split"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,40 +131,63 @@ def split(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Inequality:
+    """One thing that must fit into a step, for every rank: what its own layers take, and what those before and behind it delay.
+
+    Parameters
+    ----------
+    n_times : float
+        How often recomputation counts.
+    step_seconds, before_seconds, later_seconds : ndarray, shape (n_layers,), float64
+        Of each layer: seconds of a whole step for the rank that takes it, for every later rank, and for every earlier one.
+    fixed_seconds, lead : ndarray, shape (n_ranks,), float64
+        Of each rank: seconds whatever it takes, and how many forward passes of its layers hide in the wait for the first backward
+        pass.
+    ends_first : bool
+        Whether the end of the step on the first rank comes after all that.
+    """
+
+    n_times: float
+    step_seconds: NDArray[np.float64]
+    before_seconds: NDArray[np.float64]
+    later_seconds: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    ends_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UnequalChain:
     """Layers in order, and the ranks of a pipeline that they are cut for.
 
     Parameters
     ----------
-    step_seconds, hidden_seconds, static_bytes, activation_bytes : ndarray, shape (n_layers,), float64
-        Of each layer: seconds of a whole step; its forward of one micro-batch, `lead` of which hide; static bytes; activations
-        of one micro-batch.
-    before_seconds, later_seconds : ndarray, shape (n_layers,), float64
-        What each layer delays every later rank, and every earlier one, once a step.
-    fixed_seconds, budget_bytes, in_flight, lead : ndarray, shape (n_ranks,), float64
-        Of each rank: seconds of a step of what is pinned to it, memory left for layers, micro-batches in flight, and how many
-        forward passes hide in the wait for the first backward pass.
+    inequalities : tuple of Inequality
+        All of them hold for every rank of every plan. In each, what a layer delays others is at most what it takes on its own rank.
+    end_seconds : ndarray, shape (n_layers,), float64
+        What each layer adds to the end of the step if it is on the first rank.
+    forward_seconds, static_bytes, activation_bytes : ndarray, shape (n_layers,), float64
+        Of each layer: forward of one micro-batch; static bytes; activations of one micro-batch.
+    budget_bytes, in_flight : ndarray, shape (n_ranks,), float64
+        Of each rank: memory left for layers, and micro-batches in flight.
     saved_bytes, extra_seconds : ndarray, shape (n_ranks, 2), float64
         Two ways to recompute a layer, the weaker first: the most that any layer gives up of its activations, and the least that
-        this costs in seconds of a step.
+        this costs in seconds of one micro-batch.
     """
 
-    step_seconds: NDArray[np.float64]
-    hidden_seconds: NDArray[np.float64]
+    inequalities: tuple[Inequality, ...]
+    end_seconds: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
     static_bytes: NDArray[np.float64]
     activation_bytes: NDArray[np.float64]
-    before_seconds: NDArray[np.float64]
-    later_seconds: NDArray[np.float64]
-    fixed_seconds: NDArray[np.float64]
     budget_bytes: NDArray[np.float64]
     in_flight: NDArray[np.float64]
-    lead: NDArray[np.float64]
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
 
 
 def bottleneck(chain: UnequalChain) -> tuple[float, NDArray[np.int64]]:
-    """Return the least seconds of the busiest rank over all ways to cut a chain, and how many layers each rank then takes.
+    """Return the least step that all inequalities allow over all ways to cut a chain, and how many layers each rank then takes.
 
     Parameters
     ----------
@@ -174,19 +197,37 @@ def bottleneck(chain: UnequalChain) -> tuple[float, NDArray[np.int64]]:
     Returns
     -------
     seconds : float
-        No cut has a busiest rank below this; inf when no cut fits the memory.
+        No cut allows a shorter step; inf when no cut fits the memory.
     counts : ndarray, shape (n_ranks,), int64
         Layers of each rank.
     """
     from meshwright._kernels import pipeline_split as kernel
 
-    names = list(chain.__dataclass_fields__)
-    arrays = [np.concatenate(([0.0], np.cumsum(getattr(chain, name)))) for name in names[:6]]
-    arrays += [np.ascontiguousarray(getattr(chain, name), dtype=np.float64) for name in names[6:]]
-    for array in arrays:
-        array.setflags(write=False)
-    ends = np.zeros(len(chain.fixed_seconds), dtype=np.int64)
-    seconds = float(kernel.least_bottleneck(kernel.Chain(*arrays), ends))
+    def stacked(name: str) -> NDArray[np.float64]:
+        return _locked(np.array([getattr(own, name) for own in chain.inequalities]))
+
+    def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _locked(np.concatenate((np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)), axis=-1))
+
+    arrays = kernel.Chain(
+        step=sums(stacked("step_seconds")),
+        before=sums(stacked("before_seconds")),
+        later=sums(stacked("later_seconds")),
+        hidden=sums(chain.forward_seconds),
+        static=sums(chain.static_bytes),
+        kept=sums(chain.activation_bytes),
+        fixed=stacked("fixed_seconds"),
+        lead=stacked("lead"),
+        n_times=stacked("n_times"),
+        ends_first=stacked("ends_first"),
+        end=sums(chain.end_seconds),
+        budget=_locked(chain.budget_bytes),
+        in_flight=_locked(chain.in_flight),
+        saved=_locked(chain.saved_bytes),
+        extra=_locked(chain.extra_seconds),
+    )
+    ends = np.zeros(len(chain.budget_bytes), dtype=np.int64)
+    seconds = float(kernel.least_bottleneck(arrays, ends))
     return seconds, np.diff(np.concatenate(([0], ends)))
 
 
@@ -212,9 +253,11 @@ def least_extra(
 def _arrays(ranks: PipelineRanks) -> object:
     from meshwright._kernels import pipeline_split as kernel
 
-    arrays = []
-    for name in kernel.Ranks._fields:
-        array = np.ascontiguousarray(getattr(ranks, name), dtype=np.float64)
-        array.setflags(write=False)
-        arrays.append(array)
-    return kernel.Ranks(*arrays)
+    return kernel.Ranks(*(_locked(getattr(ranks, name)) for name in kernel.Ranks._fields))
+
+
+def _locked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the array, read-only: kernels are compiled for one kind of array."""
+    array = np.ascontiguousarray(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array

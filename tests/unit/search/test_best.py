@@ -129,6 +129,21 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     assert full <= played * (1 + 1e-9), config
                     assert light <= played * (1 + 1e-9), config
                     assert quick <= played * (1 + 1e-9), config
+                    if chunks > 1:
+                        continue
+                    hops = costs.transfer_seconds(config, plan)
+                    with_transfers = costs.bound(config, m, 1e9, transfer_seconds=hops)
+                    assert with_transfers >= full
+                    counts = [sum(op in search.chain.layers for op in stage.ops) for stage in plan.stages]
+                    # any other split, as lopsided as it may be, is bounded too
+                    for moved in ((i, i + 1) for i in range(len(counts) - 1)):
+                        other = list(counts)
+                        other[moved[0]], other[moved[1]] = 1, sum(counts[i] for i in moved) - 1
+                        trial = joint.plans.with_counts(costs, config, m, tuple(other))
+                        if trial is not None:
+                            step = sim.simulate(problem, trial, model.loads(problem, trial)).step_seconds
+                            assert with_transfers <= step * (1 + 1e-9), (config, other)
+                    assert with_transfers <= played * (1 + 1e-9), config
         if name == "gpt2":
             assert checked >= 20
 

@@ -115,3 +115,69 @@ def test_a_split_gives_every_layer_a_rank_and_less_to_ranks_with_pinned_work() -
     counts = pipeline_split.split(ranks, 18, 16, split_backward=False, step_seconds=bound)
     assert counts is not None and counts.sum() == 18
     assert counts[-1] < counts[:-1].min() + 1
+
+
+def _random_chain(rng: np.random.Generator, n_layers: int, n_ranks: int) -> pipeline_split.UnequalChain:
+    forward, backward = rng.uniform(0.5, 2.0, n_layers), rng.uniform(0.5, 3.0, n_layers)
+    m, none = float(rng.integers(1, 5)), np.zeros(n_layers)
+    lead = np.minimum(np.arange(n_ranks, 0, -1.0), m)
+    arrives = rng.uniform(0.0, 1.0, n_ranks)
+    work = forward + backward
+    return pipeline_split.UnequalChain(
+        inequalities=(
+            pipeline_split.Inequality(m, m * work, forward, none, arrives, np.zeros(n_ranks)),
+            pipeline_split.Inequality(m, m * work, none, backward, arrives[::-1] + forward.sum(), lead),
+            pipeline_split.Inequality(m, m * work, work, none, arrives, np.zeros(n_ranks), ends_first=True),
+        ),
+        end_seconds=rng.uniform(0.0, 4.0, n_layers),
+        forward_seconds=forward,
+        static_bytes=rng.uniform(1.0, 3.0, n_layers),
+        activation_bytes=rng.uniform(0.5, 1.0, n_layers),
+        budget_bytes=rng.uniform(4.0, 12.0, n_ranks),
+        in_flight=lead,
+        saved_bytes=np.tile([0.2, 0.4], (n_ranks, 1)),
+        extra_seconds=np.tile([0.1, 0.5], (n_ranks, 1)),
+    )
+
+
+def _by_definition(chain: pipeline_split.UnequalChain) -> float:
+    """Try every cut, every rank taking none or more layers."""
+    n_layers, n_ranks = len(chain.forward_seconds), len(chain.budget_bytes)
+    best = math.inf
+    for cuts in itertools.combinations_with_replacement(range(n_layers + 1), n_ranks - 1):
+        ends = (0, *cuts, n_layers)
+        end = chain.end_seconds[: ends[1]].sum()
+        worst = 0.0
+        for rank in range(n_ranks):
+            own = slice(ends[rank], ends[rank + 1])
+            kept = chain.in_flight[rank] * chain.activation_bytes[own].sum()
+            excess = chain.static_bytes[own].sum() + kept - chain.budget_bytes[rank]
+            repeated = 0.0
+            if excess > 0.0:
+                repeated = math.inf
+                for strong in range(ends[rank + 1] - ends[rank] + 1):
+                    for weak in range(ends[rank + 1] - ends[rank] - strong + 1):
+                        saved = chain.in_flight[rank] * (weak * chain.saved_bytes[rank, 0] + strong * chain.saved_bytes[rank, 1])
+                        if saved >= excess - 1e-12:
+                            seconds = weak * chain.extra_seconds[rank, 0] + strong * chain.extra_seconds[rank, 1]
+                            repeated = min(repeated, seconds)
+            for one in chain.inequalities:
+                seconds = one.step_seconds[own].sum() + one.fixed_seconds[rank] - one.lead[rank] * chain.forward_seconds[own].sum()
+                seconds += one.before_seconds[: own.start].sum() + one.later_seconds[own.stop :].sum()
+                seconds += one.n_times * repeated if repeated else 0.0
+                worst = max(worst, seconds + (end if one.ends_first else 0.0))
+        best = min(best, worst)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bottleneck_of_a_chain_is_that_of_its_best_cut(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    chain = _random_chain(rng, int(rng.integers(2, 7)), int(rng.integers(1, 5)))
+    seconds, counts = pipeline_split.bottleneck(chain)
+    best = _by_definition(chain)
+    if math.isinf(best):
+        assert math.isinf(seconds)
+    else:
+        assert seconds == pytest.approx(best, rel=1e-5)
+        assert counts.sum() == len(chain.forward_seconds)
