@@ -26,7 +26,7 @@ VIRTUAL = 2
 LOSS_BYTES, PARALLEL_LOSS_BYTES = 10, 14
 """Per logit, beside the fp32 ones that are kept, reserved while PyTorch's own loss runs: the bf16 logits it was given and their
 gradients (2, in a block too small for the others), and in fp32 the gradient of the log-probabilities and that of the logits (8);
-with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12)."""
+with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12), and the head's gathered input for its gradient."""
 
 
 FAST_FLOAT8 = ("1", "tensorwise")
@@ -57,7 +57,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         virtual = VIRTUAL if "interleaved" in fields["schedule"].lower() else 1
         recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective")
         training = Training(
-            "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=PARALLEL_LOSS_BYTES if tensor > 1 else LOSS_BYTES,
+            "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=_loss_bytes(graph, tensor),
             fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
         )  # fmt: skip
         run = Run(
@@ -67,7 +67,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
             program=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
         unit = max(op.n_parameters for op in graph.ops) / tensor
-        predicted = predict(run, partial(_gathered, n_shards=data * context, unit=unit) if sharded == 1 else None)
+        predicted = predict(run, partial(_gathered, n_shards=data * context, tensor=tensor, unit=unit) if sharded == 1 else None)
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
@@ -83,17 +83,27 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
     )
 
 
-def _gathered(load: StageLoad, n_shards: int, unit: float) -> StageLoad:
+def _loss_bytes(graph: Graph, tensor: int) -> int:
+    """Return what the loss reserves per logit on one rank beside the fp32 logits."""
+    if tensor == 1:
+        return LOSS_BYTES
+    head = next(operator for operator in graph.ops[-1].body if operator.kind == "matmul")
+    return PARALLEL_LOSS_BYTES + round(2 * head.size("in") * tensor / head.size("out"))  # the gathered input, by logits of a rank
+
+
+def _gathered(load: StageLoad, n_shards: int, tensor: int, unit: float) -> StageLoad:
     """Return the load of a stage whose weights FSDP keeps gathered between micro-batches, as torchtitan does with a pipeline.
 
     Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the sharded
     gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and has buffers for
-    what it will receive, of every micro-batch in flight.
+    what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand beside the sums in fp32
+    (2 bytes per weight), and DTensor keeps the input of attention as gathered over the tensor axis.
     """
     buffers = load.gradient_bytes / n_shards + 6.0 * unit
     return replace(
         load,
         activation_bytes=load.activation_bytes + 2.0 * load.output_bytes,
+        working_bytes=load.working_bytes + 2.0 * unit + (load.output_bytes * tensor if tensor > 1 else 0.0),
         communication_bytes=load.communication_bytes + buffers,
         reserved_bytes=load.reserved_bytes + buffers,
     )
