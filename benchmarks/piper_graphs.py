@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable
 
@@ -114,7 +115,7 @@ def branches(n_branches: int, length: int, *, n_devices: int = 64, memory_ratio:
     pairs = []
     for b in range(n_branches):
         chain = [0, *range(1 + b * length, 1 + (b + 1) * length), last]
-        pairs += list(zip(chain, chain[1:], strict=False))
+        pairs += list(itertools.pairwise(chain))
     return _drawn(last + 1, pairs, dice, n_devices, memory_ratio)
 
 

@@ -116,7 +116,7 @@ def _case(menu: StageMenu, n_slots: int) -> _Case:
     blocks = kernel.Blocks(*(_frozen(np.array(column, kind)) for column, kind in zip(columns, kinds, strict=True)))
     slots = np.arange(1, n_slots + 1)
     cover = ((slots >= blocks.begin[:, None]) & (slots <= blocks.end[:, None])).astype(np.float64)
-    devices = (blocks.end - blocks.begin + 1.0) * menu.degrees[blocks.degree]
+    devices = np.asarray((blocks.end - blocks.begin + 1.0) * menu.degrees[blocks.degree], dtype=np.float64)
     least = np.minimum.reduceat(menu.seconds, first[:-1])
     below = _reached(n, menu.edge_source, menu.edge_target)
     above = _reached(n, menu.edge_target, menu.edge_source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -88,7 +89,7 @@ def _line(menu: StageMenu, order: Sequence[int], degree: int) -> kernel.Line | N
     np.cumsum([len(some) for some in ids], out=first[1:])
     flat = np.concatenate([np.asarray(some) for some in ids])
     seconds = menu.seconds[flat]
-    fast = np.array([a + int(np.argmin(seconds[a:b])) for a, b in zip(first[:-1], first[1:], strict=True)], np.int64)
+    fast = np.array([a + int(np.argmin(seconds[a:b])) for a, b in itertools.pairwise(first)], np.int64)
     position = np.empty(n, np.int64)
     position[list(order)] = np.arange(n)
     source, target = position[menu.edge_source], position[menu.edge_target]
