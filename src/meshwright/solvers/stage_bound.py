@@ -59,7 +59,7 @@ class _Prices:
     time: Floats
     memory: Floats
     slots: Floats
-    device: float
+    device_ratio: float
 
 
 def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> float:
@@ -178,8 +178,8 @@ def _windows(case: _Case, cost: Floats, prices: _Prices) -> tuple[Ints, Ints]:
     n, widest, n_devices = case.n_slots, int(case.menu.degrees.max()), case.menu.n_devices
     spent = np.concatenate(([0.0], np.cumsum(prices.slots)))
     used = np.minimum(n_devices, widest * np.arange(n + 1))
-    behind = spent + prices.device * used
-    before = spent[-1] - spent[::-1] + prices.device * used  # of the first 0, 1, ... slots of the model's input
+    behind = spent + prices.device_ratio * used
+    before = spent[-1] - spent[::-1] + prices.device_ratio * used  # of the first 0, 1, ... slots of the model's input
     least = np.searchsorted(behind, _sums(case.below, cost) * (1.0 - 1e-9))
     most = n + 1 - np.searchsorted(before, _sums(case.above, cost) * (1.0 - 1e-9))
     return np.maximum(least, 1).astype(np.int64), most.astype(np.int64)
