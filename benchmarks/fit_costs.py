@@ -211,7 +211,6 @@ GROUPS = (
         (
             Constant("devices/l4_24gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
             Constant("devices/l4_24gb.toml", "achieved.attention", 0.4, 0.02, 0.95),
-            Constant("devices/a10g_24gb.toml", "achieved.matmul", 0.7, 0.01, 0.95),
             Constant("clusters/g6_l4.toml", "pcie.achievable", 0.3, 0.02, 0.8),
             Constant("clusters/g5_a10g.toml", "pcie.achievable", 0.2, 0.01, 0.8),
         ),
