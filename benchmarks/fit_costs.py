@@ -55,6 +55,7 @@ class Constant:
     step: float
     most: float = math.inf
     also: tuple[tuple[str, str], ...] = ()
+    least: float = 0.0
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
@@ -173,7 +174,7 @@ GROUPS = (
                 6,
                 (("programs.toml", "megatron_mixture_dropped.memory_passes"),),
             ),
-            Constant("programs.toml", "megatron_mixture_captured.memory_passes", 1, 0.1, 6),
+            Constant("programs.toml", "megatron_mixture_captured.memory_passes", 1, 0.1, 6, least=1),
             Constant("programs.toml", "megatron_mixture_host.issue", 100, 5, 400),
             Constant("programs.toml", "megatron_mixture_host.expert_issue", 75, 5, 400),
             Constant("devices/gb200_186gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "gb300_279gb")),
@@ -210,7 +211,6 @@ GROUPS = (
         (
             Constant("devices/l4_24gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
             Constant("devices/l4_24gb.toml", "achieved.attention", 0.4, 0.02, 0.95),
-            Constant("devices/a10g_24gb.toml", "achieved.matmul", 0.7, 0.01, 0.95),
             Constant("clusters/g6_l4.toml", "pcie.achievable", 0.3, 0.02, 0.8),
             Constant("clusters/g5_a10g.toml", "pcie.achievable", 0.2, 0.01, 0.8),
         ),
@@ -365,7 +365,7 @@ def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path) -> None:
                     while True:
                         value = get(folder, *constant.places[0])
                         tried = round(value + direction * n_steps * constant.step, 6)
-                        if not 0.0 < tried <= constant.most:
+                        if tried <= 0.0 or not constant.least <= tried <= constant.most:
                             break
                         put(folder, constant, tried)
                         error = reached()
