@@ -67,7 +67,9 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
             program=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
         unit = max(op.n_parameters for op in graph.ops) / tensor
-        predicted = predict(run, partial(_gathered, n_shards=data * context, tensor=tensor, unit=unit) if sharded == 1 else None)
+        predicted = predict(
+            run, partial(_gathered, n_shards=data * context, tensor=tensor, unit=unit) if sharded == 1 else None
+        )
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
@@ -88,7 +90,9 @@ def _loss_bytes(graph: Graph, tensor: int) -> int:
     if tensor == 1:
         return LOSS_BYTES
     head = next(operator for operator in graph.ops[-1].body if operator.kind == "matmul")
-    return PARALLEL_LOSS_BYTES + round(2 * head.size("in") * tensor / head.size("out"))  # the gathered input, by logits of a rank
+    return PARALLEL_LOSS_BYTES + round(
+        2 * head.size("in") * tensor / head.size("out")
+    )  # the gathered input, by logits of a rank
 
 
 def _gathered(load: StageLoad, n_shards: int, tensor: int, unit: float) -> StageLoad:
