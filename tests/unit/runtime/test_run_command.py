@@ -90,6 +90,11 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         (plan_of(UNEVEN), ("--model", "models:small", "--resume"), "need --save"),
         (plan_of(UNEVEN, schedule="1f2b"), ("--model", "models:small"), "did you mean '1f1b'"),
         (plan_of([(3, [0, 1, 2], {"tensor": 3}), (5, [3], {})]), ("--model", "models:small"), "does not divide"),
+        (plan_of(UNEVEN), ("--model", "fragile:Decides"), "cannot be cut between its layers"),
+        (plan_of(UNEVEN), ("--model", "fragile:HandsOnALength"), "a float is handed on"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--calibrate", "better.json"), "give that too"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--emulate"), "is not known"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--optimizer", "fragile:none"), "has no 'none'"),
     ],
     ids=[
         "another model",
@@ -100,6 +105,11 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         "no folder",
         "no schedule",
         "odd degree",
+        "no cut",
+        "no tensor",
+        "no profile",
+        "no cluster",
+        "no optimizer",
     ],
 )
 def test_wrong_input_is_told_before_any_process_starts(
@@ -120,6 +130,34 @@ def test_wrong_input_is_told_before_any_process_starts(
     command.register(app)
     with pytest.raises(InputError, match=told):
         app([written(tmp_path, plan), *words], standalone_mode=False)
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.5.1+cu124"])
+def test_a_pytorch_that_is_too_old_is_told_before_it_is_imported(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    from meshwright.errors import InputError
+    from meshwright.runtime import source
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(InputError, match=r"2\.6 or newer is needed"):
+        source.require_torch()
+
+
+def test_under_torchrun_another_number_of_processes_is_told() -> None:
+    from meshwright.errors import InputError
+    from meshwright.runtime import launch
+
+    with pytest.raises(InputError, match="--nproc-per-node 2"):
+        launch.check_ranks(4, 2, "plan.json")
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: pathlib.Path) -> None:
+    words = ("--model", "models:small", "--steps", "5", "--data", "fragile:killed_in_step_two")
+    died = meshwright("run", written(tmp_path, plan_of(UNEVEN)), *words)
+    assert (died.returncode, died.stdout) == (1, "")
+    assert "rank 1 (device 1, stage 1) ended the run: killed by signal 9 (SIGKILL)" in died.stderr
 
 
 @pytest.mark.slow
