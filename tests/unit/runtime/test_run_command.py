@@ -175,3 +175,32 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path
     again, whole = json.loads(resumed.stdout), json.loads(through.stdout)
     assert again["first_step"] == 2
     assert max(abs(a - b) for a, b in zip(again["losses"], whole["losses"][2:], strict=True)) < 1e-6
+
+
+@pytest.mark.slow
+def test_two_calls_in_a_script_of_ones_own_train_by_a_plan(tmp_path: pathlib.Path) -> None:
+    script = """
+import sys, torch, torch.distributed as dist
+import fragile, models
+from meshwright import runtime
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = models.small()
+alone = fragile.tokens(0, 16)
+expected = float(torch.nn.functional.cross_entropy(model(alone[0]).flatten(0, 1), alone[1].flatten()))
+trainer = runtime.apply(model, f"{folder}/plan.json")
+losses = [trainer.step(*alone) for _ in range(3)]
+assert abs(losses[0] - expected) < 2e-5 and losses[2] < losses[0] - 0.01, (losses, expected)
+assert trainer.notes == ()
+dist.barrier()
+dist.destroy_process_group()
+"""
+    written(tmp_path, plan_of(UNEVEN))
+    words = [sys.executable, "-W", "ignore", "-c", script]
+    processes = [
+        subprocess.Popen([*words, str(rank), str(tmp_path)], env=environment(), stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    told = [process.communicate(timeout=200)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
