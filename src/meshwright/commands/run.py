@@ -198,6 +198,7 @@ def register(app: typer.Typer) -> None:
         import sys
 
         from meshwright import _files
+        from meshwright.errors import InputError
         from meshwright.runtime import launch, source
         from meshwright.runtime.job import Job
 
@@ -215,6 +216,8 @@ def register(app: typer.Typer) -> None:
         if launch.under_torchrun():
             from meshwright.runtime import worker
 
+            if emulate:
+                raise InputError("--emulate starts the processes itself; run it without torchrun")
             launch.check_ranks(worker.world_size(), read.plan.n_devices, plan)
             joined = worker.join(job)
             if joined is None:
