@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from meshwright.costs._operators import Question, costed, question
 from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
+from meshwright.search._sharded_pipelines import fitted, micro_batches
 from meshwright.search._unequal_pipelines import along_rings, device_orders, slowness, unequal_plans
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
@@ -80,9 +81,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     The first partition assumes the bandwidth of neighbouring devices and equal devices. After a mapping, the transfers of each
     stage are charged at the slowest of the links that it got, relative to that bandwidth, its compute at its slowest device,
     and the exact partitioner with factors per stage cuts again. Whatever simulates best is kept; the simple mappings of each
-    partition and the published flow's answer are among the candidates. The order of a stage's devices is that of its ring.
+    partition and the published flow's answer are among the candidates. Models with a cost model of their layers get tensors and state sharded and
+    activations recomputed on top, and only plans that fit count. The order of a stage's devices is that of its ring.
 
-    The bound on the objective holds for every partition, mapping and number of replicas at these micro-batches: all devices
+    The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
     together do the work of a sample in no less than its compute shared among them.
     """
     problem = costed(problem)
@@ -114,6 +116,12 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if params.published:
         judged += _published(problem, params, seed, stop)
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
+    if problem.costs != "partition":
+        variants = fitted(problem, ranked)
+        if not variants.plans:
+            nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
+            return Answer(None, missing_bytes=variants.missing_bytes, nearest=nearest, problem=problem)
+        ranked = list(variants.plans)
     first = ranked[0]
     others = tuple(
         Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
@@ -152,9 +160,14 @@ def _published(problem: Problem, params: Params, seed: int, stop: Stop) -> list[
 
 def _bound(posed: Question, problem: Problem, slower: NDArray[np.float64]) -> Bound | None:
     """Return the least time per sample of all devices together: compute alone, no pipeline ever empty."""
-    micro_batch = problem.batch.micro_batch or 1
-    seconds = float(posed.operators.compute.sum()) * posed.unit_seconds / float((1.0 / slower).sum()) / micro_batch
-    return Bound(seconds, "compute") if seconds > 0.0 else None
+    shared = float((1.0 / slower).sum())
+    sizes = micro_batches(problem) if problem.costs != "partition" else (problem.batch.micro_batch or 1,)
+    seconds: list[float] = []
+    for size in sizes:
+        batch = replace(problem.batch, micro_batch=size)
+        of_size = posed if size == sizes[0] else question(replace(problem, batch=batch))
+        seconds.append(float(of_size.operators.compute.sum()) * of_size.unit_seconds / shared / size)
+    return Bound(min(seconds), "compute") if min(seconds) > 0.0 else None
 
 
 def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
