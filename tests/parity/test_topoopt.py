@@ -145,11 +145,11 @@ def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str)
         ("dlrm16", 8, 14.71),
         ("candle16", 4, 200.0),
         ("candle16", 8, 128.0),
-        ("bert16", 8, 62.58),
+        ("bert16", 8, 62.5),
         ("vgg16", 4, 100.5),
     ],
 )
 def test_our_search_is_as_fast_as_its_target(name: str, degree: int, most_ms: float) -> None:
     step = step_of(name)
-    found = alternate.improved(step, Wires(16, degree, RATE, LATENCY), np.random.default_rng(0), 1000, placement="either")
+    found = alternate.improved(step, Wires(16, degree, RATE, LATENCY), np.random.default_rng(0), 600, placement="either")
     assert found.seconds * 1e3 <= most_ms

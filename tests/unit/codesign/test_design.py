@@ -112,3 +112,26 @@ def test_a_placement_is_changed_in_one_operator_only(small: Callable[..., Step])
     changed = plan.with_op(1, 0, (3,))
     assert changed.servers[1] == (3,)
     assert replace(changed, choice=plan.choice, servers=plan.servers) == plan
+
+
+def test_two_streams_are_tried_on_halves_up_to_every_cut_and_each_operator_keeps_a_choice_it_has(
+    small: Callable[..., Step],
+) -> None:
+    space = small("topoopt:bert,layers=2,length=8,hidden=32,heads=2,batch=32", n=4, shard=False).space
+    shapes = list(moves.beside(space, "either"))
+    assert len(shapes) == len(set(shapes)) > 10
+    for plan in shapes:
+        for options, k, servers in zip(space.choices, plan.choice, plan.servers, strict=True):
+            assert options[k].n_parts == len(servers) == len(set(servers))
+
+
+def test_a_descent_ends_where_no_copy_of_a_neighbour_helps(small: Callable[..., Step]) -> None:
+    step = small("topoopt:bert,layers=2,length=8,hidden=32,heads=2,batch=32", n=4, shard=False)
+    start = next(moves.beside(step.space, "strided"))
+    fabric = next(iter(alternate.finder.fabrics(step.traffic(start), 4, 3, 1e9, 1e-6, [(0, 1, 2, 3)])))
+    plan, seconds, n_played = alternate._descend(step, start, fabric, 10_000)
+    assert n_played < 10_000
+    assert seconds == step.seconds(plan, fabric) <= step.seconds(start, fabric)
+    for i in range(len(plan.choice)):
+        for k, servers in moves.near(step.space, plan, i):
+            assert step.seconds(plan.with_op(i, k, servers), fabric) >= seconds * (1 - 1e-6)
