@@ -221,7 +221,8 @@ def alternate(
         if not math.isfinite(first_seconds):
             first_seconds = min(entry[0] for entry in found)
     states, n_idle, n_done = _distinct(found), 0, 0
-    walked = step if step.space.servers.n_servers < COARSE_SERVERS else Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES)
+    coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic == "segments"
+    walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES) if coarse else step
     while n_done < budget and n_idle < 3:
         part = max(min(budget // N_ROUNDS, budget - n_done) // len(states), 1)
         before = states[0][0]
@@ -285,6 +286,11 @@ def _round(
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
+    traffic = step.traffic(plan)
+    if spread := fabric.spread(traffic.pair_bytes, traffic.group_bytes):
+        spread_seconds = step.seconds(plan, spread, seconds)
+        if spread_seconds < seconds:
+            fabric, seconds = spread, spread_seconds
     return seconds, plan, fabric
 
 

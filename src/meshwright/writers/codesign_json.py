@@ -8,6 +8,7 @@ from typing import Any
 from meshwright import _files
 from meshwright.codesign import bounds
 from meshwright.codesign.design import Design, Entry
+from meshwright.codesign.step import TRAFFIC
 
 __all__ = ["FORMAT", "as_json", "write"]
 
@@ -77,6 +78,7 @@ def _topology(design: Design, entry: Entry) -> dict[str, Any]:
     return {
         "iteration_seconds": found.seconds,
         "start_seconds": found.start_seconds,
+        "seconds_by_traffic": {name: step.seconds(found.placement, fabric, traffic=name) for name in TRAFFIC},
         "links": [list(pair) for pair in fabric.wires()],
         "n_switches": fabric.n_nodes - fabric.n_servers,
         "cost": entry.cost,
@@ -126,6 +128,7 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
             "source": a,
             "target": b,
             "ways": [[a] + [ends[link][1] for link in links] for links in fabric.ways(a, b)],
+            "share_ratios": fabric.way_shares(a, b),
             "bytes": float(traffic.pair_bytes[a, b]),
         }
         for a in range(n)

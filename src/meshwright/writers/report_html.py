@@ -44,7 +44,9 @@ def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
         raise ExportError("a report needs a plan that was simulated; this answer has none")
     template = files("meshwright").joinpath("data/report.html").read_text(encoding="utf-8")
     # a tag or an opening comment inside a name would change where the script element ends
-    data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
     return template.replace("__DATA__", data)
 
 
