@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 
+from flow_simulation import Item, step_seconds
+
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step
-from flow_simulation import Item, step_seconds
 
 
 def fair_step_seconds(step: Step, placement: Placement, fabric: Fabric) -> float:

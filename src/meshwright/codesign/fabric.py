@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -369,9 +369,9 @@ class Fabric:
         """Return the links of the longest route between two servers."""
         return int(np.diff(self.pair_first).max(initial=0))
 
-    def longest_flow(self) -> int:
-        """Return the links of the longest flow of the groups asked for so far."""
-        return max((len(links) for group in self._flows for links, _ in group), default=0)
+    def longest_flow(self, groups: Iterable[int]) -> int:
+        """Return the links of the longest flow of some groups, by number."""
+        return max((len(links) for group in groups for links, _ in self._flows[group]), default=0)
 
     def mean_hops(self) -> float:
         """Return the mean number of links between different servers."""

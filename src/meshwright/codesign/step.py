@@ -201,8 +201,9 @@ class Step:
             if max(compute, both) > limit_seconds:
                 return float("inf")
             if traffic == "closed":
-                latency = fabric.latency_seconds * (fabric.longest_route() * (sent > 0) + fabric.longest_flow() * (reduced > 0))
-                return float(compute + sent + reduced + self._inner_seconds(tasks, fabric) + latency)
+                n_links = fabric.longest_route() * (sent > 0) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
+                inner = self._inner_seconds(tasks, fabric)
+                return float(compute + sent + reduced + inner + n_links * fabric.latency_seconds)
         return float(self._played(split, tasks, fabric, limit_seconds, traffic).seconds)
 
     def _inner_seconds(self, tasks: Tasks, fabric: Fabric) -> float:
