@@ -287,9 +287,10 @@ def _round(
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
     traffic = step.traffic(plan)
-    if spread := fabric.spread(traffic.pair_bytes, traffic.group_bytes):
-        spread_seconds = step.seconds(plan, spread, seconds)
-        if spread_seconds < seconds:
+    for together in (True, False):
+        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
+        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
+        if spread and spread_seconds < seconds:
             fabric, seconds = spread, spread_seconds
     return seconds, plan, fabric
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.codesign import routes
 from meshwright.errors import InputError
+from meshwright.solvers import hamiltonian
 from meshwright.solvers.shares import even_out
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ Flow = tuple[tuple[int, ...], float]
 """Links, and the part of a rank's traffic that goes over them."""
 
 MOST_STEPS = 6
+
+DRAWN_RATIO = 2
+"""Rings drawn for a group, per member."""
 
 LARGEST_PROGRAMME = 1_000_000
 """Routes times links of the largest linear programme for point-to-point traffic."""
@@ -148,8 +152,10 @@ class Fabric:
         made.balance(pair_bytes, group_bytes)
         return made
 
-    def spread(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> Fabric | None:
-        """Return the same routes and rings with shares chosen together for a traffic, so that the busiest link is least busy.
+    def spread(
+        self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]], *, together: bool = True
+    ) -> Fabric | None:
+        """Return the same routes, with rings drawn over all links between members beside the known ones, and the best shares.
 
         Parameters
         ----------
@@ -157,23 +163,34 @@ class Fabric:
             Point-to-point traffic from row to column.
         group_bytes : sequence of (tuple of int, float)
             Bytes all-reduced by each group.
+        together : bool
+            Whether all groups and transfers share the links at the same time; otherwise each group has them to itself.
 
         Returns
         -------
         Fabric or None
-            None where no pair that sends has a second route, rings are fixed, or the programme would be too large.
+            None where rings are fixed, nothing can be chosen, or the programme would be too large.
 
         Notes
         -----
         A multi-commodity flow on the routes that every pair has, as a linear programme with the shares of all rings in it.
         """
         most = int(self.pair_ways.max())
-        pairs = np.flatnonzero((pair_bytes.ravel() > 0) & (self.pair_ways > 1)).tolist()
-        n_ways = int(self.pair_ways[pairs].sum())
-        if self.paths is not None or not pairs or n_ways * len(self.source) > LARGEST_PROGRAMME:
+        pairs = np.flatnonzero((pair_bytes.ravel() > 0) & (self.pair_ways > 1)).tolist() if together else []
+        n_ways = int(self.pair_ways[pairs].sum()) + sum(2 * DRAWN_RATIO * len(members) for members, _ in group_bytes)
+        if self.paths is not None or n_ways == 0 or n_ways * len(self.source) > LARGEST_PROGRAMME:
             return None
         made = copy.copy(self)
         made.pair_share, made.groups, made._flows, made._network = self.pair_share.copy(), {}, [], None
+        drawn = [made._drawn(members) for members, _ in group_bytes]
+        if not together:
+            none = np.zeros_like(pair_bytes)
+            flows: list[list[Flow]] = []
+            for group, rings in zip(group_bytes, drawn, strict=True):
+                made._balanced(none, [group], [], [], [rings])
+                flows += made._flows
+            made.groups, made._flows, made._network = {members: i for i, (members, _) in enumerate(group_bytes)}, flows, None
+            return made
         busy, item, rest = [], [], pair_bytes.copy()
         for i, pair in enumerate(pairs):
             rest.ravel()[pair] = 0.0
@@ -183,14 +200,19 @@ class Fabric:
                 row[links] = self.seconds_per_byte[links] * pair_bytes.ravel()[pair]
                 busy.append(row)
                 item.append(i)
-        shares = made._balanced(rest, group_bytes, busy, item)
-        at = 0
+        shares, at = made._balanced(rest, group_bytes, busy, item, drawn), 0
         for pair in pairs:
             n = int(self.pair_ways[pair])
             made.pair_share[pair * most : pair * most + n] = np.cumsum(shares[at : at + n])
             made.pair_share[pair * most + n - 1] = 1.0
             at += n
         return made
+
+    def _drawn(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
+        """Return rings drawn over the links between members, each in both directions."""
+        beside = {a: [b for b in members if (a, b) in self.link_of and (b, a) in self.link_of] for a in members}
+        rings = hamiltonian.draw(beside, DRAWN_RATIO * len(members), np.random.default_rng(0))
+        return [[self._along(way, set(members)) for way in (ring, ring[::-1])] for ring in rings]
 
     def pair(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the first route from server `a` to `b`."""
@@ -273,7 +295,7 @@ class Fabric:
             Bytes all-reduced by each group.
         """
         if self.paths is None and group_bytes:
-            self._balanced(pair_bytes, group_bytes, [], [])
+            self._balanced(pair_bytes, group_bytes, [], [], [[] for _ in group_bytes])
 
     def _balanced(
         self,
@@ -281,12 +303,16 @@ class Fabric:
         group_bytes: Sequence[tuple[tuple[int, ...], float]],
         busy: list[NDArray[np.float64]],
         item: list[int],
+        more: Sequence[list[list[list[tuple[int, tuple[int, ...]]]]]],
     ) -> NDArray[np.float64]:
-        """Choose the rings of all groups beside other ways; `busy` and `item` hold the others and grow. Return all shares."""
+        """Choose the rings of all groups, of the usual ones and of `more`, beside other ways; return all shares.
+
+        `busy` and `item` hold what the others load and grow by the rings.
+        """
         rings: list[list[tuple[int, tuple[int, ...]]]] = []
         n_others, n_items = len(busy), max(item, default=-1) + 1
         for i, (members, n_bytes) in enumerate(group_bytes):
-            for order in self._orders(members):
+            for order in [*self._orders(members), *more[i]]:
                 for ring in order:
                     rings.append(ring)
                     item.append(n_items + i)

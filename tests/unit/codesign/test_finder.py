@@ -145,3 +145,35 @@ def test_shares_of_routes_by_linear_programme_never_load_the_busiest_link_more_t
         assert after <= before * 1.01  # transfers are whole bytes, small shares are dropped
         better += after < before * 0.99
     assert better
+
+
+@pytest.mark.parametrize(("n", "degree"), [(8, 4), (8, 6), (16, 4), (16, 6), (16, 8)])
+def test_groups_of_all_and_of_half_the_servers_together_use_every_interface_to_the_full(n: int, degree: int) -> None:
+    """256 MiB over all servers and over each half: no more than what all send over all their interfaces, where each group had less."""
+    size, rate = float(256 << 20), 12.5e9
+    halves = (tuple(range(0, n, 2)), tuple(range(1, n, 2)))
+    mix = ((tuple(range(n)), size), (halves[0], size), (halves[1], size))
+    none = np.zeros((n, n))
+    best = alone = np.inf
+    for fabric in finder.fabrics(
+        Traffic(none, mix), n, degree, rate, 1e-6, finder.random_cycles(n, degree // 2, np.random.default_rng(0))
+    ):
+        together, apart = (fabric.spread(none, mix, together=way) for way in (True, False))
+        if together is None or apart is None:
+            continue
+        joint = ring_seconds(together, mix)
+        if joint < best * (1 - 1e-3):
+            best, alone = joint, ring_seconds(apart, mix[:1])
+    sent = [2 * (g - 1) / g * size / (degree * rate) for g in (n, n // 2)]
+    assert best <= sum(sent) * 1.001
+    assert alone <= sent[0] * 1.25
+
+
+def ring_seconds(fabric: Fabric, groups: tuple[tuple[tuple[int, ...], float], ...]) -> float:
+    """Return how long the busiest link carries the rings of some groups."""
+    busy = np.zeros(len(fabric.source))
+    for members, n_bytes in groups:
+        for links, share in fabric.flows(members):
+            amount = 2 * (len(members) - 1) / len(members) * n_bytes * share
+            np.add.at(busy, list(links), amount * fabric.seconds_per_byte[list(links)])
+    return float(busy.max())
