@@ -39,7 +39,12 @@ def instance_of(
         nodes.append(PiperNode(v, "layer", ((1, choices),)))
     edges = tuple(PiperEdge(u, v, size) for (u, v), size in zip(pairs, crossing, strict=True))
     return PiperInstance(
-        tuple(nodes), edges, int(limits["n_devices"]), int(limits["n_microbatches"]), limits["bandwidth"], limits["memory_bytes"]
+        tuple(nodes),
+        edges,
+        int(limits["n_devices"]),
+        int(limits["n_microbatches"]),
+        limits["bandwidth"],
+        limits["memory_bytes"],
     )
 
 
@@ -80,9 +85,7 @@ def resnet50(*, n_devices: int = 128, memory_bytes: float = GIB) -> PiperInstanc
     before = 64
     for width, count, side in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
         for i in range(count):
-            main = chain(
-                tail, "cbrcbrcb", [(1, before, width), (3, width, width), (1, width, 4 * width)], side
-            )
+            main = chain(tail, "cbrcbrcb", [(1, before, width), (3, width, width), (1, width, 4 * width)], side)
             short = chain(tail, "cb", [(1, before, 4 * width)], side) if i == 0 else tail
             tail = add((main, short), 0.0, 0.0, 4 * width * side * side)
             tail = add((tail,), 0.0, 0.0, 4 * width * side * side)

@@ -116,8 +116,8 @@ def _case(menu: StageMenu, n_slots: int) -> _Case:
     blocks = kernel.Blocks(*(_frozen(np.array(column, kind)) for column, kind in zip(columns, kinds, strict=True)))
     slots = np.arange(1, n_slots + 1)
     cover = ((slots >= blocks.begin[:, None]) & (slots <= blocks.end[:, None])).astype(np.float64)
-    devices = np.asarray((blocks.end - blocks.begin + 1.0) * menu.degrees[blocks.degree], dtype=np.float64)
-    least = np.minimum.reduceat(menu.seconds, first[:-1])
+    devices = ((blocks.end - blocks.begin + 1) * menu.degrees[blocks.degree]).astype(np.float64)
+    least = np.asarray(np.minimum.reduceat(menu.seconds, first[:-1]), np.float64)
     below = _reached(n, menu.edge_source, menu.edge_target)
     above = _reached(n, menu.edge_target, menu.edge_source)
     return _Case(menu, _frozen(first), _frozen(degree), least, blocks, cover, devices, below, above)
@@ -152,7 +152,9 @@ def _sums(words: NDArray[np.uint64], value: Floats) -> Floats:
 def _refuted(case: _Case, threshold: float) -> bool:
     """Return whether no plan keeps every stage within a threshold, as far as can be proved."""
     n = case.n_slots
-    least, most = _windows(case, case.least_seconds / threshold / n, _Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0))
+    least, most = _windows(
+        case, case.least_seconds / threshold / n, _Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0)
+    )
     for _ in range(N_ROUNDS):
         prices = _prices(case, threshold, least, most)
         if prices is None:

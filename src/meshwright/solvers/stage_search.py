@@ -91,22 +91,30 @@ def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared
     every = stage_orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)
     where = _filled(menu, every, lower)
     if menu.n_degrees > 1 or not any(where):
-        weights = np.zeros(menu.n_nodes)
-        for v in range(menu.n_nodes):
-            times = [menu.seconds[c] for t in range(menu.n_degrees) for c in menu.choices(v, t)]
-            weights[v] = min(times, default=0.0)
-        for order, near in zip(every, where, strict=True):
-            near.update(stage_orders.cuts(weights[list(order)], _border(menu, order), MOST_CUTS))
+        _spread(menu, every, where)
     best: Found | None = None
     while True:
         prepared = prepare(menu, downsets.suffixes(menu.n_nodes, every, where))
         assert prepared is not None
         better, _ = minimise(prepared, lower, best)
+        if better is None and not all(where):  # cut for memory to the last byte, choices swapped in parts
+            _spread(menu, every, where)
+            continue
         if better is None or menu.n_nodes - 1 <= MOST_CUTS or (best is not None and better.seconds > best.seconds * (1 - 1e-4)):
             return better, prepared
         best = better
         sizes = np.cumsum([0] + [len(stage.nodes) for stage in best.stages])
         where = [_near(menu, sizes.tolist()) if cut else cut for cut in where]
+
+
+def _spread(menu: StageMenu, every: Sequence[Sequence[int]], where: Sequence[set[int]]) -> None:
+    """Add cuts spread out over every order."""
+    weights = np.zeros(menu.n_nodes)
+    for v in range(menu.n_nodes):
+        times = [menu.seconds[c] for t in range(menu.n_degrees) for c in menu.choices(v, t)]
+        weights[v] = min(times, default=0.0)
+    for order, near in zip(every, where, strict=True):
+        near.update(stage_orders.cuts(weights[list(order)], _border(menu, order), MOST_CUTS))
 
 
 def _filled(menu: StageMenu, every: Sequence[Sequence[int]], lower: float) -> list[set[int]]:
@@ -126,7 +134,7 @@ def _near(menu: StageMenu, cuts: Sequence[int]) -> set[int]:
     return {at + offset for at in cuts for offset in range(-reach, reach + 1) if 0 < at + offset < menu.n_nodes}
 
 
-def _border(menu: StageMenu, order: tuple[int, ...]) -> np.ndarray:
+def _border(menu: StageMenu, order: Sequence[int]) -> np.ndarray:
     """Return what crosses a cut before each position of an order."""
     position = np.empty(menu.n_nodes, np.int64)
     position[list(order)] = np.arange(menu.n_nodes)
