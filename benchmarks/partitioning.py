@@ -19,8 +19,7 @@ from meshwright.costs._operators import question
 from meshwright.problem import Problem
 from meshwright.search.parmesan import cut_published
 from meshwright.solvers import operator_stages
-from meshwright.solvers.convex_partition import loads_of
-from meshwright.solvers.units import Operators, Units, contract
+from meshwright.solvers.units import Operators, Units, contract, loads_of
 
 COLUMNS = (
     "graph",

@@ -2,7 +2,7 @@
 
 ``python benchmarks/runtime.py overhead`` trains two uneven stages under 1F1B twice in the same two processes, step by step in
 turn: once by the executor, once by the forty lines below. ``python benchmarks/runtime.py predict`` profiles two models and the
-links, and runs six plans of each. Both take a minute or two; on a machine that others use too, look at the minima.
+links, and runs seven plans of each. Both take a minute or two; on a machine that others use too, look at the minima.
 """
 
 from __future__ import annotations
@@ -21,27 +21,35 @@ N_STEPS = 12
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "examples"), str(ROOT / "tests" / "unit" / "runtime")]
 
 
+ROWS = {"wide": "1,2,4,8", "deep": "2,4,8,16"}
+"""Numbers of rows to profile: what the plans below give a replica at once."""
+
+
 def plans() -> dict[str, tuple[str, dict]]:
-    """Return six plans of two models."""
+    """Return seven plans of each of two models; the slowest takes well over twice as long as the fastest."""
     from runtime_processes import plan_of
 
     found = {}
-    for model, n_layers, length in (("wide", 4, 64), ("deep", 6, 64)):
+    for model, n_layers, batch in (("wide", 4, 8), ("deep", 6, 16)):
         n = n_layers + 2
         half = n // 2
+        whole = {"recompute": ["full"] * n}
+        first, second = {"recompute": ["full"] * half}, {"recompute": ["full"] * (n - half)}
 
         def add(
-            name: str, stages: list, model: str = model, n_layers: int = n_layers, length: int = length, **options: object
+            name: str, stages: list, model: str = model, n_layers: int = n_layers, batch: int = batch, **options: object
         ) -> None:
-            plan = plan_of(stages, n_layers=n_layers, sequence_length=length, global_batch=8, **options)
+            plan = plan_of(stages, n_layers=n_layers, sequence_length=64, global_batch=batch, **options)
             found[f"{model}, {name}"] = (f"runtime:{model}", plan)
 
-        add("even", [(half, [0], {}), (n - half, [1], {})])
-        add("uneven", [(half - 1, [0], {}), (n - half + 1, [1], {})])
-        add("very uneven", [(2, [0], {}), (n - 2, [1], {})])
-        add("gpipe, recomputed", [(half, [0], {"recompute": ["full"] * half}), (n - half, [1], {})], schedule="gpipe")
-        add("two micro-batches", [(half, [0], {}), (n - half, [1], {})], n_microbatches=2)
         add("data parallel", [(n, [0, 1], {})], n_microbatches=2)
+        add("data parallel, recomputed", [(n, [0, 1], whole)], n_microbatches=2)
+        add("even, four micro-batches", [(half, [0], {}), (n - half, [1], {})])
+        add("very uneven, two micro-batches", [(2, [0], {}), (n - 2, [1], {})], n_microbatches=2)
+        rest = {"recompute": ["full"] * (n - 2)}
+        add("very uneven, the long stage recomputed", [(2, [0], {}), (n - 2, [1], rest)], n_microbatches=2)
+        add("even, one micro-batch", [(half, [0], {}), (n - half, [1], {})], n_microbatches=1)
+        add("one micro-batch, recomputed", [(half, [0], first), (n - half, [1], second)], n_microbatches=1, schedule="gpipe")
     return found
 
 
@@ -79,6 +87,9 @@ def join(folder: pathlib.Path) -> int:
     import torch
     import torch.distributed as dist
 
+    from meshwright.runtime.allocator import keep_freed_memory
+
+    keep_freed_memory()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
@@ -137,7 +148,7 @@ def predict() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for model in ("wide", "deep"):
-            for words in ([f"runtime:{model}", "--sequence-length", "64", "--rows", "1,2,4"], ["links"]):
+            for words in ([f"runtime:{model}", "--sequence-length", "64", "--rows", ROWS[model]], ["links"]):
                 command = [sys.executable, "-m", "meshwright", "profile", *words, "--out", str(folder / f"{model}.json")]
                 path = os.pathsep.join([str(ROOT / "benchmarks"), *sys.path])
                 subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path}, capture_output=True)
@@ -159,8 +170,10 @@ def predict() -> None:
         print(f"{'plan':32} {'predicted':>10} {'minimum':>10} {'median':>10} {'min/pred':>9} {'CPU/pred':>9}   (ms)")
         for name, said, least, middle, cpu in rows:
             print(f"{name:32} {said * 1e3:10.1f} {least * 1e3:10.1f} {middle * 1e3:10.1f} {least / said:9.2f} {cpu:9.2f}")
-        print("rank correlation of predicted with minimum:", round(float(spearmanr([r[1] for r in rows], [r[2] for r in rows])[0]), 3),
-              "with median:", round(float(spearmanr([r[1] for r in rows], [r[3] for r in rows])[0]), 3))  # fmt: skip
+        for which in ("", "wide", "deep"):
+            some = [row for row in rows if row[0].startswith(which)]
+            least, middle = (float(spearmanr([row[1] for row in some], [row[i] for row in some])[0]) for i in (2, 3))
+            print(f"rank correlation, {which or 'both models'}: predicted with minimum {least:.3f}, with median {middle:.3f}")
 
 
 def by_hand(rank: int, units: list, batches: object, n_microbatches: int) -> object:

@@ -19,6 +19,7 @@ __all__ = [
     "Timeline",
     "Training",
     "codesign",
+    "export",
     "plan",
     "pose",
     "read",
@@ -35,6 +36,7 @@ def __getattr__(name: str) -> Any:
         "Batch": "problem", "Cluster": "cluster", "Graph": "graph", "Plan": "plan", "Problem": "problem", "Reading": "problem",
         "Result": "result", "Stop": "problem", "Timeline": "timeline", "Training": "problem", "plan": "api", "pose": "api",
         "read": "api", "simulate": "api", "validate": "validation", "codesign": "api",
+        "export": "exporting",
     }  # fmt: skip
     if name not in homes:
         raise AttributeError(f"module 'meshwright' has no attribute '{name}'")

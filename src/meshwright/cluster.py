@@ -42,6 +42,8 @@ class Device:
         Share of the memory bandwidth that a large streaming kernel reaches.
     fp8_ratio : float
         The share that fp8 products reach of their own peak; 0 for `matmul_ratio`.
+    fp4_ratio : float
+        The share that fp4 products reach of their own peak; 0 for `fp8_ratio`.
     issue_seconds : float
         Time that the training program on the host takes to issue one operator: where a layer's work is shorter than that of all
         its operators, the device waits.
@@ -60,6 +62,13 @@ class Device:
     memory_ratio: float = 0.85
     fp8_ratio: float = 0.0
     issue_seconds: float = 0.0
+    fp4_ratio: float = 0.0
+
+    def achieved(self, precision: str) -> float:
+        """Return the share of its peak that a large product of `precision` reaches."""
+        if precision == "fp4":
+            return self.fp4_ratio or self.fp8_ratio or self.matmul_ratio
+        return self.fp8_ratio or self.matmul_ratio if precision in ("fp8", "mxfp8") else self.matmul_ratio
 
     def peak(self, precision: str) -> float:
         """Return the dense matrix peak of `precision` in FLOP/s.
@@ -70,7 +79,7 @@ class Device:
             When the device has no such precision.
         """
         for name, flops_per_second in self.flops_per_second:
-            if name == precision:
+            if name == precision or (name == "fp8" and precision == "mxfp8"):
                 return flops_per_second
         raise InputError(
             f"device {self.name} has no {precision} matrix unit; it has {', '.join(name for name, _ in self.flops_per_second)}"

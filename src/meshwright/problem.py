@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.cluster import Cluster
 from meshwright.graph import Graph
 
-__all__ = ["Batch", "Problem", "Reading", "Stop", "Training"]
+__all__ = ["Batch", "Problem", "Program", "Reading", "Stop", "Training"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,16 @@ class Training:
     Parameters
     ----------
     precision : str
-        Of matrix products: ``bf16``, ``fp16``, ``fp8``, ``fp32``.
+        Of matrix products: ``bf16``, ``fp16``, ``fp8`` (a scale per tensor), ``mxfp8`` (per block), ``fp4``, ``tf32``, ``fp32``.
     activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
         Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
         (mixed-precision Adam: fp32 master weight and two moments).
     loss_bytes : int
         Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them into
         gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
+    fragmentation_ratio : float
+        What the caching allocator holds beyond the tensors that come and go (activations, working memory), as a share of them:
+        blocks are rounded, and freed ones do not always suit the next tensor.
     """
 
     precision: str = "bf16"
@@ -79,6 +82,45 @@ class Training:
     gradient_bytes: int = 4
     optimizer_bytes: int = 12
     loss_bytes: int = 2
+    fragmentation_ratio: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How the program that trains carries out what a plan says; the default is a current one that does everything well.
+
+    Parameters
+    ----------
+    issue_seconds : float
+        Time that the host takes to issue one operator, forward or backward; 0 for `Device.issue_seconds`. Where a layer's work is
+        shorter than issuing it, the device waits.
+    expert_issue_seconds : float
+        Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product and
+        a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
+    memory_passes_ratio : float
+        How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
+    ring_imbalance_ratio : float
+        Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a late
+        chunk, 1 where the last rank attends to everything.
+    tensor_overlap_ratio : float
+        Share of the tensor axis' gatherings and scatterings (sequence parallelism) that runs beside the products next to them.
+    shard_bytes_per_second : float
+        Rate of gathering weights and scattering gradients of ZeRO-3 per device; 0 for what the network allows.
+    overlaps_scatter : bool
+        Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
+    dispatches_once : bool
+        Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there (DeepEP,
+        HybridEP) instead of once for each expert.
+    """
+
+    issue_seconds: float = 0.0
+    expert_issue_seconds: float = 0.0
+    memory_passes_ratio: float = 1.0
+    ring_imbalance_ratio: float = 0.0
+    tensor_overlap_ratio: float = 0.0
+    shard_bytes_per_second: float = 0.0
+    overlaps_scatter: bool = True
+    dispatches_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +147,8 @@ class Problem:
         How much is trained at once.
     training : Training
         Precision and optimizer.
+    program : Program
+        How the program that trains carries out the plan.
     """
 
     reading: Reading
@@ -112,6 +156,7 @@ class Problem:
     costs: str = "analytic"
     batch: Batch = Batch()
     training: Training = Training()
+    program: Program = Program()
 
     @property
     def graph(self) -> Graph:

@@ -13,12 +13,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan
 from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.what_if import Change
-from meshwright.wording import describe, layers_of, ranges_of, utilization
+from meshwright.wording import describe, layers_of, ranges_of, step_interval, utilization
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
@@ -86,7 +87,7 @@ def explain(result: Result, changes: Sequence[Change] = ()) -> str:
         if isinstance(rows, list):
             parts.append(operators(rows))
         if result.timeline is not None:
-            parts += [_causes(result), _memory(result, plan)]
+            parts += [_causes(result), _memory(result), _room(result, plan)]
         if result.answer.alternatives:
             parts.append(_alternatives(result))
     if changes:
@@ -140,12 +141,20 @@ def _nothing_fits(result: Result) -> str:
     return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
 
 
+def _expected(result: Result) -> str:
+    """Return the interval of the step in brackets; empty where there is none."""
+    found = step_interval(result)
+    if found is None:
+        return ""
+    return f" ({COVERAGE_RATIO:.0%}: {format_seconds(found.low_seconds)} to {format_seconds(found.high_seconds)})"
+
+
 def _answer(result: Result) -> str:
     answer, plan, timeline = result.answer, result.plan, result.timeline
     lines = [""]
     if timeline is not None:
         rate = plan.global_batch / timeline.step_seconds
-        line = f"step {format_seconds(timeline.step_seconds)}, {rate:.4g} samples/s"
+        line = f"step {format_seconds(timeline.step_seconds)}{_expected(result)}, {rate:.4g} samples/s"
         if result.problem.graph.sequence_length > 1:
             line += f", {format_count(rate * result.problem.graph.sequence_length)} tokens/s"
         share = utilization(result)
@@ -197,16 +206,27 @@ def _causes(result: Result) -> Table:
     return table
 
 
-def _memory(result: Result, plan: Plan) -> Table:
+def _memory(result: Result) -> Table:
     assert result.timeline is not None
-    causes = list(dict.fromkeys(cause for rank in result.timeline.memory_causes for cause, _ in rank))
-    table = _table("memory of the fullest device of each pipeline rank", "rank", *causes, "peak", "of")
+    timeline = result.timeline
+    causes = list(dict.fromkeys(cause for rank in timeline.memory_causes for cause, n_bytes in rank if n_bytes > 0.0))
+    table = _table("memory of the fullest device of each pipeline rank at its peak", "rank", *causes)
+    for i, parts in enumerate(timeline.memory_causes[:16]):
+        table.add_row(str(i), *(format_bytes(dict(parts).get(cause, 0.0)) for cause in causes))
+    return table
+
+
+def _room(result: Result, plan: Plan) -> Table:
+    assert result.timeline is not None
+    timeline = result.timeline
+    title = "the same: tensors, what the allocator reserves for them, and with the context the peak that has to fit"
+    table = _table(title, "rank", "allocated", "reserved", "peak", "of", "free")
     ranks = plan.ranks()
-    for i, parts in enumerate(result.timeline.memory_causes[:16]):
-        values = dict(parts)
+    for i, peak in enumerate(timeline.peak_bytes[:16]):
         limit = result.problem.cluster.device(ranks[i][0]).memory_bytes if result.problem.cluster is not None else 0.0
-        row = [format_bytes(values.get(cause, 0.0)) for cause in causes]
-        table.add_row(str(i), *row, format_bytes(result.timeline.peak_bytes[i]), format_bytes(limit) if limit else "-")
+        totals = (timeline.allocated_bytes[i], timeline.reserved_bytes[i], peak)
+        free = (format_bytes(limit), format_bytes(limit - peak)) if limit else ("-", "-")
+        table.add_row(str(i), *map(format_bytes, totals), *free)
     return table
 
 

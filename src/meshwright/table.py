@@ -127,13 +127,17 @@ class StageLoad:
     weight_bytes, gradient_bytes, optimizer_bytes : float
         Held for the whole step, after sharding.
     activation_bytes : float
-        Held from forward to backward by every micro-batch in flight.
+        Held from forward to backward by every micro-batch in flight, `fragmentation_ratio` of it on top included.
     working_bytes : float
-        Needed only while the stage computes: recomputed activations of one layer, gathered weights, logits.
+        Needed only while the stage computes: recomputed activations of one layer, gathered weights, logits; the same on top.
     reserved_bytes : float
-        What the process cannot use.
+        Held for the whole step beside all tensors: context and libraries, and `communication_bytes`.
     model_flops : float
         Model FLOPs per micro-batch and device (forward and backward, recomputation not counted), for utilization.
+    communication_bytes : float
+        The part of `reserved_bytes` that consists of buffers of collectives, which keep blocks of their own.
+    fragmentation_ratio : float
+        By which share `activation_bytes` and `working_bytes` exceed the tensors in them: what the caching allocator cannot use.
     collectives : tuple of Collective
         What the seconds of communication are made of, so that the simulator can share links; empty where the cost model cannot
         tell: then communication takes its seconds whatever else is on the links.
@@ -157,6 +161,8 @@ class StageLoad:
     working_bytes: float = 0.0
     reserved_bytes: float = 0.0
     model_flops: float = 0.0
+    communication_bytes: float = 0.0
+    fragmentation_ratio: float = 0.0
     collectives: tuple[Collective, ...] = ()
 
     @property

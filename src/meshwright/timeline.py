@@ -29,18 +29,22 @@ class Timeline:
     start_seconds, end_seconds : ndarray, shape (n_spans,), float64
         When.
     peak_bytes : tuple of float
-        Largest memory of one device of each pipeline rank.
+        Most memory that one device of each pipeline rank must hold, all told: what plans are judged on.
     memory_seconds, memory_bytes : tuple of ndarray
         Per pipeline rank: times at which the memory held by one device changes, and its value from then on.
     memory_causes : tuple of (tuple of (str, float))
-        Per pipeline rank, what the peak consists of: ``weights``, ``gradients``, ``optimizer``, ``activations``, ``working``,
-        ``reserved``, in bytes.
+        Per pipeline rank, what the peak consists of, in bytes: ``weights``, ``gradients``, ``optimizer``, ``activations``,
+        ``working`` (tensors), ``communication`` (buffers of collectives), ``allocator`` (what it cannot use of its blocks) and
+        ``context`` (of the device, and libraries).
     causes : tuple of (str, float)
         Seconds of the step by cause, adding up to `step_seconds`: ``compute``, ``recompute``, ``tensor``, ``context``,
         ``expert``, ``gather``, ``contention``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``; of the pipeline rank that
         finishes last.
     link_busy_ratio : tuple of (int, float)
         The busiest links: id and the share of what they could carry in the step that they do carry.
+    allocated_bytes, reserved_bytes : tuple of float
+        The part of each peak that is tensors, and the part that the caching allocator has taken from the device
+        (``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``). What `peak_bytes` has beyond is the context.
     link_bytes : ndarray, shape (n_links,), float64
         What every link of the cluster carries in the step: transfers between stages, and collectives where the cost model names
         them; empty without a cluster.
@@ -59,4 +63,6 @@ class Timeline:
     memory_causes: tuple[tuple[tuple[str, float], ...], ...] = ()
     causes: tuple[tuple[str, float], ...] = ()
     link_busy_ratio: tuple[tuple[int, float], ...] = ()
+    allocated_bytes: tuple[float, ...] = ()
+    reserved_bytes: tuple[float, ...] = ()
     link_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshwright import interval
 from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 
-__all__ = ["describe", "layers_of", "ranges_of", "utilization"]
+__all__ = ["describe", "layers_of", "ranges_of", "step_interval", "utilization"]
+
+
+MEASURED_COSTS = ("analytic", "sharded")
+"""Cost models whose errors are known from measured runs."""
 
 
 def describe(plan: Plan) -> str:
@@ -53,6 +58,15 @@ def layers_of(graph: Graph, stage: Stage) -> str:
     """Return the layers of a stage: the first, the last and how many."""
     names = [graph.ops[op].name for op in stage.ops]
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})" if names else "-"
+
+
+def step_interval(result: Result) -> interval.Interval | None:
+    """Return where four fifths of measured steps lie; None where the cost model is not the one that was measured, or nothing was played."""
+    cluster, timeline = result.problem.cluster, result.timeline
+    if cluster is None or timeline is None or result.problem.costs not in MEASURED_COSTS:
+        return None
+    kinds = {cluster.device(device).name for stage in result.plan.stages for device in stage.devices}
+    return interval.around(timeline.step_seconds, sorted(kinds))
 
 
 def utilization(result: Result) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +34,10 @@ def _overlap(n: int, a: int, i: int, b: int, j: int) -> int:
     return max(min((i + 1) * n // a, (j + 1) * n // b) - max(i * n // a, j * n // b), 0)
 
 
-def step_seconds(step: Step, placement: Placement, fabric: Fabric) -> float:
-    """Return the time of a step."""
+def step_seconds(
+    step: Step, placement: Placement, fabric: Fabric, play: Callable[[list[Item], Fabric], float] | None = None
+) -> float:
+    """Return the time of a step; `play` is another way to play its tasks."""
     space = step.space
     operations, batch = space.workload.operations, space.workload.global_batch
     chosen = step.chosen(placement)
@@ -75,7 +78,7 @@ def step_seconds(step: Step, placement: Placement, fabric: Fabric) -> float:
                     reduce.flows.append(Item("flow", links=links, n_left=math.ceil(2.0 * (g - 1) / g * size * share)))
                 for part in backward[i]:
                     _before(part, reduce)
-    return _play([item for item in order if item.n_before == 0], fabric)
+    return (play or _play)([item for item in order if item.n_before == 0], fabric)
 
 
 def _before(first: Item, second: Item) -> None:

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from meshwright.codesign import alternate, published
+from meshwright.codesign import alternate, networks, published
 from meshwright.codesign.alternate import Wires
 from meshwright.codesign.choices import Servers, space
 from meshwright.codesign.fabric import Fabric
@@ -145,11 +145,27 @@ def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str)
         ("dlrm16", 8, 14.71),
         ("candle16", 4, 200.0),
         ("candle16", 8, 128.0),
-        ("bert16", 8, 62.58),
+        ("bert16", 8, 62.5),
         ("vgg16", 4, 100.5),
     ],
 )
 def test_our_search_is_as_fast_as_its_target(name: str, degree: int, most_ms: float) -> None:
     step = step_of(name)
-    found = alternate.improved(step, Wires(16, degree, RATE, LATENCY), np.random.default_rng(0), 1000, placement="either")
+    found = alternate.improved(step, Wires(16, degree, RATE, LATENCY), np.random.default_rng(0), 600, placement="either")
     assert found.seconds * 1e3 <= most_ms
+
+
+@pytest.mark.parametrize("traffic", ["segments", "fair"])
+@pytest.mark.parametrize(
+    "row",
+    [r for r in rows("topoopt_packet_level.csv") if r["workload"] in ("transformer", "vgg") and r["job_nodes"] == "16"],
+    ids=lambda r: f"{r['workload']}-{r['link_gbps']}",
+)
+def test_data_parallel_steps_on_a_fat_tree_are_those_of_the_packet_simulator(row: dict[str, str], traffic: str) -> None:
+    """Workloads whose published task graphs are data parallel; those of the others are not known."""
+    step = step_of({"transformer": "bert16", "vgg": "vgg16"}[row["workload"]])
+    plan = data_parallel(step.space)
+    sent = step.traffic(plan)
+    tree = networks.build("fat-tree", 16, 1, float(row["link_gbps"]) * 1e9 / 8, LATENCY, 0).fabric
+    fitted = tree.refitted(sent.pair_bytes, sent.group_bytes)
+    assert step.seconds(plan, fitted, traffic=traffic) * 1e3 == pytest.approx(float(row["iter_ms"]), rel=0.03)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from meshwright.solvers import operator_stages
-from meshwright.solvers.convex_partition import loads_of, partition
-from meshwright.solvers.units import Operators, contract
+from meshwright.solvers.convex_partition import partition
+from meshwright.solvers.units import Operators, contract, loads_of
 from oracle import convex_partition as oracle
 
 

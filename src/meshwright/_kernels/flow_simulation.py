@@ -10,7 +10,7 @@ from numba import njit
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
 
-__all__ = ["Model", "Network", "Played", "Split", "Tasks", "play", "tasks"]
+__all__ = ["Model", "Network", "Played", "Split", "Tasks", "loads", "play", "tasks"]
 
 
 class Model(NamedTuple):
@@ -149,10 +149,11 @@ class Played(NamedTuple):
 
 
 @njit(cache=True)
-def tasks(model, split, pair_ways, segment_bytes):
+def tasks(model, split, pair_ways, pair_share, segment_bytes):
     """Return the task graph of a plan; edges in the order: own backward, then operator by operator, input by input, part by part.
 
-    A transfer of several segments is split evenly over the routes of its pair, with at least one segment on each.
+    A transfer of a segment or more for every route of its pair is split in the pair's shares (running sums; evenly where the
+    first is negative), a smaller one evenly over as many routes as it has segments.
     """
     n, most_ways = int(np.sqrt(len(pair_ways)) + 0.5), pair_ways.max()
     n_ops = len(model.sample_bytes)
@@ -199,11 +200,16 @@ def tasks(model, split, pair_ways, segment_bytes):
                         for back in range(2):  # forward from producer to consumer, then the gradient the other way
                             pair = to * n + at if back else at * n + to
                             n_ways = max(min(pair_ways[pair], moved // segment_bytes), 1) if to != at else 1
+                            even = n_ways < pair_ways[pair] or pair_share[pair * most_ways] < 0.0
+                            begin = 0
                             for w in range(n_ways):
+                                until = moved * (w + 1) // n_ways
+                                if not even:
+                                    until = np.int64(np.rint(moved * pair_share[pair * most_ways + w]))
                                 mine, theirs = 2 * (part_first[i] + p) + back, 2 * (part_first[j] + q) + back
                                 source[e], target[e] = (mine, theirs) if back else (theirs, mine)
-                                n_bytes[e] = (moved * (w + 1) // n_ways - moved * w // n_ways) if to != at else 0
-                                way[e] = w
+                                n_bytes[e] = until - begin if to != at else 0
+                                way[e], begin = w, until
                                 e += 1
     n_edges = e
     edge_first = np.zeros(n_tasks + 1, np.int64)
@@ -267,13 +273,12 @@ def _sink(times, keys, n, time, key):
 
 
 @njit(cache=True)
-def busy_seconds(tasks, split, network):
-    """Return a proven lower bound of a plan's step: the busiest server's compute, the busiest link's traffic."""
+def loads(tasks, split, network):
+    """Return how long the busiest server computes, and how long the busiest link carries transfers, all-reduces, and both."""
     n = int(np.sqrt(len(network.pair_ways)) + 0.5)
     most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
-    server = np.zeros(n)
-    link = np.zeros(len(network.seconds_per_byte))
-    n_ops = len(tasks.part_first) - 1
+    n_ops, n_links = len(tasks.part_first) - 1, len(network.seconds_per_byte)
+    server, sent, reduced = np.zeros(n), np.zeros(n_links), np.zeros(n_links)
     owner = np.empty(tasks.part_first[n_ops], np.int64)
     for i in range(n_ops):
         for p in range(tasks.part_first[i + 1] - tasks.part_first[i]):
@@ -284,7 +289,7 @@ def busy_seconds(tasks, split, network):
             pair = owner[tasks.edge_source[e] >> 1] * n + owner[tasks.edge_target[e] >> 1]
             pair = pair * most_ways + tasks.edge_way[e]
             for x in range(network.pair_first[pair], network.pair_first[pair + 1]):
-                link[network.pair_link[x]] += tasks.edge_bytes[e]
+                sent[network.pair_link[x]] += tasks.edge_bytes[e]
     per_group = np.zeros(len(network.group_size))
     for r in range(len(tasks.reduce_group)):
         per_group[tasks.reduce_group[r]] += tasks.reduce_bytes[r]
@@ -294,8 +299,13 @@ def busy_seconds(tasks, split, network):
             amount = 2.0 * (size - 1) / size * per_group[g]
             for f in range(network.flow_first[g], network.flow_first[g + 1]):
                 for x in range(network.route_first[f], network.route_first[f + 1]):
-                    link[network.route_link[x]] += amount * network.share_ratio[f]
-    return max(server.max(), (link * network.seconds_per_byte).max() if len(link) else 0.0)
+                    reduced[network.route_link[x]] += amount * network.share_ratio[f]
+    both = 0.0
+    for link in range(n_links):
+        sent[link] *= network.seconds_per_byte[link]
+        reduced[link] *= network.seconds_per_byte[link]
+        both = max(both, sent[link] + reduced[link])
+    return server.max(), sent.max() if n_links else 0.0, reduced.max() if n_links else 0.0, both
 
 
 @njit(cache=True)

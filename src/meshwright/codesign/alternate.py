@@ -14,10 +14,12 @@ from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step, data_parall
 
 __all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
-SIMULATED_STARTS = 4
+SIMULATED_STARTS, SCREENED_STARTS = 4, 2
 MOST_WAYS = 8
-MOST_STATES, NEAR_RATIO = 3, 1.2
+MOST_STATES, NEAR_RATIO = 4, 1.2
 """So many of the starting plans are annealed, if they are not slower than the best by more than this."""
+N_ROUNDS = 4
+"""The budget is used in so many rounds; after each the slower half of the plans is given up."""
 COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
 """From so many servers on plans are compared with segments so much larger; the best is then played as published."""
 
@@ -208,8 +210,9 @@ def alternate(
     first_seconds, n_used = math.inf, 0
     shapes = [plan for plan in moves.starts(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
     shapes = shapes or [_fitting(step, rng, placement)]
-    shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)]
-    for plan in shapes[: max(SIMULATED_STARTS, min(len(shapes), budget // 100))]:
+    shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
+    halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
+    for plan in [*shapes, *_screened(step, candidates, halves, budget // 10)]:
         limit = min((entry[0] for entry in found), default=math.inf)
         for fabric in candidates(plan):
             seconds = step.seconds(plan, fabric, 2.0 * limit)
@@ -217,26 +220,45 @@ def alternate(
             n_used += 1
         if not math.isfinite(first_seconds):
             first_seconds = min(entry[0] for entry in found)
-    n_rounds, n_idle, n_done = 4, 0, 0
-    states = _distinct(found)
-    walked = step if step.space.servers.n_servers < COARSE_SERVERS else Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES)
-    if len(states) > 1:
-        part = max(budget // (2 * len(states)), 1)
-        states = [_round(step, walked, candidates, state, rng, part, placement) for state in states]
-        n_done = part * len(states)
-    state = min(states, key=lambda entry: entry[0])
-    while n_done < budget and n_idle < 2:
-        part = min(max(budget // n_rounds, 1), budget - n_done)
-        n_done += part
-        before = state[0]
-        state = _round(step, walked, candidates, state, rng, part, placement)
-        n_idle = n_idle + 1 if state[0] >= before * (1 - 1e-6) else 0
-    seconds, plan, fabric = state
+    states, n_idle, n_done = _distinct(found), 0, 0
+    coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic == "segments"
+    walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES) if coarse else step
+    while n_done < budget and n_idle < 3:
+        part = max(min(budget // N_ROUNDS, budget - n_done) // len(states), 1)
+        before = states[0][0]
+        states = [_round(step, walked, candidates, state, rng, part, placement, descend=n_done == 0) for state in states]
+        n_done += part * len(states)
+        kept = {plan: (seconds, plan, fabric) for seconds, plan, fabric in sorted(states, key=lambda entry: -entry[0])}
+        states = sorted(kept.values(), key=lambda entry: entry[0])[: 2 if n_done < budget // 2 else 1]
+        n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
+    seconds, plan, fabric = states[0]
     return Found(plan, fabric, seconds, first_seconds, n_used + n_done)
 
 
 State = tuple[float, Placement, Fabric]
 """Seconds of a plan on a network."""
+
+
+def _screened(
+    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], shapes: list[Placement], budget: int
+) -> list[Placement]:
+    """Return the best shapes, after a descent, on the network of the first fitted to each.
+
+    Best are those of which half of the way from their step to their compute alone would be shortest.
+    """
+    if not shapes:
+        return []
+    probe = min(candidates(shapes[0]), key=lambda fabric: step.seconds(shapes[0], fabric))
+    order: list[tuple[float, int, Fabric]] = []
+    for k, plan in enumerate(shapes):
+        traffic = step.traffic(plan)
+        wide = MOST_WAYS if traffic.pair_bytes.max() >= finder.WIDE_BYTES else 1
+        fitted = probe.refitted(traffic.pair_bytes, traffic.group_bytes, wide)
+        order.append((step.seconds(plan, fitted) + step.compute_seconds(plan), k, fitted))
+    order.sort(key=lambda entry: entry[:2])
+    lower = [_descend(step, shapes[k], fitted, budget) for _, k, fitted in order[: 3 * SCREENED_STARTS]]
+    ordered = sorted(lower, key=lambda entry: entry[1])
+    return list(dict.fromkeys(plan for plan, _, _ in ordered))[:SCREENED_STARTS]
 
 
 def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
@@ -250,11 +272,12 @@ def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
 
 def _round(
     step: Step, walked: Step, candidates: Callable[[Placement], Sequence[Fabric]], state: State, rng: np.random.Generator,
-    budget: int, placement: str,
+    budget: int, placement: str, *, descend: bool,
 ) -> State:  # fmt: skip
     """Anneal the plan of a state on its network, then choose the network for it; never worse than the state."""
     seconds, plan, fabric = state
-    tried, tried_seconds = _anneal(walked, plan, fabric, rng, budget, placement)
+    start, _, n_played = _descend(walked, plan, fabric, budget) if descend else (plan, 0.0, 0)
+    tried, tried_seconds = _anneal(walked, start, fabric, rng, max(budget - n_played, 1), placement)
     if walked is not step:
         tried_seconds = step.seconds(tried, fabric)
     if tried_seconds < seconds:
@@ -263,7 +286,30 @@ def _round(
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
+    traffic = step.traffic(plan)
+    for together in (True, False):
+        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
+        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
+        if spread and spread_seconds < seconds:
+            fabric, seconds = spread, spread_seconds
     return seconds, plan, fabric
+
+
+def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int) -> tuple[Placement, float, int]:
+    """Let operators copy the servers of those they exchange tensors with while that helps; return also seconds and plans played."""
+    now, n_played, last_change, i = step.seconds(plan, fabric), 1, 0, 0
+    n_ops, capacity = len(plan.choice), step.space.servers.memory_bytes
+    while i - last_change < n_ops and n_played < budget:
+        for k, servers in moves.near(step.space, plan, i % n_ops):
+            proposal = plan.with_op(i % n_ops, k, servers)
+            if step.compute_seconds(proposal) > now or step.memory_bytes(proposal).max() > capacity:
+                continue
+            n_played += 1
+            tried = step.seconds(proposal, fabric, now)
+            if tried < now * (1 - 1e-6):
+                now, plan, last_change = tried, proposal, i
+        i += 1
+    return plan, now, n_played
 
 
 def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cluster import Cluster, Links
 from meshwright.codesign.choices import Space
+from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Traffic
+from meshwright.network import bounds as cuts
 from meshwright.readers._workload import DATA
 
-__all__ = ["cut_seconds", "step_seconds"]
+__all__ = ["collective_seconds", "cut_seconds", "step_seconds"]
 
 MOST_PATHS = 60
+
+MOST_SERVERS = 64
+"""In larger networks the worst cut is not looked for: it takes as many maximum flows as there are servers."""
 
 
 def step_seconds(space: Space, injection_bytes_per_second: float) -> float:
@@ -120,3 +126,54 @@ def cut_seconds(traffic: Traffic, injection_bytes_per_second: float) -> float:
         out[list(members)] += amount
         into[list(members)] += amount
     return float(max(out.max(), into.max()) / injection_bytes_per_second)
+
+
+def collective_seconds(space: Space, traffic: Traffic, fabric: Fabric) -> float:
+    """Return how long the plan's all-reduces need on a network at least, whatever rings or trees they use.
+
+    Parameters
+    ----------
+    space : Space
+        Names the devices.
+    traffic : Traffic
+        Of the plan.
+    fabric : Fabric
+        The network.
+
+    Returns
+    -------
+    float
+        Seconds; 0 above `MOST_SERVERS` servers, where it is not looked for.
+
+    References
+    ----------
+    .. [1] Zhao et al., "ForestColl", arXiv 2402.06787: the worst cut bounds every reduce-scatter and every all-gather.
+
+    Notes
+    -----
+    An all-reduce is a reduce-scatter and an all-gather of the same bytes, the one after the other. Groups are looked at one by
+    one: the bound is that of the slowest.
+    """
+    if fabric.n_servers > MOST_SERVERS or not traffic.group_bytes:
+        return 0.0
+    n = fabric.n_servers
+    links = Links(
+        fabric.source,
+        fabric.target,
+        fabric.count * fabric.bytes_per_second,
+        np.full(len(fabric.source), fabric.latency_seconds),
+    )
+    cluster = Cluster(
+        name=fabric.name, kinds=(space.servers.gpu,), kind_of_device=np.zeros(n, dtype=np.int64),
+        n_switches=fabric.n_nodes - n, links=links, groups=np.arange(n)[None], source="", forwards=fabric.forwards,
+    )  # fmt: skip
+    both_ways = all(
+        (b, a) in fabric.link_of and fabric.count[fabric.link_of[b, a]] == fabric.count[i]
+        for (a, b), i in fabric.link_of.items()
+    )
+    worst = 0.0
+    for members, n_bytes in traffic.group_bytes:
+        gather = cuts.all_gather(cluster, members)
+        scatter = gather if both_ways else cuts.reduce_scatter(cluster, members)
+        worst = max(worst, n_bytes * (gather + scatter))
+    return worst

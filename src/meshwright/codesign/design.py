@@ -12,7 +12,7 @@ from meshwright import _params
 from meshwright.codesign import alternate, bounds, components, networks
 from meshwright.codesign.alternate import Found, Wires
 from meshwright.codesign.choices import Servers, Space, space
-from meshwright.codesign.step import Step
+from meshwright.codesign.step import TRAFFIC, Step
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.problem import Reading
 from meshwright.readers import flexflow_measures
@@ -56,6 +56,9 @@ class Params:
         Samples of one step; 0 for the workload's own (for a language model: one for each device).
     equal_cost : bool
         Whether every other topology is also given the link speed at which it costs as much as the first.
+    traffic : str
+        How the time of traffic is found: ``segments`` as published, ``fair`` by max-min fair shares of links, ``closed`` by a
+        closed form without overlap. All three are reported.
     """
 
     node_degree: int = field(default=0, metadata={"minimum": 0})
@@ -73,6 +76,7 @@ class Params:
     components: str = ""
     global_batch: int = field(default=0, metadata={"minimum": 0})
     equal_cost: bool = False
+    traffic: str = field(default="segments", metadata={"choices": TRAFFIC})
 
 
 def parse(settings: Mapping[str, str]) -> Params:
@@ -203,7 +207,7 @@ def design(
     measured = flexflow_measures.load(measures) if measures else None
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
     choices = space(workload, servers, measured, shard=shard, where=measures)
-    step = Step(choices)
+    step = Step(choices, traffic=params.traffic)
     known = components.prices(params.components)
     notes = [note for note in reading.notes if "codesign" not in note] + list(choices.notes)
     bound = bounds.step_seconds(choices, _injection(wires, names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.codesign import routes
 from meshwright.errors import InputError
+from meshwright.solvers import hamiltonian
 from meshwright.solvers.shares import even_out
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ Flow = tuple[tuple[int, ...], float]
 """Links, and the part of a rank's traffic that goes over them."""
 
 MOST_STEPS = 6
+
+DRAWN_RATIO = 2
+"""Rings drawn for a group, per member."""
+
+LARGEST_PROGRAMME = 1_000_000
+"""Routes times links of the largest linear programme for point-to-point traffic."""
 
 
 class Fabric:
@@ -130,6 +137,7 @@ class Fabric:
         padded = [route for found in ways for route in [*found, *[[]] * (most - len(found))]]
         self.pair_first = np.concatenate([[0], np.cumsum([len(route) for route in padded])]).astype(np.int64)
         self.pair_link = np.array([link for route in padded for link in route], dtype=np.int64)
+        self.pair_share = np.full(len(padded), -1.0)
         self.groups.clear()
         self._flows.clear()
         self._network = None
@@ -144,6 +152,68 @@ class Fabric:
         made.balance(pair_bytes, group_bytes)
         return made
 
+    def spread(
+        self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]], *, together: bool = True
+    ) -> Fabric | None:
+        """Return the same routes, with rings drawn over all links between members beside the known ones, and the best shares.
+
+        Parameters
+        ----------
+        pair_bytes : ndarray, shape (n_servers, n_servers), float64
+            Point-to-point traffic from row to column.
+        group_bytes : sequence of (tuple of int, float)
+            Bytes all-reduced by each group.
+        together : bool
+            Whether all groups and transfers share the links at the same time; otherwise each group has them to itself.
+
+        Returns
+        -------
+        Fabric or None
+            None where rings are fixed, nothing can be chosen, or the programme would be too large.
+
+        Notes
+        -----
+        A multi-commodity flow on the routes that every pair has, as a linear programme with the shares of all rings in it.
+        """
+        most = int(self.pair_ways.max())
+        pairs = np.flatnonzero((pair_bytes.ravel() > 0) & (self.pair_ways > 1)).tolist() if together else []
+        n_ways = int(self.pair_ways[pairs].sum()) + sum(2 * DRAWN_RATIO * len(members) for members, _ in group_bytes)
+        if self.paths is not None or n_ways == 0 or n_ways * len(self.source) > LARGEST_PROGRAMME:
+            return None
+        made = copy.copy(self)
+        made.pair_share, made.groups, made._flows, made._network = self.pair_share.copy(), {}, [], None
+        drawn = [made._drawn(members) for members, _ in group_bytes]
+        if not together:
+            none = np.zeros_like(pair_bytes)
+            flows: list[list[Flow]] = []
+            for group, rings in zip(group_bytes, drawn, strict=True):
+                made._balanced(none, [group], [], [], [rings])
+                flows += made._flows
+            made.groups, made._flows, made._network = {members: i for i, (members, _) in enumerate(group_bytes)}, flows, None
+            return made
+        busy, item, rest = [], [], pair_bytes.copy()
+        for i, pair in enumerate(pairs):
+            rest.ravel()[pair] = 0.0
+            for way in range(int(self.pair_ways[pair])):
+                links = list(self._route(pair * most + way))
+                row = np.zeros(len(self.source))
+                row[links] = self.seconds_per_byte[links] * pair_bytes.ravel()[pair]
+                busy.append(row)
+                item.append(i)
+        shares, at = made._balanced(rest, group_bytes, busy, item, drawn), 0
+        for pair in pairs:
+            n = int(self.pair_ways[pair])
+            made.pair_share[pair * most : pair * most + n] = np.cumsum(shares[at : at + n])
+            made.pair_share[pair * most + n - 1] = 1.0
+            at += n
+        return made
+
+    def _drawn(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
+        """Return rings drawn over the links between members, each in both directions."""
+        beside = {a: [b for b in members if (a, b) in self.link_of and (b, a) in self.link_of] for a in members}
+        rings = hamiltonian.draw(beside, DRAWN_RATIO * len(members), np.random.default_rng(0))
+        return [[self._along(way, set(members)) for way in (ring, ring[::-1])] for ring in rings]
+
     def pair(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the first route from server `a` to `b`."""
         return self.ways(a, b)[0]
@@ -152,6 +222,15 @@ class Fabric:
         """Return the links of every route from server `a` to `b`."""
         pair, most = a * self.n_servers + b, int(self.pair_ways.max())
         return [self._route(pair * most + way) for way in range(int(self.pair_ways[pair]))]
+
+    def way_shares(self, a: int, b: int) -> list[float]:
+        """Return which part of a large transfer from server `a` to `b` goes over each of its routes."""
+        pair, most = a * self.n_servers + b, int(self.pair_ways.max())
+        n = int(self.pair_ways[pair])
+        if self.pair_share[pair * most] < 0:
+            return [1.0 / n] * n
+        found: list[float] = np.diff(self.pair_share[pair * most : pair * most + n], prepend=0.0).tolist()
+        return found
 
     def _route(self, at: int) -> tuple[int, ...]:
         return tuple(self.pair_link[self.pair_first[at] : self.pair_first[at + 1]].tolist())
@@ -215,14 +294,28 @@ class Fabric:
         group_bytes : sequence of (tuple of int, float)
             Bytes all-reduced by each group.
         """
-        if self.paths is not None or not group_bytes:
-            return
-        rings, busy, item = [], [], []
+        if self.paths is None and group_bytes:
+            self._balanced(pair_bytes, group_bytes, [], [], [[] for _ in group_bytes])
+
+    def _balanced(
+        self,
+        pair_bytes: NDArray[np.float64],
+        group_bytes: Sequence[tuple[tuple[int, ...], float]],
+        busy: list[NDArray[np.float64]],
+        item: list[int],
+        more: Sequence[list[list[list[tuple[int, tuple[int, ...]]]]]],
+    ) -> NDArray[np.float64]:
+        """Choose the rings of all groups, of the usual ones and of `more`, beside other ways; return all shares.
+
+        `busy` and `item` hold what the others load and grow by the rings.
+        """
+        rings: list[list[tuple[int, tuple[int, ...]]]] = []
+        n_others, n_items = len(busy), max(item, default=-1) + 1
         for i, (members, n_bytes) in enumerate(group_bytes):
-            for order in self._orders(members):
+            for order in [*self._orders(members), *more[i]]:
                 for ring in order:
                     rings.append(ring)
-                    item.append(i)
+                    item.append(n_items + i)
                     busy.append(self._busy(ring) * (2.0 * (len(members) - 1) / len(members) * n_bytes))
         base = np.zeros(len(self.source))
         per_route = np.repeat(pair_bytes.ravel() / self.pair_ways, int(self.pair_ways.max()))
@@ -233,9 +326,10 @@ class Fabric:
         self._flows.clear()
         self._network = None
         for i, (members, _) in enumerate(group_bytes):
-            own = np.flatnonzero(items == i).tolist()
+            own = np.flatnonzero(items[n_others:] == n_items + i)
             self.groups[members] = i
-            self._flows.append(_by_member([rings[k] for k in own], shares[own].tolist()))
+            self._flows.append(_by_member([rings[k] for k in own.tolist()], shares[n_others + own].tolist()))
+        return shares
 
     def _orders(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
         """Return candidate rings: along the cycles laid in the topology, and in steps over shortest routes."""
@@ -296,6 +390,14 @@ class Fabric:
                 members,
             )
         return self._network
+
+    def longest_route(self) -> int:
+        """Return the links of the longest route between two servers."""
+        return int(np.diff(self.pair_first).max(initial=0))
+
+    def longest_flow(self, groups: Iterable[int]) -> int:
+        """Return the links of the longest flow of some groups, by number."""
+        return max((len(links) for group in groups for links, _ in self._flows[group]), default=0)
 
     def mean_hops(self) -> float:
         """Return the mean number of links between different servers."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,10 +11,13 @@ from meshwright.codesign.choices import Space
 from meshwright.codesign.step import Placement, data_parallel
 from meshwright.readers._workload import DATA, Workload
 
-__all__ = ["chains", "propose", "published_proposal", "servers_for", "starts", "streams"]
+__all__ = ["beside", "chains", "near", "propose", "published_proposal", "servers_for", "starts", "streams"]
 
 PROPAGATE_RATIO = 0.25
 CONTINUE_RATIO = 0.75
+
+N_CUTS = 4
+"""In so many parts a stream is thought of when it is put on a half of the servers up to a cut."""
 
 
 def servers_for(n: int, n_parts: int, rng: np.random.Generator, placement: str) -> tuple[int, ...]:
@@ -194,14 +198,8 @@ def _beside(
     other = alike[int(rng.integers(len(alike)))]
     length = min(len(one), len(other)) if rng.random() < 0.5 else 1
     way = placement if placement != "either" else ("strided" if rng.random() < 0.5 else "contiguous")
-    halves = (
-        (tuple(range(0, n, 2)), tuple(range(1, n, 2))) if way == "strided" else (tuple(range(n // 2)), tuple(range(n // 2, n)))
-    )
-    for chain, servers in zip((one, other), halves, strict=True):
-        for i in chain[:length]:
-            same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (n // 2, 1, 1)]
-            if same:
-                current = current.with_op(i, same[0], servers)
+    for chain, servers in zip((one, other), _two_halves(n, way), strict=True):
+        current = _split_alike(space, current, chain[:length], servers)
     return current
 
 
@@ -221,9 +219,36 @@ def _together(space: Space, current: Placement, ops: tuple[int, ...], rng: np.ra
     return current
 
 
-def _halves(space: Space, base: Placement, placement: str) -> Iterator[Placement]:
-    """Yield the two heaviest streams on different halves of the servers, where they can run beside each other."""
-    n = space.servers.n_servers
+def near(space: Space, plan: Placement, i: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Return what operator `i` may copy from the operators it exchanges tensors with: choices and servers, its own left out."""
+    operations, consumers = space.workload.operations, space.workload.consumers()
+    found: dict[tuple[int, tuple[int, ...]], None] = {}
+    for j in (*operations[i].inputs, *consumers[i]):
+        if j == DATA:
+            continue
+        like = space.choices[j][plan.choice[j]]
+        for k, c in enumerate(space.choices[i]):
+            if (c.samples, c.columns, c.rows) == (like.samples, like.columns, like.rows):
+                found[k, plan.servers[j]] = None
+    return [option for option in found if option != (plan.choice[i], plan.servers[i])]
+
+
+def beside(space: Space, placement: str) -> Iterator[Placement]:
+    """Yield the two heaviest streams on different halves of the servers up to a cut in each, the rest data parallel.
+
+    Parameters
+    ----------
+    space : Space
+        Choices.
+    placement : str
+        ``contiguous``, ``strided`` or ``either``: how halves lie.
+
+    Yields
+    ------
+    Placement
+        The whole streams first; nothing where the second stream has little to do.
+    """
+    n, base = space.servers.n_servers, data_parallel(space)
 
     def work(stream: tuple[int, ...]) -> float:
         return sum(space.choices[i][base.choice[i]].forward_seconds for i in stream)
@@ -231,19 +256,32 @@ def _halves(space: Space, base: Placement, placement: str) -> Iterator[Placement
     first, *others = sorted(streams(space.workload), key=lambda stream: (-work(stream), stream))
     if n % 2 or not others or work(others[0]) < 0.2 * work(first):
         return
+    cuts = [sorted({round(k * len(stream) / N_CUTS) for k in range(N_CUTS + 1)}, reverse=True) for stream in (first, others[0])]
     for way in ("contiguous", "strided") if placement == "either" else (placement,):
-        made = base
-        halves = (
-            (tuple(range(0, n, 2)), tuple(range(1, n, 2)))
-            if way == "strided"
-            else (tuple(range(n // 2)), tuple(range(n // 2, n)))
-        )
-        for stream, servers in zip((first, others[0]), halves, strict=True):
-            for i in stream:
-                same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (n // 2, 1, 1)]
-                if same:
-                    made = made.with_op(i, same[0], servers)
-        yield made
+        halves = _two_halves(n, way)
+        for ends in itertools.product(*cuts):
+            made = base
+            for stream, end, servers in zip((first, others[0]), ends, halves, strict=True):
+                made = _split_alike(space, made, stream[:end], servers)
+            if made != base:
+                yield made
+
+
+def _two_halves(n: int, way: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the servers in two halves: every other one, or side by side."""
+    if way == "strided":
+        return tuple(range(0, n, 2)), tuple(range(1, n, 2))
+    return tuple(range(n // 2)), tuple(range(n // 2, n))
+
+
+def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tuple[int, ...]) -> Placement:
+    """Split operators along samples over some servers, those that can be."""
+    choice, place = list(made.choice), list(made.servers)
+    for i in ops:
+        same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (len(servers), 1, 1)]
+        if same:
+            choice[i], place[i] = same[0], servers
+    return Placement(tuple(choice), tuple(place))
 
 
 def starts(space: Space, placement: str) -> Iterator[Placement]:
@@ -266,7 +304,6 @@ def starts(space: Space, placement: str) -> Iterator[Placement]:
     ]
     work = {chain: sum(space.choices[i][base.choice[i]].forward_seconds for i in chain) for chain in towers}
     towers.sort(key=lambda chain: (-work[chain], chain))
-    yield from _halves(space, base, placement)
     if len(towers) < 2:
         return
     for size in (k for k in range(n // 2, 0, -1) if n % k == 0):
@@ -280,8 +317,5 @@ def starts(space: Space, placement: str) -> Iterator[Placement]:
                         if way == "contiguous"
                         else tuple(range(block, n, n // size))
                     )
-                    for i in chain:
-                        same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (size, 1, 1)]
-                        if same:
-                            made = made.with_op(i, same[0], servers)
+                    made = _split_alike(space, made, chain, servers)
                 yield made

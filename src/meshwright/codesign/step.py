@@ -15,7 +15,10 @@ from meshwright.readers._workload import DATA
 if TYPE_CHECKING:
     from meshwright._kernels.flow_simulation import Model, Played, Split, Tasks
 
-__all__ = ["SEGMENT_BYTES", "Placement", "Step", "Traffic", "data_parallel"]
+__all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "Step", "Traffic", "data_parallel"]
+
+TRAFFIC = ("segments", "fair", "closed")
+"""How the time of traffic is found: links serve segments in turn; links are shared max-min fairly; sums without overlap."""
 
 SEGMENT_BYTES = 1 << 20
 """Segments of the published simulator."""
@@ -97,13 +100,15 @@ class Step:
         The workload's choices.
     segment_bytes : int
         Links serve transfers in segments of this size.
+    traffic : str
+        How the time of traffic is found, of `TRAFFIC`.
     """
 
-    def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
         from meshwright._kernels.flow_simulation import Model
 
         operations, batch = space.workload.operations, space.workload.global_batch
-        self.space, self.segment_bytes = space, segment_bytes
+        self.space, self.segment_bytes, self.model_of_traffic = space, segment_bytes, traffic
         size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
@@ -150,31 +155,72 @@ class Step:
         from meshwright._kernels import flow_simulation
 
         split = self.split(placement, fabric)
-        return split, flow_simulation.tasks(self.model, split, fabric.pair_ways, self.segment_bytes)
+        return split, flow_simulation.tasks(self.model, split, fabric.pair_ways, fabric.pair_share, self.segment_bytes)
 
     def play(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks, Played]:
-        """Return everything that happens in a step."""
-        from meshwright._kernels import flow_simulation
-
+        """Return everything that happens in a step; a closed form knows no moments, so segments are played for it."""
         split, tasks = self.tasks(placement, fabric)
-        return split, tasks, flow_simulation.play(tasks, split, fabric.network(), self.segment_bytes, *self._inside(), np.inf)
+        return split, tasks, self._played(split, tasks, fabric, np.inf, self.model_of_traffic)
 
-    def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf")) -> float:
-        """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit."""
-        from meshwright._kernels import flow_simulation
+    def _played(self, split: Split, tasks: Tasks, fabric: Fabric, limit_seconds: float, traffic: str) -> Played:
+        from meshwright._kernels import fair_steps, flow_simulation
 
-        split, tasks = self.tasks(placement, fabric)
         network = fabric.network()
-        if np.isfinite(limit_seconds) and flow_simulation.busy_seconds(tasks, split, network) > limit_seconds:
-            return float("inf")
-        return float(flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds).seconds)
+        if traffic == "fair":
+            return fair_steps.play(tasks, split, network, *self._inside(), limit_seconds)
+        return flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds)
+
+    def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
+        """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit.
+
+        Parameters
+        ----------
+        placement, fabric
+            The plan and the network.
+        limit_seconds : float
+            Longer steps are of no interest.
+        traffic : str
+            Another way to find the time of traffic than the step's own.
+
+        Returns
+        -------
+        float
+            Seconds.
+
+        Notes
+        -----
+        The closed form adds up, without any overlap, the compute of the busiest server, the busiest link's transfers, the
+        busiest link's all-reduces, what devices of a server add up among themselves, and the latency of the longest routes.
+        """
+        from meshwright._kernels import flow_simulation
+
+        split, tasks = self.tasks(placement, fabric)
+        traffic = traffic or self.model_of_traffic
+        if np.isfinite(limit_seconds) or traffic == "closed":
+            compute, sent, reduced, both = flow_simulation.loads(tasks, split, fabric.network())
+            if max(compute, both) > limit_seconds:
+                return float("inf")
+            if traffic == "closed":
+                n_links = fabric.longest_route() * (sent > 0) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
+                inner = self._inner_seconds(tasks, fabric)
+                return float(compute + sent + reduced + inner + n_links * fabric.latency_seconds)
+        return float(self._played(split, tasks, fabric, limit_seconds, traffic).seconds)
+
+    def _inner_seconds(self, tasks: Tasks, fabric: Fabric) -> float:
+        """Return how long the devices of a server add up gradients among themselves, a mean over servers."""
+        n_gpus, seconds_per_byte = self._inside()
+        if n_gpus == 1 or not len(tasks.reduce_group):
+            return 0.0
+        members = fabric.network().group_size[tasks.reduce_group] / self.space.servers.n_servers
+        return float((2 * tasks.reduce_bytes // n_gpus * members).sum() * seconds_per_byte)
 
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""
         from meshwright._kernels import flow_simulation
 
         split, tasks = self.tasks(placement, fabric)
-        return float(flow_simulation.busy_seconds(tasks, split, fabric.network()))
+        compute, _, _, both = flow_simulation.loads(tasks, split, fabric.network())
+        return float(max(compute, both))
 
     def _inside(self) -> tuple[int, float]:
         servers = self.space.servers
@@ -201,7 +247,9 @@ class Step:
 
         split = self.split(placement, None)
         n = self.space.servers.n_servers
-        tasks = flow_simulation.tasks(self.model, split, np.ones(n * n, dtype=np.int64), self.segment_bytes)
+        tasks = flow_simulation.tasks(
+            self.model, split, np.ones(n * n, dtype=np.int64), np.full(n * n, -1.0), self.segment_bytes
+        )
         owner = np.concatenate([np.asarray(servers, dtype=np.int64) for servers in placement.servers])
         pair = np.zeros((n, n))
         np.add.at(pair, (owner[tasks.edge_source >> 1], owner[tasks.edge_target >> 1]), tasks.edge_bytes.astype(np.float64))

@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
         for name in names:
             _plugins.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
-        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form)
+        problem = api.pose(
+            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
+        )
         results: list[tuple[str, Result | None, str]] = []
         for name in names:
             with report.progress(f"search {name} on {problem.reading.name}"):

@@ -54,6 +54,18 @@ def existing(path: str) -> dict[str, Any]:
     return entry
 
 
+def tell(text: str, done_ratio: float) -> None:
+    """Draw a bar of what is done on stderr: one that grows in place on a terminal, lines elsewhere."""
+    import sys
+
+    width = 24
+    bar = ("#" * round(width * done_ratio)).ljust(width, ".")
+    if sys.stderr.isatty():
+        print(f"\r[{bar}] {text}\x1b[K", end="\n" if done_ratio >= 1.0 else "", file=sys.stderr, flush=True)
+    else:
+        print(f"[{bar}] {text}", file=sys.stderr, flush=True)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -65,7 +77,9 @@ def register(app: typer.Typer) -> None:
         tensor: str = typer.Option("1", help="Tensor degrees to measure, with commas."),
         sequence_length: int = typer.Option(0, help="Tokens of a sample, for models of tokens; needed there."),
         ranks: int = typer.Option(2, help="Processes among which links are measured."),
-        repeats: int = typer.Option(9, help="Runs of which the median counts."),
+        repeats: int = typer.Option(
+            9, help="Runs of each layer, dealt out over three rounds; the least median of a round counts."
+        ),
         device: str = typer.Option("cpu", help="cpu or cuda."),
         seed: int = typer.Option(0, help="Seed of the weights."),
     ) -> int:
@@ -96,7 +110,7 @@ def register(app: typer.Typer) -> None:
             degrees, n_rows = counts(tensor, "--tensor"), counts(rows, "--rows")
             entry |= profile_callable(
                 what, n_rows, degrees, sequence_length=sequence_length, repeats=repeats, device=device, seed=seed,
-                say=lambda text: print(f"measuring {text}", file=sys.stderr, flush=True),
+                say=tell,
             )  # fmt: skip
         _files.write(out, json.dumps(entry, indent=1) + "\n")
         print(

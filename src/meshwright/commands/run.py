@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from meshwright.result import Result
     from meshwright.runtime.job import Job
+    from meshwright.runtime.launch import Failure
     from meshwright.runtime.plan_file import PlanFile
 
 __all__ = ["register"]
@@ -39,9 +40,8 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
         raise InputError(
             f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
-    if predicted is None:
-        return []
-    return preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
+    differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
+    return [*places.notes(), *differing]
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
@@ -62,8 +62,8 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
         When the profile is wrong or of another model; a plan's own missing sources are no error.
     """
     from meshwright import api
-    from meshwright.commands.simulate import replay
     from meshwright.errors import InputError, MeshwrightError
+    from meshwright.replaying import replay
     from meshwright.result import Answer, Result
     from meshwright.writers import plan_json
 
@@ -104,6 +104,30 @@ def reference(job: Job, read: PlanFile) -> list[float]:
         model, batches_of(data, model, row, output, read.plan.global_batch, job.seed),
         make(list(model.parameters())), loss, n_steps=job.n_steps, n_rows=max(1, read.plan.micro_batch),
     )  # fmt: skip
+
+
+def launched(
+    job: Job, read: PlanFile, predicted: Result | None, timeout_seconds: float, emulate: bool
+) -> dict[str, Any] | Failure:
+    """Start the processes, on the machine's own network or on an emulation of the plan's cluster; return what happened.
+
+    Raises
+    ------
+    InputError
+        When the cluster is not known or cannot be emulated here.
+    """
+    from meshwright.errors import InputError
+    from meshwright.runtime import launch, namespaces
+    from meshwright.runtime.layout import layout
+
+    if not emulate:
+        return launch.run(job, read.plan.n_devices, timeout_seconds=timeout_seconds)
+    cluster = None if predicted is None else predicted.problem.cluster
+    if cluster is None:
+        raise InputError(f"--emulate: the cluster of {job.plan} is not known; plan on a cluster, or give --profile too")
+    devices = layout(read.plan).device_of_rank
+    with namespaces.emulated(cluster) as prefixes:
+        return launch.run(job, len(devices), timeout_seconds=timeout_seconds, prefixes=[prefixes[device] for device in devices])
 
 
 def check_options(
@@ -162,6 +186,9 @@ def register(app: typer.Typer) -> None:
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
+        emulate: bool = typer.Option(
+            False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, as root)."
+        ),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
@@ -171,6 +198,7 @@ def register(app: typer.Typer) -> None:
         import sys
 
         from meshwright import _files
+        from meshwright.errors import InputError
         from meshwright.runtime import launch, source
         from meshwright.runtime.job import Job
 
@@ -188,6 +216,8 @@ def register(app: typer.Typer) -> None:
         if launch.under_torchrun():
             from meshwright.runtime import worker
 
+            if emulate:
+                raise InputError("--emulate starts the processes itself; run it without torchrun")
             launch.check_ranks(worker.world_size(), read.plan.n_devices, plan)
             joined = worker.join(job)
             if joined is None:
@@ -196,7 +226,7 @@ def register(app: typer.Typer) -> None:
         else:
             for note in [*prepare(job, read, processes, predicted), *([why] if why else [])]:
                 print(f"note: {note}", file=sys.stderr)
-            outcome = launch.run(job, read.plan.n_devices, timeout_seconds=timeout)
+            outcome = launched(job, read, predicted, timeout, emulate)
             if isinstance(outcome, launch.Failure):
                 print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
                 return 2 if outcome.wrong_input else 1

@@ -44,7 +44,9 @@ def register(app: typer.Typer) -> None:
                 _files.check_target(path, option)
         sizes = sweeping.batches(global_batches)
         batch = Batch(sizes[0], micro_batch, sequence_length)
-        problem = api.pose(model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form)
+        problem = api.pose(
+            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
+        )
         name = (search or problem.reading.search).replace("-", "_")
         with report.progress(f"planning {problem.reading.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(

@@ -10,19 +10,24 @@ from meshwright.cluster import Device
 from meshwright.costs._roofline import Seconds, Shape, operator_seconds, unfused_attention_seconds
 from meshwright.flops import model_flops
 from meshwright.graph import Graph, Op, Operator
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 
 __all__ = ["LayerWork", "Transfer", "layer_work"]
 
 
+PASSES = ("norm", "elementwise", "softmax", "dispatch", "combine")
+"""Kinds of operators that move bytes and do little else."""
+
+
 class Transfer(NamedTuple):
-    """One collective inside a layer: its cause, the mesh axis, its kind and size, and the compute that it may run beside."""
+    """One collective inside a layer: cause, mesh axis, kind, size, the compute that it may run beside, and copies of every token in it."""
 
     cause: str
     axis: str
     kind: str
     n_bytes: float
     hidden_seconds: float = 0.0
+    n_copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,14 @@ class LayerWork:
 
 
 def layer_work(
-    body: tuple[Operator, ...], shape: Shape, device: Device, training: Training, *, input_elements: int, output_elements: int
+    body: tuple[Operator, ...],
+    shape: Shape,
+    device: Device,
+    training: Training,
+    program: Program,
+    *,
+    input_elements: int,
+    output_elements: int,
 ) -> LayerWork:
     """Return what one layer does and holds on one device.
 
@@ -86,10 +98,12 @@ def layer_work(
         Where.
     training : Training
         Precision and bytes.
+    program : Program
+        How the program runs it.
     input_elements, output_elements : int
         Elements per sample of the tensors that enter and leave the layer.
     """
-    times = _times(body, shape, device, training)
+    times = _times(body, shape, device, training, program)
     forward: list[Transfer] = []
     backward: list[Transfer] = []
     selective: list[Transfer] = []
@@ -113,8 +127,12 @@ def layer_work(
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
     n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
+    issue_seconds = program.issue_seconds or device.issue_seconds
+    held = program.expert_issue_seconds * sum(
+        operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul"
+    )
     passes = [
-        max(seconds + n * device.launch_seconds, n * device.issue_seconds)
+        max(seconds + n * device.launch_seconds, n * issue_seconds + held)
         for seconds, n in zip(computed, n_operators, strict=True)
     ]
     return LayerWork(
@@ -137,19 +155,35 @@ def layer_work(
     )
 
 
-def _times(body: tuple[Operator, ...], shape: Shape, device: Device, training: Training) -> list[Seconds]:
+def _times(body: tuple[Operator, ...], shape: Shape, device: Device, training: Training, program: Program) -> list[Seconds]:
     """Return the seconds of each operator; attention followed by a softmax of its own is not fused."""
-    return [
+    times = [
         unfused_attention_seconds(operator, shape, device, training)
         if operator.kind == "attention" and i + 1 < len(body) and body[i + 1].kind == "softmax"
         else operator_seconds(operator, shape, device, training)
         for i, operator in enumerate(body)
     ]
+    slower = [_slower(operator, shape, program) for operator in body]
+    return [
+        seconds if factor == 1.0 else Seconds(*(part * factor for part in seconds))
+        for seconds, factor in zip(times, slower, strict=True)
+    ]
+
+
+def _slower(operator: Operator, shape: Shape, program: Program) -> float:
+    """Return how much longer than alone and fused an operator runs in a program.
+
+    The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
+    """
+    if operator.kind == "causal_attention" and shape.context > 1:
+        return 1.0 + program.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
+    return program.memory_passes_ratio if operator.kind in PASSES else 1.0
 
 
 def parameters(operator: Operator, shape: Shape) -> float:
     """Return the weights of an operator that one device holds before sharding over the data axis."""
-    share = shape.tensor if operator.tensor_axis not in ("", "sequence") else 1
+    whole = operator.tensor_axis in ("", "sequence") or (operator.expert and shape.folded)
+    share = 1 if whole else shape.tensor
     return operator.n_parameters / share / (shape.expert if operator.expert else 1)
 
 
@@ -174,9 +208,13 @@ def _working_bytes(operator: Operator, shape: Shape, training: Training) -> floa
         inner, columns = (
             (inner / shape.tensor, columns) if operator.tensor_axis == "in" else (inner, columns / shape.split(operator))
         )
+        if shape.sequence_parallel and operator.tensor_axis != "in":
+            inner *= 2.0  # the gathered input, and its gradient before it is scattered
         return shape.tokens(operator) * width * (inner + columns)
     if operator.kind == "grouped_matmul":
         return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))
+    if operator.kind == "softmax":  # scores of attention that is not fused: their gradient beside that of the probabilities
+        return 2.0 * tokens * operator.size("hidden") * width
     return tokens * operator.size("hidden") * width
 
 
@@ -190,9 +228,9 @@ def _transfers(
         return _ring(operator, shape, width, times[i])
     if operator.kind in ("dispatch", "combine") and shape.expert > 1:
         n_bytes = tokens * operator.size("top_k") * operator.size("hidden") * width / shape.split(operator)
-        exchange = [Transfer("expert", "expert", "all_to_all", n_bytes)]
+        exchange = [Transfer("expert", "expert", "all_to_all", n_bytes, n_copies=operator.size("top_k"))]
         return exchange, exchange
-    if shape.tensor == 1:
+    if shape.tensor == 1 or (operator.expert and shape.folded):
         return [], []
     if operator.tensor_axis == "in":
         n_bytes = tokens * operator.size("out") * width * operator.size("top_k")

@@ -47,8 +47,8 @@ def _degrees(strategy: Strategy, micro_batch: int) -> str:
     for name in ("data", "tensor", "context", "expert"):
         if getattr(strategy, name) < 1:
             return f"the {name} degree is {getattr(strategy, name)}; it must be at least 1"
-    if ranks % strategy.expert:
-        return f"the expert degree {strategy.expert} does not divide the {ranks} data and context ranks"
+    if strategy.folded and (strategy.n_devices % strategy.expert or strategy.expert % strategy.tensor):
+        return f"the expert degree {strategy.expert} does not divide the {ranks} data and context ranks, nor, as a multiple of the tensor degree, the stage's {strategy.n_devices} devices"
     if strategy.expert > 1 and strategy.tensor > 1 and not strategy.sequence_parallel:
         return (
             "experts beside a tensor degree need sequence parallelism: otherwise every tensor rank would send the same tokens"

@@ -41,6 +41,8 @@ class Mesh:
         Ranks that hold the same experts.
     n_shards, n_expert_shards : int
         Over how many ranks dense and expert state can be sharded.
+    n_expert_targets : int
+        Nodes that an expert group spans, or its ranks where it stays inside one.
     """
 
     tensor: Axis | None
@@ -51,6 +53,7 @@ class Mesh:
     expert_data: Axis | None
     n_shards: int
     n_expert_shards: int
+    n_expert_targets: int = 1
 
     def axis(self, name: str) -> Axis | None:
         """Return the axis that a transfer inside a layer names."""
@@ -83,8 +86,11 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
     expert = strategy.expert
     n_shards = (strategy.shard_degree or data) * context if strategy.shard else ranks
     n_expert_shards = max(1, ranks // expert)
+    expert_degrees = (expert, tensor)
+    if strategy.folded:
+        n_expert_shards, expert_degrees = strategy.n_devices // expert, (expert, 1)
 
-    if inside_only:
+    if inside_only and not strategy.folded:
         n_ranks = context * expert // math.gcd(context, expert)
         devices = devices[: (n_ranks if ranks % n_ranks == 0 else ranks) * tensor]
 
@@ -100,13 +106,21 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
     return Mesh(
         tensor=axis("tensor", (tensor,)) if tensor > 1 else None,
         context=axis("consecutive", (context, tensor)) if context > 1 else None,
-        expert=axis("consecutive", (expert, tensor)) if expert > 1 else None,
+        expert=axis("consecutive", expert_degrees) if expert > 1 else None,
         shard=axis("consecutive", (n_shards, tensor)) if n_shards > 1 and not inside_only else None,
         replicate=axis("strided", (n_shards, tensor)) if ranks > n_shards and not inside_only else None,
-        expert_data=axis("strided", (expert, tensor)) if n_expert_shards > 1 and not inside_only else None,
+        expert_data=axis("strided", expert_degrees) if n_expert_shards > 1 and not inside_only else None,
         n_shards=n_shards,
         n_expert_shards=n_expert_shards,
+        n_expert_targets=_targets(cluster, _groups("consecutive", expert_degrees, devices)) if expert > 1 else 1,
     )
+
+
+def _targets(cluster: Cluster, groups: NDArray[np.int64]) -> int:
+    """Return over how many nodes a group spreads (the most), or how many ranks it has where that is one."""
+    nodes = np.sort(cluster.node_of_device[groups], axis=1)
+    n_nodes = int((np.diff(nodes, axis=1) != 0).sum(axis=1).max()) + 1
+    return n_nodes if n_nodes > 1 else groups.shape[1]
 
 
 def _as_range(devices: Sequence[int]) -> Sequence[int]:

@@ -51,7 +51,7 @@ def product_seconds(product: Product, device: Device, precision: str) -> float:
     product : Product
         Sizes.
     device : Device
-        Where; its `matmul_ratio` (or `fp8_ratio`) scales the peak, its `n_multiprocessors` deal out the tiles.
+        Where; its `matmul_ratio` (`fp8_ratio`, `fp4_ratio`) scales the peak, its `n_multiprocessors` deal out the tiles.
     precision : str
         Of the operands.
 
@@ -66,8 +66,7 @@ def product_seconds(product: Product, device: Device, precision: str) -> float:
     multiprocessors; the library is assumed to pick the best of `TILES`. The last wave counts half of its idle part, because
     libraries split the inner dimension when a wave is nearly empty.
     """
-    ratio = device.fp8_ratio if precision == "fp8" and device.fp8_ratio else device.matmul_ratio
-    rate = device.peak(precision) * ratio
+    rate = device.peak(precision) * device.achieved(precision)
     n_units = device.n_multiprocessors
     inner = product.inner + PROLOGUE
     best = math.inf

@@ -22,6 +22,11 @@ ATTENTION_BACKWARD_RATIO = 0.8
 measured)."""
 
 
+def wide_precision(training: Training) -> str:
+    """Return the precision of products that stay out of fp8 and fp4: attention."""
+    return "bf16" if training.precision in ("fp8", "mxfp8", "fp4") else training.precision
+
+
 class Seconds(NamedTuple):
     """Seconds of one operator: forward, gradient of activations, gradient of weights."""
 
@@ -32,13 +37,14 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The share of a layer that one device computes: degrees that split it, and samples of a micro-batch."""
+    """The share of a layer that one device computes: degrees that split it, whether the tensor axis holds whole experts, and samples."""
 
     micro_batch: int = 1
     tensor: int = 1
     sequence_parallel: bool = False
     context: int = 1
     expert: int = 1
+    folded: bool = False
 
     def tokens(self, operator: Operator) -> float:
         """Return the positions of one micro-batch on one device before any split over the tensor axis."""
@@ -91,15 +97,16 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
     if operator.kind == "grouped_matmul":
         n_products = operator.size("experts") / shape.expert
         rows = rows * operator.size("top_k") / n_products
-    if operator.tensor_axis == "in":
+    if operator.expert and shape.folded:
+        rows /= shape.tensor
+    elif operator.tensor_axis == "in":
         inner /= shape.tensor
     elif operator.tensor_axis == "sequence":
         rows /= shape.split(operator)
     else:
         columns /= shape.split(operator)
     left, right, out = rows * inner, inner * columns, rows * columns
-    cast = 1.5 if training.precision == "fp8" else 0.0  # read in 2 bytes, write in 1, half of it fused into the producer
-    operand = 1 if training.precision == "fp8" else training.activation_bytes
+    cast, operand = _operand_bytes(training)
     wide = training.activation_bytes
 
     def seconds(rows: float, columns: float, inner: float, moved_bytes: float) -> float:
@@ -112,6 +119,20 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
     return Seconds(forward, backward, weight if operator.n_parameters else 0.0)
 
 
+def _operand_bytes(training: Training) -> tuple[float, float]:
+    """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer.
+
+    Blocks of 32 share a scale in mxfp8 and lie along the inner dimension, so every operand is cast along its rows and its columns.
+    """
+    if training.precision == "fp8":
+        return 1.5, 1.0
+    if training.precision == "mxfp8":
+        return 3.0, 1.0 + 1.0 / 32.0
+    if training.precision == "fp4":
+        return 1.25, 0.5625  # one scale of a byte for 16 elements
+    return 0.0, float(training.activation_bytes)
+
+
 def _attention(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
     """Fused attention: scores stay on the chip; small heads use the matrix units less."""
     heads = operator.size("heads") / shape.split(operator)
@@ -121,7 +142,7 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Train
     products = 2.0 * tokens * operator.size("key_sequence", operator.size("sequence")) * heads * (head + value)
     if operator.kind == "causal_attention":
         products *= 0.5
-    precision = "bf16" if training.precision == "fp8" else training.precision
+    precision = wide_precision(training)
     ratio = device.attention_ratio * min(1.0, head / (head + 32.0) * 1.25)
     compute = products / (device.peak(precision) * ratio)
     keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
@@ -145,7 +166,7 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
     heads = shape.micro_batch * operator.size("heads") / shape.split(operator)
     rows, keys = operator.size("sequence") / shape.context, float(operator.size("key_sequence", operator.size("sequence")))
     head, value = float(operator.size("head")), float(operator.size("value", operator.size("head")))
-    precision = "bf16" if training.precision == "fp8" else training.precision
+    precision = wide_precision(training)
 
     def seconds(rows: float, columns: float, inner: float) -> float:
         moved = training.activation_bytes * heads * (rows * inner + inner * columns + rows * columns)
@@ -163,7 +184,7 @@ def _other(operator: Operator, shape: Shape, device: Device, training: Training)
     share = shape.micro_batch / shape.context / shape.split(operator)
     flops = forward_flops(operator) * share
     moved = training.activation_bytes * operator.moved_elements * share
-    precision = "bf16" if training.precision == "fp8" else training.precision
+    precision = wide_precision(training)
     compute = flops / (device.peak(precision) * device.matmul_ratio)
     seconds = max(compute, moved / (device.memory_bytes_per_second * device.memory_ratio))
     return Seconds(seconds, seconds, seconds if operator.n_parameters else 0.0)

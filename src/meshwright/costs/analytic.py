@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.cluster import Device
+from meshwright.cluster import Cluster, Device
 from meshwright.costs import _legal, _stage, _traffic
 from meshwright.costs._layer import LayerWork, layer_work
-from meshwright.costs._mesh import mesh
+from meshwright.costs._mesh import Mesh, mesh
 from meshwright.costs._roofline import Shape
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
@@ -83,23 +83,38 @@ def row_loads(
     if len(devices) != strategy.n_devices:
         raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
     axes = mesh(cluster, devices, strategy, inside_only=inside_only)
-    kinds = [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
-    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    shape = _shape(strategy, micro_batch)
+    kinds = _kinds(cluster, devices)
     works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
     return {
         (row, recompute): _stage.slowest(
-            [_stage.layer_load(work[row], recompute, axes, strategy, device, problem.training) for device, work in works]
+            [_layer_load(problem, work[row], recompute, axes, strategy, device) for device, work in works]
         )
         for row in works[0][1]
         for recompute in RECOMPUTE
     }
 
 
+def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[int]:
+    """Return the kinds of device of a stage."""
+    return [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
+
+
+def _shape(strategy: Strategy, micro_batch: int) -> Shape:
+    """Return the share of a layer that one device computes."""
+    return Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded)
+
+
+def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageLoad:
+    """Return the load of one layer on one kind of device."""
+    return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.program)
+
+
 def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
     """Return what every distinct layer does on one device; remembered by the cluster, since many strategies share a shape."""
     assert problem.cluster is not None
     graph = problem.graph
-    key = ("layer works", id(graph), shape, device, problem.training)
+    key = ("layer works", id(graph), shape, device, problem.training, problem.program)
     remembered = problem.cluster._cache.get(key)
     if remembered is not None and remembered[0] is graph:  # type: ignore[index]
         return remembered[1]  # type: ignore[index,no-any-return]
@@ -109,7 +124,13 @@ def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWor
         n_out[edge.source] = max(n_out[edge.source], edge.n_elements)
     works = {
         row: layer_work(
-            graph.ops[row].body, shape, device, problem.training, input_elements=n_in[row], output_elements=n_out[row]
+            graph.ops[row].body,
+            shape,
+            device,
+            problem.training,
+            problem.program,
+            input_elements=n_in[row],
+            output_elements=n_out[row],
         )
         for row in sorted(set(rows(problem)))
     }
@@ -172,16 +193,25 @@ def _counts(stage: Stage, row_of_op: tuple[int, ...]) -> dict[tuple[int, str], i
 def _collectives(
     problem: Problem, stage: Stage, micro_batch: int, counts: dict[tuple[int, str], int]
 ) -> tuple[Collective, ...]:
-    """Return the collectives of a stage; where devices differ, as those that take longest compute beside them."""
+    """Return the collectives of a stage; where devices differ, beside the compute of the kind that every layer waits for."""
     cluster, strategy = problem.cluster, stage.strategy
     assert cluster is not None
-    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
-    kinds = sorted(set(cluster.kind_of_device[list(stage.devices)].tolist())) if len(cluster.kinds) > 1 else [0]
-    works = max(
-        (_works(problem, shape, cluster.kinds[kind]) for kind in kinds),
-        key=lambda works: sum(works[row].forward_seconds * count for (row, _), count in counts.items()),
+    axes, shape = mesh(cluster, stage.devices, strategy), _shape(strategy, micro_batch)
+    devices = [cluster.kinds[kind] for kind in _kinds(cluster, stage.devices)]
+    works = [_works(problem, shape, device) for device in devices]
+
+    def waited_for(row: int, recompute: str) -> LayerWork:
+        if len(devices) == 1:
+            return works[0][row]
+        priced = [
+            _layer_load(problem, work[row], recompute, axes, strategy, device)
+            for work, device in zip(works, devices, strict=True)
+        ]
+        return works[priced.index(_stage.slowest_kind(priced))][row]
+
+    return _traffic.collectives(
+        counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.program
     )
-    return _traffic.collectives(counts, works, mesh(cluster, stage.devices, strategy), strategy, problem.training)
 
 
 def table(
@@ -271,7 +301,7 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
     dict of int to float
         Seconds of one micro-batch by row.
     """
-    shape = Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert)
+    shape = _shape(strategy, micro_batch)
     works = _works(problem, shape, device)
     return {
         row: work.forward_seconds + work.backward_input_seconds + work.backward_weight_seconds for row, work in works.items()

@@ -31,6 +31,8 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     Notes
     -----
     A tensor for a stage further on passes through the stages between. Times of placement graphs are read as milliseconds.
+    Where stages have unequally many replicas, the stage with the most gives each one micro-batch at a time; a replica of a stage
+    with half as many takes two, one after the other.
     """
     posed = question(problem)
     operators, n = posed.operators, len(problem.graph.ops)
@@ -50,14 +52,21 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     profile = problem.reading.format == "pipedream_txt"
     if profile:  # one net is the activation and the gradient that comes back
         paid = np.stack((paid[0] / 2, paid[0] / 2))
+    most = max(stage.strategy.data for stage in plan.stages)
     return tuple(
-        _load(problem, posed, stage, sent[i], (float(paid[0, i]), float(paid[1, i]))) for i, stage in enumerate(plan.stages)
+        _load(problem, posed, stage, sent[i], (float(paid[0, i]), float(paid[1, i])), most / stage.strategy.data)
+        for i, stage in enumerate(plan.stages)
     )
 
 
-def _load(problem: Problem, posed: Question, stage: Stage, sent_bytes: float, paid: tuple[float, float]) -> StageLoad:
-    """Return the load of one stage; `paid` are its transfers in the file's unit, forward and backward."""
-    ops, unit = list(stage.ops), posed.unit_seconds
+def _load(
+    problem: Problem, posed: Question, stage: Stage, sent_bytes: float, paid: tuple[float, float], share_ratio: float
+) -> StageLoad:
+    """Return the load of one stage.
+
+    `paid` are its transfers in the file's unit, forward and backward; `share_ratio` is how many micro-batches a replica takes.
+    """
+    ops, unit = list(stage.ops), posed.unit_seconds * share_ratio
     host = min(stage.devices) >= len(problem.graph.ops)
     compute = posed.operators.host if host else posed.operators.compute
     total = float(compute[ops].sum())
@@ -81,9 +90,9 @@ def _load(problem: Problem, posed: Question, stage: Stage, sent_bytes: float, pa
         backward_input_seconds=max(total - forward, 0.0) * unit,
         forward_communication=inside[0] if inside else (),
         backward_communication=inside[1] if inside else (),
-        output_bytes=float(sent_bytes) if own_links else 0.0,
+        output_bytes=float(sent_bytes) * share_ratio if own_links else 0.0,
         reduce_seconds=reduce_seconds,
         weight_bytes=weights,
         gradient_bytes=weights,
-        activation_bytes=max(held - weights, 0.0),
+        activation_bytes=max(held - weights, 0.0) * share_ratio,
     )

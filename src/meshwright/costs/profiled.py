@@ -12,7 +12,10 @@ from meshwright.problem import Problem
 from meshwright.readers.profile_json import Layer, Measure, Profile
 from meshwright.table import StageLoad
 
-__all__ = ["loads"]
+__all__ = ["layer_seconds", "loads"]
+
+_ALIKE_RATIO = 3.0
+"""Links whose measured rates differ by less count as alike: pairs on one machine differ by chance alone."""
 
 
 def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
@@ -93,6 +96,11 @@ def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> Sta
     )
 
 
+def layer_seconds(profile: Profile, op: int, rows: float, tensor: int) -> tuple[float, float, float]:
+    """Return forward, backward-input and backward-weight seconds of a layer for so many rows on one rank of a tensor axis."""
+    return _at(profile, profile.layers[op], rows, tensor)[:3]
+
+
 def _at(profile: Profile, layer: Layer, rows: float, tensor: int) -> tuple[float, float, float, float]:
     """Return forward, backward-input and backward-weight seconds and saved bytes of a layer for so many rows."""
     measures = profile.measures.get((layer.like, tensor))
@@ -134,13 +142,22 @@ def _data_axis(problem: Problem, profile: Profile, stage: Stage, weights: float)
     return seconds("all_gather"), seconds("reduce_scatter"), 0.0, 0.0
 
 
+def _measured_there(problem: Problem) -> bool:
+    """Whether collectives measured among the first ranks hold for any: the profile's own machine, all links nearly alike."""
+    cluster = problem.cluster
+    if cluster is None or cluster is not problem.reading.cluster:
+        return False
+    widths = cluster.links.bytes_per_second
+    return bool(widths.max() <= _ALIKE_RATIO * widths.min())
+
+
 def _collective(problem: Problem, profile: Profile, stage: Stage, axis: str, kind: str, n_bytes: float) -> float:
     """Return the seconds of a collective along one axis of a stage: as measured, or computed from the cluster's links."""
     strategy = stage.strategy
     n_ranks = strategy.data if axis == "data" else strategy.tensor
     if n_ranks == 1 or n_bytes <= 0.0:
         return 0.0
-    for measured in profile.collectives:
+    for measured in profile.collectives if _measured_there(problem) else ():
         if measured.kind == kind and measured.n_ranks == n_ranks:
             return measured.latency_seconds + measured.seconds_per_byte * n_bytes
     if problem.cluster is None:

@@ -130,7 +130,7 @@ def read(source: Source) -> Reading:
     edges = tuple(Edge(i, i + 1, int(layer.output_bytes // 4)) for i, layer in enumerate(profile.layers[:-1]))
     graph = Graph(name, ops, edges, sequence_length=max(1, length), tokens_name="tokens" if length > 1 else "")
     return Reading(
-        name, "profile_json", source.spec, graph, instance=profile, cluster=cluster, costs="profiled", search="data_parallel"
+        name, "profile_json", source.spec, graph, instance=profile, cluster=cluster, costs="profiled", search="measured"
     )
 
 

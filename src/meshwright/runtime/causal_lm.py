@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
         )
     model.config.use_cache = False  # type: ignore[union-attr]
     table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
-    records = [_Record() for _ in layers]
+    records = [_Record(ends=layer is layers[-1]) for layer in layers]
     shell = _graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)})
     context = _Context(shell, records)
     head = _Head(_graft(model, {where: nn.ModuleList([_Given()]), **_without_tables(model, where)}))
@@ -142,13 +143,24 @@ class _Given(nn.Module):
 
 
 class _Record(nn.Module):
-    """Stands for one layer: keeps what it is handed besides the hidden state."""
+    """Stands for one layer: keeps what it is handed besides the hidden state.
 
-    handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    Parameters
+    ----------
+    ends : bool
+        Whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
+    """
+
+    def __init__(self, *, ends: bool) -> None:
+        super().__init__()
+        self.ends = ends
+        self.handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         """Return the input."""
         self.handed = (rest, named)
+        if self.ends:
+            raise _Stopped(hidden)
         return hidden
 
 
@@ -167,7 +179,8 @@ class _Context:
             with torch.no_grad():
                 batch, length, width = hidden.shape
                 whole = torch.zeros(batch, length * self.length_factor, width, dtype=hidden.dtype, device=hidden.device)
-                _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
+                with suppress(_Stopped):
+                    _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
             self.known[key] = [record.handed for record in self.records]
         return self.known[key][layer]
 

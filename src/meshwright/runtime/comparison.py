@@ -9,6 +9,7 @@ from typing import Any
 from meshwright import _files
 from meshwright.plan import Plan
 from meshwright.result import Result
+from meshwright.runtime import exposed
 from meshwright.units import format_bytes, format_seconds
 
 __all__ = ["as_json", "lines", "write_trace"]
@@ -32,6 +33,12 @@ def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, refe
     """
     seconds = measured["step_seconds"]
     warm = seconds[1:] or seconds
+    stages = [_stage(plan, i, measured, predicted) for i in range(len(plan.stages))]
+    found = exposed.measured_seconds(plan, measured["ranks"])
+    timeline = None if predicted is None else predicted.timeline
+    said = [None] * len(stages) if timeline is None else exposed.predicted_seconds(plan, timeline)
+    for i, stage in enumerate(stages):
+        stage["communication_seconds"] = {"measured": found[i] if warm else None, "predicted": said[i]}
     entry: dict[str, Any] = {
         "format": FORMAT,
         "losses": measured["losses"],
@@ -41,7 +48,7 @@ def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, refe
             "predicted": None if predicted is None or predicted.timeline is None else predicted.timeline.step_seconds,
         },
         "all_step_seconds": seconds,
-        "stages": [_stage(plan, i, measured, predicted) for i in range(len(plan.stages))],
+        "stages": stages,
         "bubble_ratio": _bubble(plan, measured, predicted, statistics.median(warm) if warm else 0.0),
         "n_ranks": len(measured["ranks"]),
     }
@@ -102,6 +109,7 @@ def lines(entry: dict[str, Any]) -> str:
     add("step", entry["step_seconds"], format_seconds)
     for i, stage in enumerate(entry["stages"]):
         add(f"stage {i}: compute", stage["compute_seconds"], format_seconds)
+        add(f"stage {i}: communication", stage["communication_seconds"], format_seconds)
         add(f"stage {i}: peak memory", stage["peak_bytes"], format_bytes)
     add("not computing", entry["bubble_ratio"], lambda ratio: f"{ratio:.1%}")
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -141,7 +149,7 @@ def write_trace(path: str, plan: Plan, measured: dict[str, Any], predicted: Resu
             events.append(
                 {
                     "ph": "X", "name": phase if microbatch < 0 else f"{phase} {microbatch}", "cat": phase, "pid": process,
-                    "tid": 1 if phase in ("wait", "reduce") else 0, "ts": start * 1e6, "dur": (end - start) * 1e6,
+                    "tid": 1 if phase in ("wait", "reduce", "gather") else 0, "ts": start * 1e6, "dur": (end - start) * 1e6,
                     "args": {"stage": stage},
                 }
             )  # fmt: skip

@@ -105,6 +105,7 @@ class Executor:
         self.held: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self.tasks = self._tasks()
+        self.parts = {(stage, i): self._slice(stage, i) for stage in stages for i in range(layout.plan.n_microbatches)}
         self.last_backward = {stage: max(i for i, task in enumerate(self.tasks) if task[0] == stage) for stage in stages}
 
     def _tasks(self) -> list[tuple[int, int, int]]:
@@ -174,7 +175,7 @@ class Executor:
         return tensors
 
     def _forward(self, stage: int, microbatch: int, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> None:
-        low, high = self._slice(stage, microbatch)
+        low, high = self.parts[stage, microbatch]
         if stage == 0:
             assert inputs is not None
             carried = [inputs[low:high]]

@@ -103,6 +103,16 @@ class Layout:
         """Return which samples of the global batch a micro-batch holds."""
         return rows_of(self.plan.global_batch, self.plan.n_microbatches, microbatch)
 
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences about what runs otherwise than the plan's schedule says."""
+        whole = [i for i, stage in enumerate(self.plan.stages) if stage.strategy.shard == 3 and stage.strategy.data > 1]
+        if not whole or not bool((self.slots.phase == schedules.BACKWARD_WEIGHT).any()):
+            return ()
+        return (
+            f"stage {', '.join(map(str, whole))}: weights are sharded (FSDP), which gathers them once per backward pass: schedule "
+            f"{self.plan.schedule} runs that pass whole, where it would put the weight gradients off",
+        )
+
     def messages(self, source: int, target: int, n_rows: int) -> tuple[Message, ...]:
         """Return what the ranks of one stage send those of the stage before or after it, for one micro-batch.
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 __all__ = ["fit", "main", "measure"]
 
 _SIZES = (4_096, 65_536, 524_288, 2_097_152)
-_REPEATS = 9
+_ROUNDS, _REPEATS = 3, 5
 
 
 def fit(sizes: list[float], seconds: list[float]) -> tuple[float, float]:
@@ -38,15 +38,19 @@ def fit(sizes: list[float], seconds: list[float]) -> tuple[float, float]:
     return max(0.0, y - slope * x), slope
 
 
-def _median(action: Callable[[], None]) -> float:
-    times = []
-    for i in range(_REPEATS + 2):
-        dist.barrier()
-        begin = time.perf_counter()
-        action()
-        if i >= 2:
+def _steady(action: Callable[[], None]) -> float:
+    """Return the least over rounds of the median time of a round: hiccups and rounds that another program disturbed drop out."""
+    medians = []
+    action()
+    for _ in range(_ROUNDS):
+        times = []
+        for _ in range(_REPEATS):
+            dist.barrier()
+            begin = time.perf_counter()
+            action()
             times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+        medians.append(statistics.median(times))
+    return min(medians)
 
 
 def measure() -> dict[str, Any] | None:
@@ -90,7 +94,7 @@ def _round_trip(source: int, target: int, n_elements: int) -> float:
             dist.recv(buffer, source)
             dist.send(buffer, source)
 
-    mine = torch.tensor([_median(action) if rank in (source, target) else _median(lambda: None)], dtype=torch.float64)
+    mine = torch.tensor([_steady(action) if rank in (source, target) else _steady(lambda: None)], dtype=torch.float64)
     dist.broadcast(mine, source)
     return float(mine)
 
@@ -111,7 +115,7 @@ def _collective(kind: str, n_elements: int, n_ranks: int, group: Any) -> float:
         else:
             scatter(part, whole, group=group)
 
-    return _median(action)
+    return _steady(action)
 
 
 def main() -> int:

@@ -44,6 +44,7 @@ class Mail:
         self.queues = self._queues()
         self.next = [0] * len(self.queues)
         self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
+        self.routes: dict[tuple[int, int, int], tuple[int, tuple[Message, ...]]] = {}
         self.posted: dict[tuple[int, int, int], list[tuple[Message, list[torch.Tensor], list[Any]]]] = {}
         self.sent: list[tuple[Any, torch.Tensor]] = []
         self.local: dict[tuple[int, int, int], list[tuple[Message, list[torch.Tensor]]]] = {}
@@ -78,13 +79,25 @@ class Mail:
         start, stop = self.layout.microbatch_rows(microbatch)
         return stop - start
 
+    def _route(self, source: int, target: int, n_rows: int) -> tuple[int, tuple[Message, ...]]:
+        """Return the first row that this rank holds of what `source` sends, and the messages it sends or receives; kept."""
+        key = (source, target, n_rows)
+        if key not in self.routes:
+            ends = (message for message in self.layout.messages(source, target, n_rows))
+            mine = tuple(message for message in ends if self.rank in (message.source, message.target))
+            base = 0
+            if self.rank in self.layout.ranks_of_stage[source]:
+                base = self.layout.rows(source, self.layout.seat(self.rank, source).data, n_rows)[0]
+            self.routes[key] = (base, mine)
+        return self.routes[key]
+
     def _post(self, key: tuple[int, int, int]) -> None:
         """Post the receives of one arrival."""
         target, microbatch, direction = key
         source = target - 1 if direction == 0 else target + 1
         entries = self._tensors(min(source, target), direction)
         posted = []
-        for message in self.layout.messages(source, target, self._rows(microbatch)):
+        for message in self._route(source, target, self._rows(microbatch))[1]:
             if message.target != self.rank or message.source == self.rank:
                 continue
             buffers = [
@@ -154,10 +167,9 @@ class Mail:
         """
         target = stage + 1 if direction == 0 else stage - 1
         key = (target, microbatch, direction)
-        n_rows = self._rows(microbatch)
-        base = self.layout.rows(stage, self.layout.seat(self.rank, stage).data, n_rows)[0]
+        base, messages = self._route(stage, target, self._rows(microbatch))
         self.sent = [(work, tensor) for work, tensor in self.sent if not work.is_completed()]
-        for message in self.layout.messages(stage, target, n_rows):
+        for message in messages:
             if message.source != self.rank:
                 continue
             pieces = [tensor[message.start - base : message.stop - base].contiguous() for tensor in tensors]

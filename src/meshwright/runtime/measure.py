@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,15 +16,105 @@ from torch import nn
 
 from meshwright.errors import InputError
 from meshwright.runtime import causal_lm, source, tensor_parallel
+from meshwright.runtime.allocator import keep_freed_memory
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import example_row
 from meshwright.runtime.memory import SavedBytes
 from meshwright.runtime.naming import layer_names
 from meshwright.runtime.split_backward import Later, delay_weight_gradients
 
-__all__ = ["profile_callable", "profile_layers"]
+__all__ = ["Probe", "profile_callable", "profile_layers", "settle", "suspects"]
 
-Say = Callable[[str], None]
+Say = Callable[[str, float], None]
+"""Told what is measured now, and which share of the work is done."""
+
+_ROUNDS = 3
+"""Times that everything is measured, one after the other: what disturbs one round for a while seldom disturbs the same in the next."""
+
+_MORE_ROUNDS = 4
+"""Times that what does not fit its neighbours is measured again at most."""
+
+_DROP_RATIO, _RISE_RATIO = 1.1, 1.3
+"""More rows must not be faster than fewer by more than the first, nor dearer per row by more than the second."""
+
+_TIMES = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")
+
+
+class Probe:
+    """One layer at one number of rows and tensor degree, and the least of the medians found so far.
+
+    Parameters
+    ----------
+    layer : str
+        The layer measured.
+    rows, tensor : int
+        Samples, and the degree of the tensor axis.
+    once : callable
+        Measures a round: from a number of runs to medians.
+    """
+
+    def __init__(self, layer: str, rows: int, tensor: int, once: Callable[[int], dict[str, float]]) -> None:
+        self.layer, self.rows, self.tensor, self.once = layer, rows, tensor, once
+        self.figures: dict[str, float] = {}
+
+    def measure(self, repeats: int) -> None:
+        """Measure another round."""
+        found = self.once(repeats)
+        self.figures = {name: min(value, self.figures.get(name, value)) for name, value in found.items()}
+
+    @property
+    def total_seconds(self) -> float:
+        """Forward and backward pass together."""
+        return sum(self.figures[name] for name in _TIMES)
+
+
+def suspects(probes: Sequence[Probe]) -> list[Probe]:
+    """Return what does not fit its neighbours in rows: slower than more rows, or dearer per row than fewer."""
+    found: list[Probe] = []
+    families: dict[tuple[str, int], list[Probe]] = {}
+    for probe in probes:
+        families.setdefault((probe.layer, probe.tensor), []).append(probe)
+    for family in families.values():
+        ordered = sorted(family, key=lambda probe: probe.rows)
+        for few, many in itertools.pairwise(ordered):
+            if few.total_seconds > _DROP_RATIO * many.total_seconds:
+                found.append(few)
+            if many.total_seconds / many.rows > _RISE_RATIO * few.total_seconds / few.rows:
+                found.append(many)
+    return list(dict.fromkeys(found))
+
+
+def settle(probes: Sequence[Probe], repeats: int, say: Say) -> list[Probe]:
+    """Measure everything in several rounds, then again what does not fit its neighbours; return what never came to fit.
+
+    Parameters
+    ----------
+    probes : sequence of Probe
+        What to measure; their figures are filled in.
+    repeats : int
+        Runs of a layer over the first rounds together.
+    say : callable
+        Told how far it is.
+
+    Notes
+    -----
+    A layer's time is the least over rounds of the median of a round: the median throws single hiccups away, the minimum the rounds in
+    which another program shared the core or its cache.
+    """
+    runs = max(1, -(-repeats // _ROUNDS))
+    for number in range(_ROUNDS):
+        for i, probe in enumerate(probes):
+            degree = f", tensor degree {probe.tensor}" if probe.tensor > 1 else ""
+            say(f"{probe.layer}: {probe.rows} rows{degree}", (number + i / len(probes)) / _ROUNDS)
+            probe.measure(runs)
+    for _ in range(_MORE_ROUNDS):
+        strange = suspects(probes)
+        if not strange:
+            return []
+        for probe in strange:
+            say(f"{probe.layer}: {probe.rows} rows again, which did not fit its neighbours", 1.0)
+            probe.measure(runs)
+    return suspects(probes)
 
 
 def profile_callable(
@@ -59,6 +151,7 @@ def profile_callable(
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")
     torch.set_num_threads(1)
+    keep_freed_memory()
     model, examples = source.build(name, seed)
     row = example_row(model, examples, sequence_length or 1)
     if not row.is_floating_point() and not examples and not sequence_length:
@@ -83,7 +176,7 @@ def profile_layers(
     tensor : sequence of int
         Tensor degrees to measure: one rank's part of each layer that can be split, without the collectives.
     repeats : int
-        Runs of which the median counts; two more warm up.
+        Runs of every layer, dealt out over the rounds of `settle`; two more warm up each round.
     say : callable
         Told how far it is.
 
@@ -95,7 +188,8 @@ def profile_layers(
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
     units = cut(model, names)
     wishes = tensor_parallel.wishes_of(model)
-    layers, measures = [], []
+    layers: list[dict[str, Any]] = []
+    probes: list[Probe] = []
     seen: dict[str, str] = {}
     carried: Any = (row,)
     for i, (unit, name) in enumerate(zip(units, names, strict=True)):
@@ -103,8 +197,7 @@ def profile_layers(
         with torch.no_grad():
             carried = unit.eval()(*entering)
         unit.train()
-        key = _structure(unit, entering)
-        like = seen.setdefault(key, name)
+        like = seen.setdefault(_structure(unit, entering), name)
         parameters = list(unit.parameters())
         layers.append(
             {
@@ -115,26 +208,52 @@ def profile_layers(
                 "output_bytes": float(sum(value.numel() * value.element_size() for value in carried)),
             }
         )
-        if like != name:
-            continue
-        last = i == len(units) - 1
-        for degree in tensor:
-            part = unit if degree == 1 else _part(unit, degree, wishes)
-            if part is None:
-                continue
-            for n_rows in rows:
-                say(f"{name}: {n_rows} rows" + (f", tensor degree {degree}" if degree > 1 else ""))
-                figures = _measure(part, [_widen(value, n_rows) for value in entering], repeats, first=i == 0, last=last)
-                measures.append({"layer": name, "rows": n_rows, "tensor": degree, **figures})
+        if like == name:
+            ends = (i == 0, i == len(units) - 1)
+            probes += _probes(name, unit, entering, (rows, tensor), wishes, ends)
+    for probe in settle(probes, repeats, say):
+        say(f"{probe.layer}: {probe.rows} rows still do not fit their neighbours; is this machine busy? Measure again", 1.0)
     weights = list(model.parameters())
     return {
         "device": torch.cuda.get_device_name() if row.is_cuda else "CPU",
         "n_cores": os.cpu_count() or 1,
         "memory_bytes": float(_memory_bytes(row)),
-        "optimizer_seconds_per_byte": _optimizer_seconds_per_byte(weights, repeats),
+        "optimizer_seconds_per_byte": min(_optimizer_seconds_per_byte(weights, repeats) for _ in range(_ROUNDS)),
         "layers": layers,
-        "measures": measures,
+        "measures": [{"layer": p.layer, "rows": p.rows, "tensor": p.tensor, **p.figures} for p in probes],
     }
+
+
+def _probes(
+    name: str,
+    unit: nn.Module,
+    entering: Sequence[torch.Tensor],
+    axes: tuple[Sequence[int], Sequence[int]],
+    wishes: dict[str, str],
+    ends: tuple[bool, bool],
+) -> list[Probe]:
+    """Return what to measure of one layer: every number of rows, at every tensor degree that splits it.
+
+    Parameters
+    ----------
+    name, unit, entering
+        The layer, and one sample of what it takes.
+    axes : tuple of sequence of int
+        Numbers of rows, and tensor degrees.
+    wishes : dict of str to str
+        See `meshwright.runtime.tensor_parallel.styles`.
+    ends : tuple of bool
+        Whether it is the model's first, and its last.
+    """
+    found = []
+    for degree in axes[1]:
+        part = unit if degree == 1 else _part(unit, degree, wishes)
+        if part is None:
+            continue
+        for n_rows in axes[0]:
+            values = [_widen(value, n_rows) for value in entering]
+            found.append(Probe(name, n_rows, degree, partial(_measure, part, values, first=ends[0], last=ends[1])))
+    return found
 
 
 def _memory_bytes(row: torch.Tensor) -> int:

@@ -43,27 +43,25 @@ class _Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         parameter, bias = ctx.parameters
         of_input = gradient @ weight if ctx.needs_input_grad[0] else None
-
-        def of_weight() -> torch.Tensor:
-            return gradient.flatten(0, -2).T @ x.flatten(0, -2)
+        rows = gradient.flatten(0, -2)
 
         def of_bias() -> torch.Tensor | None:
-            return None if bias is None else gradient.flatten(0, -2).sum(0)
+            return None if bias is None else rows.sum(0)
 
         if ctx.later.collecting is None:
-            return of_input, of_weight(), of_bias(), None
+            return of_input, rows.T @ x.flatten(0, -2), of_bias(), None
 
+        @torch.no_grad()  # x still hangs in the graph of the forward pass, which the gradient must not keep alive
         def run() -> None:
-            _add(parameter, of_weight())
+            if parameter.grad is None:
+                parameter.grad = rows.T @ x.flatten(0, -2)
+            else:  # in place: nothing of the weight's size is made, and none of it read twice
+                parameter.grad.addmm_(rows.T, x.flatten(0, -2))
             if bias is not None:
-                _add(bias, of_bias())
+                bias.grad = of_bias() if bias.grad is None else bias.grad.add_(of_bias())
 
         ctx.later.collecting.append(run)
         return of_input, None, None, None
-
-
-def _add(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
-    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient  # type: ignore[operator]
 
 
 def delay_weight_gradients(module: nn.Module, later: Later) -> int:

@@ -43,12 +43,18 @@ class Trainer:
         By stage.
     optimizer : torch.optim.Optimizer
         Updates what this rank holds.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What runs otherwise than the plan says.
     """
 
     def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
         self.executor, self.weights, self.optimizer = executor, weights, optimizer
         self.layout = executor.layout
         self.rank = executor.rank
+        self.notes = executor.layout.notes()
 
     @property
     def spans(self) -> list[Span]:
@@ -66,10 +72,12 @@ class Trainer:
         loss = self.gradients(inputs, targets)
         started = time.perf_counter()
         self.optimizer.step()
+        self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
         for stage, weights in self.weights.items():
-            weights.after_update()
-            self.executor.note(stage, -1, "optimizer", started)
-            started = time.perf_counter()
+            if weights.flat is not None:
+                started = time.perf_counter()
+                weights.after_update()
+                self.executor.note(stage, -1, "gather", started)
         return self._everywhere(loss)
 
     def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import socket
 import statistics
 import sys
 import time
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
+from meshwright.runtime.allocator import keep_freed_memory
 from meshwright.runtime.data import batches_of, default_loss, example_row
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
@@ -45,6 +47,7 @@ def train(job: Job) -> dict[str, Any] | None:
     dict or None
         What happened on all ranks, JSON-ready; on rank 0 only.
     """
+    keep_freed_memory()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     read = read_plan(job.plan)
     places = layout(read.plan)
@@ -56,10 +59,13 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss)
+    if dist.get_rank() == 0 and not job.folder:  # under torchrun; who starts processes tells it before
+        for note in trainer.notes:
+            print(f"note: {note}", file=sys.stderr, flush=True)
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
     seconds: list[float] = []
-    spans: list[list[Span]] = []
+    spans: list[tuple[float, list[Span]]] = []
     peak: dict[int, float] = {}
     for step in range(first, job.n_steps):
         inputs, targets = batches(step)
@@ -70,7 +76,7 @@ def train(job: Job) -> dict[str, Any] | None:
         else:
             loss_value = trainer.step(inputs, targets)
         seconds.append(time.perf_counter() - started)
-        spans.append(list(trainer.spans))
+        spans.append((trainer.executor.began, list(trainer.spans)))
         losses.append(loss_value)
         _note(job, step, loss_value)
         if job.save and job.save_every and (step + 1) % job.save_every == 0:
@@ -97,22 +103,28 @@ def output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:
 
 
 def _gather(
-    trainer: Trainer, losses: list[float], seconds: list[float], spans: list[list[Any]], peak: dict[int, float], first: int
+    trainer: Trainer,
+    losses: list[float],
+    seconds: list[float],
+    spans: list[tuple[float, list[Span]]],
+    peak: dict[int, float],
+    first: int,
 ) -> dict[str, Any] | None:
     """Collect what every rank measured; steps after the first, which warms up, where there are several."""
     warm = slice(1, None) if len(seconds) > 1 else slice(None)
-    busy = {stage: _median(spans[warm], stage, lambda span: span.end_seconds - span.start_seconds) for stage in trainer.weights}
-    cpu = {stage: _median(spans[warm], stage, lambda span: span.cpu_seconds) for stage in trainer.weights}
+    steps = [step for _, step in spans[warm]]
+    busy = {stage: _median(steps, stage, lambda span: span.end_seconds - span.start_seconds) for stage in trainer.weights}
+    began, typical = _typical(seconds[warm], spans[warm]) if spans else (0.0, [])
+    cpu = {stage: _median(steps, stage, lambda span: span.cpu_seconds) for stage in trainer.weights}
     mine = {
         "rank": trainer.rank,
         "device": trainer.layout.device_of_rank[trainer.rank],
         "compute_seconds": busy,
         "cpu_seconds": cpu,
         "peak_bytes": peak,
-        "spans": [
-            (span.stage, span.microbatch, span.phase, span.start_seconds, span.end_seconds)
-            for span in (_typical(seconds[warm], spans[warm]) if spans else [])
-        ],
+        "spans": [(span.stage, span.microbatch, span.phase, span.start_seconds, span.end_seconds) for span in typical],
+        "began_seconds": began,
+        "host": socket.gethostname(),
     }
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.gather_object(mine, everyone if trainer.rank == 0 else None)
@@ -130,8 +142,8 @@ def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]
     return statistics.median(sums) if sums else 0.0
 
 
-def _typical(seconds: list[float], spans: list[list[Any]]) -> list[Any]:
-    """Return the spans of the step of median length; all ranks choose the same one only if their clocks agree: rank 0 decides."""
+def _typical(seconds: list[float], spans: list[tuple[float, list[Span]]]) -> tuple[float, list[Span]]:
+    """Return beginning and spans of the step of median length; all ranks choose the same one only if their clocks agree: rank 0 decides."""
     order = sorted(range(len(seconds)), key=seconds.__getitem__)
     chosen = [order[(len(order) - 1) // 2]]
     dist.broadcast_object_list(chosen, src=0)

@@ -20,7 +20,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Parameters
     ----------
     problem : Problem
-        A model of ours on a cluster. A published instance with costs of its own is passed on to the search that reads it.
+        A model of ours on a cluster. A measured profile is planned by search measured, with the same options. A published instance with costs of its own is passed on to the search that reads it.
     params : Params
         What may be fixed or limited.
     seed : int
@@ -47,6 +47,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     torus also of its boxes. Meshes that leave devices idle are part of it.
     """
     reading = problem.reading
+    if problem.costs == "profiled":
+        measured: Answer = _plugins.load("search", "measured", "search").search(problem, params, seed=seed, stop=stop)
+        return measured
     if reading.search != "best" and problem.costs not in COSTS:
         other = _plugins.load("search", reading.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)

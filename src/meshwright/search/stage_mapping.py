@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import _plugins
 from meshwright.costs._operators import Question, costed, question
 from meshwright.problem import Problem, Stop
-from meshwright.result import Alternative, Answer, Objective
+from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
+from meshwright.search._sharded_pipelines import fitted, micro_batches
+from meshwright.search._unequal_pipelines import along_rings, device_orders, slowness, unequal_plans
 from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.mapping import Mapping, consecutive, evaluate, map_stages, pair_seconds, point_to_point
+from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
 from meshwright.solvers.units import Units, contract
 
 __all__ = ["Params", "search"]
+
+_MOST_UNEQUAL = 64  # devices; beyond, the patterns of replicas are too many to cut and map
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,18 @@ class Params:
         Most rounds of partition and mapping for one number of stages.
     moves : int
         Moves of annealing of one mapping; 0 for a number that suits the size.
+    published : bool
+        Whether the published flow's answer is a start, so that this search is never worse than it.
+    unequal : bool
+        Whether stages with unequally many replicas are tried (graphs and profiles with times of their own, up to 64 devices).
     """
 
     n_stages: int = field(default=0, metadata={"minimum": 0})
     n_microbatches: int = field(default=4, metadata={"minimum": 1})
     rounds: int = field(default=4, metadata={"minimum": 1})
     moves: int = field(default=0, metadata={"minimum": 0})
+    published: bool = True
+    unequal: bool = True
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
@@ -67,9 +78,14 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
     Notes
     -----
-    The first partition assumes the bandwidth of neighbouring devices. After a mapping, the transfers of each stage are charged
-    at the slowest of the links that it got, relative to that bandwidth, and the exact partitioner with factors per stage cuts
-    again. Whatever simulates best is kept, the simple mappings of each partition among the candidates.
+    The first partition assumes the bandwidth of neighbouring devices and equal devices. After a mapping, the transfers of each
+    stage are charged at the slowest of the links that it got, relative to that bandwidth, its compute at its slowest device,
+    and the exact partitioner with factors per stage cuts again. Whatever simulates best is kept; the simple mappings of each
+    partition and the published flow's answer are among the candidates. Models with a cost model of their layers get tensors and state sharded and
+    activations recomputed on top, and only plans that fit count. The order of a stage's devices is that of its ring.
+
+    The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
+    together do the work of a sample in no less than its compute shared among them.
     """
     problem = costed(problem)
     pairs = shapes(problem, params.n_stages)
@@ -77,18 +93,35 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
     units = contract(posed.operators)
+    slower = slowness(problem, posed)
+    laid = device_orders(problem.cluster)
     judged: list[Judged] = []
     mappings: list[dict[str, object]] = []
-    for n_stages, n_replicas in pairs:
-        found, best = _rounds(problem, params, posed, units, slow, (n_stages, n_replicas), seed)
+    for shape in pairs:
+        asked = _Asked(problem, params, posed, units, slow, slower, laid, shape, seed)
+        found, best = _rounds(asked)
         judged += found
-        mappings.append(
-            {
-                "n_stages": n_stages, "n_replicas": n_replicas, "seconds": best.seconds, "bound_seconds": best.bound_seconds,
-                "exact": best.exact, "rings": best.rings.tolist(),
-            }
-        )  # fmt: skip
+        if best is not None:
+            mappings.append(
+                {
+                    "n_stages": shape[0], "n_replicas": shape[1], "seconds": best.seconds, "bound_seconds": best.bound_seconds,
+                    "exact": best.exact, "rings": best.rings.tolist(),
+                }
+            )  # fmt: skip
+    if params.unequal and problem.costs == "partition" and len(slow) <= _MOST_UNEQUAL and not params.n_stages:
+        plans = unequal_plans(
+            problem, units, min(4, len(problem.graph.ops)), params.n_microbatches, [order for _, order in laid]
+        )
+        judged += [judge(problem, plan, label) for label, plan in plans]
+    if params.published:
+        judged += _published(problem, params, seed, stop)
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
+    if problem.costs != "partition":
+        variants = fitted(problem, ranked)
+        if not variants.plans:
+            nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
+            return Answer(None, missing_bytes=variants.missing_bytes, nearest=nearest, problem=problem)
+        ranked = list(variants.plans)
     first = ranked[0]
     others = tuple(
         Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
@@ -96,49 +129,107 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     )
     return Answer(
         first.plan, Objective("simulated_seconds_per_sample", first.seconds_per_sample), alternatives=others,
-        n_iterations=len(judged), notes=(*posed.notes, f"from {first.label}"), problem=problem, extra={"mappings": mappings},
+        bound=_bound(posed, problem, slower), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
+        extra={"mappings": mappings},
     )  # fmt: skip
 
 
-def _rounds(
-    problem: Problem,
-    params: Params,
-    posed: Question,
-    units: Units,
-    slow: NDArray[np.float64],
-    shape: tuple[int, int],
-    seed: int,
-) -> tuple[list[Judged], Mapping]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """One shape of the question: stages and replicas, with what all shapes share."""
+
+    problem: Problem
+    params: Params
+    posed: Question
+    units: Units
+    slow: NDArray[np.float64]
+    slower: NDArray[np.float64]
+    laid: tuple[tuple[str, NDArray[np.int64]], ...]
+    shape: tuple[int, int]
+    seed: int
+
+
+def _published(problem: Problem, params: Params, seed: int, stop: Stop) -> list[Judged]:
+    """Return the published flow's plans as this search judges them."""
+    module = _plugins.load("search", "parmesan", "search")
+    theirs = module.Params(n_stages=params.n_stages, n_microbatches=params.n_microbatches)
+    answer: Answer = module.search(problem, theirs, seed=seed, stop=stop)
+    plans = [] if answer.plan is None else [answer.plan, *(other.plan for other in answer.alternatives)]
+    return [judge(problem, plan, "the published flow") for plan in plans]
+
+
+def _bound(posed: Question, problem: Problem, slower: NDArray[np.float64]) -> Bound | None:
+    """Return the least time per sample of all devices together: compute alone, no pipeline ever empty."""
+    shared = float((1.0 / slower).sum())
+    sizes = micro_batches(problem) if problem.costs != "partition" else (problem.batch.micro_batch or 1,)
+    seconds: list[float] = []
+    for size in sizes:
+        batch = replace(problem.batch, micro_batch=size)
+        of_size = posed if size == sizes[0] else question(replace(problem, batch=batch))
+        seconds.append(float(of_size.operators.compute.sum()) * of_size.unit_seconds / shared / size)
+    return Bound(min(seconds), "compute") if min(seconds) > 0.0 else None
+
+
+def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
+    """Say what a reader would otherwise wonder about."""
+    assert problem.cluster is not None
+    notes = (*posed.notes, f"from {first.label}")
+    if problem.costs == "partition" and not problem.cluster.homogeneous:
+        notes += ("the file's times are taken to hold on every kind of device of the cluster",)
+    return notes
+
+
+def _simple(asked: _Asked, graph: StageGraph) -> list[tuple[str, Mapping]]:
+    """Return the simple mappings along every order of the devices."""
+    found = []
+    for name, order in asked.laid:
+        for how, lay in (("consecutive", consecutive), ("point to point", point_to_point)):
+            found.append((f"{how}, {name}", evaluate(graph, asked.slow, lay(graph, order))))
+    return found
+
+
+def _scales(asked: _Asked, mapping: Mapping, typical: float) -> NDArray[np.float64]:
+    """Return the factors on compute and transfers of each stage that follow from the devices it got."""
+    n_stages = asked.shape[0]
+    scales = np.ones((2, n_stages))
+    for s in range(n_stages):
+        scales[0, s] = float(asked.slower[mapping.devices[s]].max())
+        neighbours = [t for t in (s - 1, s + 1) if 0 <= t < n_stages]
+        worst = max((float(asked.slow[mapping.devices[s], mapping.devices[t]].max()) for t in neighbours), default=typical)
+        scales[1, s] = max(worst / typical, 1e-6) if typical > 0.0 else 1.0
+    return scales
+
+
+def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
     """Alternate partition and mapping for one shape; return every plan simulated and the mapping of the best."""
-    n_stages, n_replicas = shape
+    problem, params, slow = asked.problem, asked.params, asked.slow
+    n_stages, n_replicas = asked.shape
+    both = 1.0 if asked.posed.objective == "largest_load" else 2.0
+    steps = np.arange(len(slow) - 1)
+    typical = float(np.median(slow[steps, steps + 1])) if len(slow) > 1 else 0.0
+    unequal = bool((asked.slower != asked.slower[0]).any())
+    # unequal devices: one start for each order in which stages may be laid along them
+    lay = StageGraph(np.zeros(n_stages), (), np.zeros(n_stages), n_replicas)
+    starts: list[NDArray[np.float64] | None] = [None]
+    if unequal and n_stages > 1:
+        starts += [_scales(asked, Mapping(consecutive(lay, order), np.zeros((0, 0)), 0.0), typical) for _, order in asked.laid]
     judged: list[Judged] = []
-    both = 1.0 if posed.objective == "largest_load" else 2.0
-    typical = float(np.median(slow[np.arange(len(slow) - 1), np.arange(1, len(slow))])) if len(slow) > 1 else 0.0
-    scales: NDArray[np.float64] | None = None
     best_mapping: Mapping | None = None
     best = float("inf")
-    for turn in range(params.rounds):
-        cut = partition(units, n_stages, scales=scales, seed=seed)
-        groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in cut.groups)
-        graph = stage_graph(posed, groups, n_replicas, n_microbatches=params.n_microbatches, both=both)
-        mapping = map_stages(graph, slow, seed=seed + turn, n_moves=params.moves, n_nodes=2_000_000)
-        order = np.arange(len(slow))
-        simple = (("consecutive", consecutive(graph, order)), ("point to point", point_to_point(graph, order)))
-        candidates = [("annealed", mapping), *((name, evaluate(graph, slow, devices)) for name, devices in simple)]
-        before = best
-        for name, candidate in candidates:
-            plan = plan_of(problem, groups, candidate, params.n_microbatches)
-            one = judge(problem, plan, f"{n_stages} stages x {n_replicas}, round {turn}, {name}")
-            judged.append(one)
-            if one.seconds_per_sample < best:
-                best, best_mapping = one.seconds_per_sample, candidate
-        if best >= before * (1 - 1e-9) or n_stages == 1 or typical == 0.0:
-            break
-        assert best_mapping is not None
-        scales = np.ones((2, n_stages))
-        for s in range(n_stages):
-            neighbours = [t for t in (s - 1, s + 1) if 0 <= t < n_stages]
-            worst = max(float(slow[best_mapping.devices[s], best_mapping.devices[t]].max()) for t in neighbours)
-            scales[1, s] = max(worst / typical, 1e-6)
-    assert best_mapping is not None
+    for scales in starts:
+        for turn in range(params.rounds):
+            cut = partition(asked.units, n_stages, scales=scales, seed=asked.seed)
+            groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
+            graph = stage_graph(asked.posed, groups, n_replicas, n_microbatches=params.n_microbatches, both=both)
+            mapping = map_stages(graph, slow, seed=asked.seed + turn, n_moves=params.moves, n_nodes=2_000_000)
+            before, of_turn = best, mapping
+            for name, candidate in [("annealed", mapping), *_simple(asked, graph)]:
+                for ringed in (candidate, *along_rings(candidate)):
+                    plan = plan_of(problem, groups, ringed, params.n_microbatches)
+                    judged.append(judge(problem, plan, f"{n_stages} stages x {n_replicas}, round {turn}, {name}"))
+                    if judged[-1].seconds_per_sample < best:
+                        best, best_mapping, of_turn = judged[-1].seconds_per_sample, candidate, ringed
+            if best >= before * (1 - 1e-9) or n_stages == 1 or typical == 0.0:
+                break
+            scales = _scales(asked, of_turn, typical)
     return judged, best_mapping

@@ -113,6 +113,8 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collectives
         memory_bytes=held.bytes,
         memory_causes=held.causes,
         causes=causes.causes(slots, moments, end, loads, plan.n_microbatches),
+        allocated_bytes=held.allocated_bytes,
+        reserved_bytes=held.reserved_bytes,
         link_busy_ratio=busiest(link_bytes, sends.link_bytes_per_second, step_seconds),
         link_bytes=link_bytes,
     )

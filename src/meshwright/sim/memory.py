@@ -22,6 +22,16 @@ class Memory:
     bytes: tuple[NDArray[np.float64], ...]
     causes: tuple[tuple[tuple[str, float], ...], ...]
 
+    @property
+    def allocated_bytes(self) -> tuple[float, ...]:
+        """Tensors at the peak."""
+        return tuple(sum(n_bytes for cause, n_bytes in rank if cause not in ("allocator", "context")) for rank in self.causes)
+
+    @property
+    def reserved_bytes(self) -> tuple[float, ...]:
+        """What the caching allocator has taken from the device."""
+        return tuple(sum(n_bytes for cause, n_bytes in rank if cause != "context") for rank in self.causes)
+
 
 def memory(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageLoad, ...]) -> Memory:
     """Return the memory held over one step.
@@ -83,13 +93,17 @@ def _of_rank(
     level = static + np.stack((during + working, after), axis=1).ravel()
     moment = np.stack((start[tasks], end[tasks]), axis=1).ravel()
     fullest = int(np.argmax(during + working)) if len(during) else 0
+    communication = max(loads[stage].communication_bytes for stage in stages)
+    tensors = 1.0 / (1.0 + max(loads[stage].fragmentation_ratio for stage in stages))
     causes = (
         ("weights", held["weight"]),
         ("gradients", held["gradient"]),
         ("optimizer", held["optimizer"]),
-        ("activations", float(during[fullest])),
-        ("working", float(working[fullest])),
-        ("reserved", reserved),
+        ("activations", float(during[fullest]) * tensors),
+        ("working", float(working[fullest]) * tensors),
+        ("communication", communication),
+        ("allocator", float(during[fullest] + working[fullest]) * (1.0 - tensors)),
+        ("context", reserved - communication),
     )
     seconds, n_bytes = _changes(moment, level, static)
     return static + float(during[fullest] + working[fullest]), seconds, n_bytes, causes

@@ -70,7 +70,8 @@ def traffic(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Traff
 
     Notes
     -----
-    A load's seconds are what is played. What blocks takes them whole. What runs beside compute takes as long as its collectives
+    A load's seconds are what is played. What blocks has links for the seconds of its collectives; what else blocks (copies of gathered
+    weights) is the device's own. What runs beside compute takes as long as its collectives
     one after the other if the compute is as long, otherwise it fills the compute, or what its links need for its bytes.
     """
     cluster = problem.cluster
@@ -94,10 +95,12 @@ def traffic(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Traff
                 continue
             flow = part * n_stages + i
             links[flow], n_bytes[flow] = _on_links(problem, stage, own, total)
-            seconds[part, i] = whole[part]
+            alone = sum(one.seconds for one in own)
             if word.endswith("beside"):
                 busy = float((n_bytes[flow] / cluster.links.bytes_per_second[links[flow]]).max(initial=0.0))
-                seconds[part, i] = max(min(sum(one.seconds for one in own), compute[part - 2]), busy)
+                seconds[part, i] = max(min(alone, compute[part - 2]), busy)
+            else:
+                seconds[part, i] = min(alone, whole[part]) if part < 2 else whole[part]
     return Traffic(seconds, tuple(links), tuple(n_bytes))
 
 

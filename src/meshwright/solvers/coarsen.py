@@ -6,10 +6,9 @@ import heapq
 
 import numpy as np
 
-from meshwright.solvers.convex_partition import loads_of
-from meshwright.solvers.units import Units
+from meshwright.solvers.units import Units, loads_of
 
-__all__ = ["cluster", "polish", "refine"]
+__all__ = ["cluster", "refine"]
 
 
 def cluster(
@@ -201,48 +200,6 @@ def refine(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100
         if new < value:
             best, value = now, new
     return best
-
-
-def polish(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 400) -> tuple[tuple[int, ...], ...]:
-    """Move units across cuts wherever that lowers the larger load of the two stages; the most loaded stage first.
-
-    Parameters
-    ----------
-    units : Units
-        The graph.
-    groups : tuple of tuple of int
-        Units of each stage, in order.
-    n_moves : int
-        Most moves.
-
-    Returns
-    -------
-    tuple of tuple of int
-        Never with a larger largest load than `groups`.
-    """
-    stage = np.zeros(len(units), dtype=np.int64)
-    for s, group in enumerate(groups):
-        stage[list(group)] = s
-    loads = list(loads_of(units, groups, (False,) * len(groups)))
-    for _ in range(n_moves):
-        best: tuple[float, int, int, tuple[float, ...]] | None = None
-        worst = int(np.argmax(loads))
-        for v, target in _candidates(units, stage, len(groups)):
-            source = int(stage[v])
-            if worst not in (source, target):
-                continue
-            stage[v] = target
-            pair = tuple(tuple(int(u) for u in np.flatnonzero(stage == s)) for s in (source, target))
-            stage[v] = source
-            new = loads_of(units, pair, (False, False))
-            if max(new) < loads[worst] * (1 - 1e-12) and (best is None or max(new) < best[0]):
-                best = (max(new), v, target, new)
-        if best is None:
-            break
-        _, v, target, new = best
-        loads[int(stage[v])], loads[target] = new
-        stage[v] = target
-    return tuple(tuple(int(v) for v in np.flatnonzero(stage == s)) for s in range(len(groups)))
 
 
 def _reconverging(units: Units) -> np.ndarray:

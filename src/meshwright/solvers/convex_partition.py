@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels import convex_partition as kernel
+from meshwright.solvers.level_bound import level_bound
 from meshwright.solvers.orders import orders
-from meshwright.solvers.pools import Task, build_pool
-from meshwright.solvers.units import Units
+from meshwright.solvers.pools import Task, WindowedPool, build_pool
+from meshwright.solvers.recutting import recut
+from meshwright.solvers.units import Units, loads_of
 
-__all__ = ["Partition", "loads_of", "partition"]
+__all__ = ["Partition", "partition"]
 
 _TOLERANCE = 1e-9  # relative; sums of times in different orders differ by less
+_CLOSE = 1e-4  # relative; listing ideals for less is not worth its time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,50 +61,6 @@ class Partition:
     def value(self) -> float:
         """The largest load."""
         return max(self.loads, default=math.inf)
-
-
-def loads_of(
-    units: Units, groups: tuple[tuple[int, ...], ...], hosts: tuple[bool, ...], scales: NDArray[np.float64] | None = None
-) -> tuple[float, ...]:
-    """Return the load of each device of a partition, straight from the definition.
-
-    Parameters
-    ----------
-    units : Units
-        The problem.
-    groups : tuple of tuple of int
-        Units of each device.
-    hosts : tuple of bool
-        Which devices are hosts (host time only, no communication).
-    scales : ndarray, shape (2, n_stages), float64, or None
-        Factors on compute and communication of the accelerators, in order.
-
-    Returns
-    -------
-    tuple of float
-        One load per device.
-    """
-    a = units.arrays
-    loads: list[float] = []
-    accelerator = 0
-    for group, host in zip(groups, hosts, strict=True):
-        if host:
-            loads.append(math.fsum(a.host[v] for v in group))
-            continue
-        mine = set(group)
-        nets = {int(net) for v in group for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]}
-        cut = [
-            net
-            for net in sorted(nets)
-            if any(int(pin) not in mine for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]])
-        ]
-        compute, communication = math.fsum(a.compute[v] for v in group), math.fsum(a.net_cost[net] for net in cut)
-        if scales is None:
-            loads.append(math.fsum((compute, communication)))
-        else:
-            loads.append(float(scales[0, accelerator] * compute + scales[1, accelerator] * communication))
-        accelerator += 1
-    return tuple(loads)
 
 
 def partition(
@@ -147,15 +106,15 @@ def partition(
 
     Notes
     -----
-    New here are the windows, which make the first exact and quick on graphs with far too many ideals, and the bound of the
-    same kind where they do not close.
+    New here are the windows, which make the first exact and quick on graphs with far too many ideals, and, where they do not
+    close, integer programs that cut neighbouring stages anew and a bound from the cheapest cut at every level of compute.
     """
     equal = scales is None
     scales = np.ones((2, n_stages)) if scales is None else np.ascontiguousarray(scales, dtype=np.float64)
     scales.setflags(write=False)
     task = Task(units, n_stages, n_hosts, memory_limit_bytes, scales, n_ideals, n_pairs)
     start = _start(task, seed)
-    found, bound, exact, n_listed = _improve(task, start)
+    found, bound, exact, n_listed = _improve(task, start, equal=equal)
     if found is None:
         return Partition((), (), (), bound, exact, n_listed, feasible=False)
     groups, hosts = found
@@ -205,19 +164,18 @@ def _start(task: Task, seed: int) -> _Chain | None:
     return groups, (False,) * task.n_stages
 
 
-def _improve(task: Task, start: _Chain | None) -> tuple[_Chain | None, float, bool, int]:
+def _improve(task: Task, start: _Chain | None, *, equal: bool) -> tuple[_Chain | None, float, bool, int]:
     """Return the best chain, a bound on it, whether it is proven best, and the ideals of the last complete round."""
     best, value = start, _value(task, start)
-    bound = task.floor()
-    high, n_listed = value, 0
+    bound, n_listed = task.floor(), 0
+    high = value
     limit = min(value, task.ceiling)
+    programs = task.n_hosts == 0 and task.n_stages > 1 and start is not None
     for attempt in range(8):
         if value <= bound * (1 + _TOLERANCE):
             return best, value, True, n_listed
-        pool = build_pool(task, limit)
-        if pool is None and attempt == 0:
-            pool = build_pool(replace(task, n_ideals=task.n_ideals // 20), limit, partial=True)
-        finished = False
+        pool, overflow = _pool(task, limit, first=attempt == 0, sparing=programs)
+        finished, new = False, math.inf
         if pool is not None:
             n_listed = len(pool.arrays.compute)
             effort = task if pool.complete else replace(task, n_pairs=task.n_pairs // 10)
@@ -225,20 +183,45 @@ def _improve(task: Task, start: _Chain | None) -> tuple[_Chain | None, float, bo
             new = _value(task, found)
             if new < value:
                 best, value = found, new
-            finished = finished and pool.complete
-        if finished:
+        if finished and pool is not None and pool.complete:
             if math.isfinite(new) or limit == min(high, task.ceiling):
                 return best, value, True, n_listed
             bound = max(bound, limit)
         else:
             high = min(high, limit)
-        if limit == task.ceiling and not math.isfinite(value) and not finished:
-            return best, bound, False, n_listed
+        if limit == task.ceiling and not (math.isfinite(value) or finished):
+            break
+        if programs and attempt == 0:
+            assert best is not None
+            best, value, bound = _programs(task, best, bound, equal=equal)
+            if value <= bound * (1 + _CLOSE):
+                break
+            high = limit = value  # the whole window once more, narrower now
+            continue
+        if programs and overflow:
+            break
         # the next limit halves what is open; a window that closed below proves a bound, one that did not is not tried again
         limit = 0.5 * (bound + min(high, value))
         if attempt > 0 and min(high, value) - bound <= 1e-4 * value:
             break
     return best, bound, False, n_listed
+
+
+def _pool(task: Task, limit: float, *, first: bool, sparing: bool) -> tuple[WindowedPool | None, bool]:
+    """Return the ideals of a round and whether they were too many; a first list is shorter where something is left to try."""
+    pool = build_pool(replace(task, n_ideals=task.n_ideals // 4) if first and sparing else task, limit)
+    if pool is None and first:
+        return build_pool(replace(task, n_ideals=task.n_ideals // 20), limit, partial=True), True
+    return pool, pool is None
+
+
+def _programs(task: Task, best: _Chain, bound: float, *, equal: bool) -> tuple[_Chain, float, float]:
+    """Return a chain bettered by integer programs, its largest load, and a bound that they prove."""
+    groups = recut(task.units, best[0], scales=task.scales, memory_limit_bytes=task.memory_limit_bytes)
+    value = _value(task, (groups, best[1]))
+    if equal:
+        bound = max(bound, level_bound(task.units, task.n_stages, value))
+    return (groups, best[1]), value, bound
 
 
 def _solve(

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from meshwright._kernels import mapping as kernel
 from meshwright._kernels import mapping_search
 from meshwright.cluster import Cluster
+from meshwright.solvers import mapping_proof
 from meshwright.solvers.mapping_bounds import lower_bound
 
 __all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point"]
+
+_ROUNDED = 1e-8  # relative; constraint programming counts in whole parts of 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,9 +236,10 @@ def map_stages(
     n_moves : int
         Moves of annealing over all starts; 0 for a number that suits the size.
     prove : bool
-        Whether to try a proof where there are at most 16 devices.
+        Whether to try a proof where there are at most 16 devices: by branch and bound, then by constraint programming where
+        OR-Tools is installed (the extra ``proof``).
     n_nodes : int
-        Most nodes of that proof.
+        Most nodes of the branch and bound.
 
     Returns
     -------
@@ -275,8 +279,24 @@ def map_stages(
         better, exact = _prove(graph, packed, best.seconds, n_nodes)
         if better is not None:
             best, best_name = better, "branch and bound"
+        if not exact and mapping_proof.available():
+            best, bound, exact = _by_constraints(graph, packed, best, bound, seed)
     checked = float(kernel.all_costs(packed, np.ascontiguousarray(best.devices).ravel(), best.rings).max())
     return Mapping(best.devices, best.rings, checked, checked if exact else min(bound, checked), exact, best_name)
+
+
+def _by_constraints(
+    graph: StageGraph, packed: kernel.MapArrays, best: Mapping, bound: float, seed: int
+) -> tuple[Mapping, float, bool]:
+    """Let constraint programming better and prove a mapping; return it, the bound, and whether they meet."""
+    place = np.ascontiguousarray(best.devices).ravel()
+    proof = mapping_proof.prove(packed, graph.n_replicas, place, best.seconds, seed=seed)
+    if proof.place is not None and proof.rings is not None:
+        seconds = float(kernel.all_costs(packed, proof.place, proof.rings).max())
+        if seconds < best.seconds:
+            best = Mapping(proof.place.reshape(graph.n_stages, -1), proof.rings, seconds, start="constraints")
+    bound = max(bound, proof.bound_seconds)
+    return best, bound, best.seconds <= bound * (1 + _ROUNDED)
 
 
 def _prove(graph: StageGraph, packed: kernel.MapArrays, seconds: float, n_nodes: int) -> tuple[Mapping | None, bool]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.solvers import coarsen
-from meshwright.solvers.convex_partition import Partition, loads_of, partition
+from meshwright.solvers.convex_partition import Partition, partition
 from meshwright.solvers.units import Operators, Units, contract
 
 __all__ = ["OperatorStages", "cut", "least_memory"]
-
-_MOST_CLUSTERED = 3000  # units; clustering larger graphs takes longer than it is worth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,35 +66,8 @@ def cut(
         found = partition(units, n_stages, n_hosts=n_hosts, memory_limit_bytes=memory_limit_bytes, seed=seed)
         if found.feasible and free_bound > found.bound_value:
             found = Partition(found.groups, found.hosts, found.loads, free_bound, found.exact, found.n_ideals, found.feasible)
-    if found.feasible and not found.exact and n_hosts == 0 and len(units) <= _MOST_CLUSTERED:
-        found = _clustered(operators, units, found, n_stages, memory_limit_bytes)
     groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in found.groups)
     return OperatorStages(groups, found, units)
-
-
-def _clustered(operators: Operators, units: Units, found: Partition, n_stages: int, memory_limit_bytes: float) -> Partition:
-    """Try to better a partition that is not proven: exact partitions of clustered graphs, operators moved across their cuts."""
-    hosts = (False,) * n_stages
-    best = found
-    starts = [found.groups]
-    for n_clusters in (3 * n_stages + 32, 6 * n_stages + 48):
-        for communication_ratio in (0.01, 1.0, 100.0):
-            label = coarsen.cluster(units, n_clusters, communication_ratio, memory_limit_bytes)
-            unit_of = {op: v for v, members in enumerate(units.members) for op in members}
-            colocated = tuple(label[unit_of[op]] for op in range(len(operators.compute)))
-            coarse = contract(replace(operators, colocated=colocated), weigh_memory=math.isfinite(memory_limit_bytes))
-            cut_ = partition(coarse, n_stages, memory_limit_bytes=memory_limit_bytes, n_ideals=30_000, n_pairs=300_000_000)
-            if cut_.feasible:
-                starts.append(
-                    tuple(tuple(sorted({unit_of[op] for c in group for op in coarse.members[c]})) for group in cut_.groups)
-                )
-    for start in starts:
-        groups = coarsen.polish(units, start)
-        loads = loads_of(units, groups, hosts)
-        better = Partition(groups, hosts, loads, found.bound_value, False, found.n_ideals)
-        if max(loads) < best.value and _fits(units, better, memory_limit_bytes):
-            best = better
-    return best
 
 
 def _fits(units: Units, found: Partition, memory_limit_bytes: float) -> bool:

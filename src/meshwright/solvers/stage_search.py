@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.solvers import downsets, stage_orders
+from meshwright.solvers import downsets, stage_bound, stage_fill, stage_orders
 from meshwright.solvers.stage_menu import StageMenu
 from meshwright.solvers.stage_pipeline import CLOSE_RATIO, Found, Prepared, best_label, check, found, minimise, prepare
 
@@ -80,33 +81,60 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
     n_sets = len(family[0]) if family is not None else -most
+    if known is not None:
+        lower = stage_bound.lower_bound(menu, lower, known.seconds)
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
 
 
 def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared]:
-    """Solve along topological orders, first with cuts all over, then with cuts near those of the plan found."""
+    """Solve along topological orders: where any position may be a cut for one degree, then for all degrees near those cuts."""
     every = stage_orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)
-    weights = np.zeros(menu.n_nodes)
-    for v in range(menu.n_nodes):
-        times = [menu.seconds[c] for t in range(menu.n_degrees) for c in menu.choices(v, t)]
-        weights[v] = min(times, default=0.0)
-    borders = [_border(menu, order) for order in every]
-    where = [stage_orders.cuts(weights[list(order)], border, MOST_CUTS) for order, border in zip(every, borders, strict=True)]
+    where = _filled(menu, every, lower)
+    if menu.n_degrees > 1 or not any(where):
+        _spread(menu, every, where)
     best: Found | None = None
     while True:
         prepared = prepare(menu, downsets.suffixes(menu.n_nodes, every, where))
         assert prepared is not None
         better, _ = minimise(prepared, lower, best)
+        if better is None and not all(where):  # cut for memory to the last byte, choices swapped in parts
+            _spread(menu, every, where)
+            continue
         if better is None or menu.n_nodes - 1 <= MOST_CUTS or (best is not None and better.seconds > best.seconds * (1 - 1e-4)):
             return better, prepared
         best = better
         sizes = np.cumsum([0] + [len(stage.nodes) for stage in best.stages])
-        reach = max(2, MOST_CUTS // (2 * len(sizes)))
-        near = {int(at + offset) for at in sizes for offset in range(-reach, reach + 1)}
-        where = [sorted(p for p in near if 0 < p < menu.n_nodes)] * len(every)
+        where = [_near(menu, sizes.tolist()) if cut else cut for cut in where]
 
 
-def _border(menu: StageMenu, order: tuple[int, ...]) -> np.ndarray:
+def _spread(menu: StageMenu, every: Sequence[Sequence[int]], where: Sequence[set[int]]) -> None:
+    """Add cuts spread out over every order."""
+    weights = np.zeros(menu.n_nodes)
+    for v in range(menu.n_nodes):
+        times = [menu.seconds[c] for t in range(menu.n_degrees) for c in menu.choices(v, t)]
+        weights[v] = min(times, default=0.0)
+    for order, near in zip(every, where, strict=True):
+        near.update(stage_orders.cuts(weights[list(order)], _border(menu, order), MOST_CUTS))
+
+
+def _filled(menu: StageMenu, every: Sequence[Sequence[int]], lower: float) -> list[set[int]]:
+    """Return for each order the cuts of its best plan of one degree, and positions near them; empty for all but the best orders."""
+    where: list[set[int]] = [set() for _ in every]
+    for degree in range(menu.n_degrees):
+        reached = [stage_fill.cuts(menu, order, degree, lower) for order in every]
+        best = min(range(len(every)), key=lambda i: reached[i][0])
+        if math.isfinite(reached[best][0]):
+            where[best] |= _near(menu, reached[best][1])
+    return where
+
+
+def _near(menu: StageMenu, cuts: Sequence[int]) -> set[int]:
+    """Return positions near cuts, as many as are worth trying together."""
+    reach = max(1, MOST_CUTS // (2 * len(cuts)))
+    return {at + offset for at in cuts for offset in range(-reach, reach + 1) if 0 < at + offset < menu.n_nodes}
+
+
+def _border(menu: StageMenu, order: Sequence[int]) -> np.ndarray:
     """Return what crosses a cut before each position of an order."""
     position = np.empty(menu.n_nodes, np.int64)
     position[list(order)] = np.arange(menu.n_nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright._kernels import convex_partition as kernel
 from meshwright._kernels import ideals
 
-__all__ = ["Operators", "Units", "contract"]
+__all__ = ["Operators", "Units", "contract", "loads_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +113,50 @@ def contract(operators: Operators, *, weigh_memory: bool = False) -> Units:
         [column[final] for column in sums], supported[final], [(int(number[u]), int(number[v])) for u, v in edges], nets
     )
     return Units(tuple(tuple(group) for group in members), arrays, before[final], after[final])
+
+
+def loads_of(
+    units: Units, groups: tuple[tuple[int, ...], ...], hosts: tuple[bool, ...], scales: NDArray[np.float64] | None = None
+) -> tuple[float, ...]:
+    """Return the load of each device of a partition, straight from the definition.
+
+    Parameters
+    ----------
+    units : Units
+        The problem.
+    groups : tuple of tuple of int
+        Units of each device.
+    hosts : tuple of bool
+        Which devices are hosts (host time only, no communication).
+    scales : ndarray, shape (2, n_stages), float64, or None
+        Factors on compute and communication of the accelerators, in order.
+
+    Returns
+    -------
+    tuple of float
+        One load per device.
+    """
+    a = units.arrays
+    loads: list[float] = []
+    accelerator = 0
+    for group, host in zip(groups, hosts, strict=True):
+        if host:
+            loads.append(math.fsum(a.host[v] for v in group))
+            continue
+        mine = set(group)
+        nets = {int(net) for v in group for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]}
+        cut = [
+            net
+            for net in sorted(nets)
+            if any(int(pin) not in mine for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]])
+        ]
+        compute, communication = math.fsum(a.compute[v] for v in group), math.fsum(a.net_cost[net] for net in cut)
+        if scales is None:
+            loads.append(math.fsum((compute, communication)))
+        else:
+            loads.append(float(scales[0, accelerator] * compute + scales[1, accelerator] * communication))
+        accelerator += 1
+    return tuple(loads)
 
 
 def _dense(label: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -130,6 +130,7 @@ def _kind(name: str, entry: KindEntry, where: str) -> Device:
         attention_ratio=entry.attention_ratio,
         memory_ratio=entry.memory_ratio,
         fp8_ratio=entry.fp8_ratio,
+        fp4_ratio=entry.fp4_ratio,
         issue_seconds=units.parse(entry.issue, "seconds", where=f"{where}.issue"),
     )
 
@@ -277,6 +278,7 @@ def _kind_entry(kind: Device) -> dict[str, Any]:
         "attention_ratio": kind.attention_ratio,
         "memory_ratio": kind.memory_ratio,
         "fp8_ratio": kind.fp8_ratio,
+        "fp4_ratio": kind.fp4_ratio,
         "issue": kind.issue_seconds,
         "source": kind.source,
     }

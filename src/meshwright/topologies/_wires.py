@@ -107,6 +107,7 @@ def device(name: str) -> Device:
         attention_ratio=achieved["attention"],
         memory_ratio=achieved["memory"],
         fp8_ratio=achieved.get("fp8", 0.0),
+        fp4_ratio=achieved.get("fp4", 0.0),
     )
 
 

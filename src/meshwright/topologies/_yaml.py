@@ -39,6 +39,7 @@ class KindEntry(_Strict):
     attention_ratio: float = Field(default=0.5, gt=0, le=1)
     memory_ratio: float = Field(default=0.85, gt=0, le=1)
     fp8_ratio: float = Field(default=0.0, ge=0, le=1)
+    fp4_ratio: float = Field(default=0.0, ge=0, le=1)
     issue: str | float = 0.0
     source: str = ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Point", "Skipped", "count", "ratio"]
+__all__ = ["Point", "Skipped", "count", "fitted", "ratio"]
 
 from collections.abc import Mapping
 
@@ -29,6 +29,12 @@ class Point:
         Whether the prediction fits the devices' memory.
     ran : bool
         Whether the run did.
+    device : str
+        Kind of device it ran on: what the prediction's interval goes by.
+    note : str
+        What was assumed about the row's plan, where the set does not tell it.
+    causes, memory_causes : tuple of (str, float)
+        What the predicted step (seconds) and peak memory (bytes) consist of.
     """
 
     row: int
@@ -39,6 +45,10 @@ class Point:
     group: str = ""
     fits: bool = True
     ran: bool = True
+    device: str = ""
+    note: str = ""
+    causes: tuple[tuple[str, float], ...] = ()
+    memory_causes: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,29 @@ class Skipped:
 
     row: int
     reason: str
+
+
+UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling")
+"""Sets that are only predicted: no constant is fitted to any of their rows."""
+
+
+def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
+    """Tell whether a row belongs to the half of its set that constants are fitted to; the others are held out.
+
+    Parameters
+    ----------
+    kind : str
+        The set.
+    row : int
+        From 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of sets in
+        `UNFITTED` none.
+    fields : Mapping
+        The row.
+    """
+    if kind in UNFITTED:
+        return False
+    few = kind == "vtrain" and fields["gpus"].strip() in ("1", "2", "4", "8")
+    return row % 6 == 1 if few else row % 2 == 1
 
 
 def count(fields: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import _plugins
-from meshwright.errors import InputError
-from meshwright.validation._points import Point, Skipped
+from meshwright.validation import _table
+from meshwright.validation._coverage import coverage
+from meshwright.validation._points import Point, Skipped, fitted
 
 __all__ = ["Report", "as_json", "explain", "validate"]
 
@@ -33,12 +32,18 @@ class Report:
         Rows predicted.
     skipped : tuple of Skipped
         Rows that were not, and why.
+    held_out : frozenset of int
+        Rows whose like no constant is fitted to.
+    descriptions : tuple of str
+        What each row of the file says, in short.
     """
 
     file: str
     kind: str
     points: tuple[Point, ...]
     skipped: tuple[Skipped, ...]
+    held_out: frozenset[int] = frozenset()
+    descriptions: tuple[str, ...] = ()
 
 
 def validate(path: str | Path) -> Report:
@@ -59,45 +64,18 @@ def validate(path: str | Path) -> Report:
     InputError
         When the file cannot be read or its columns are those of no known set.
     """
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is a binary file; a CSV file of measured runs is needed") from None
-    try:
-        table = list(csv.reader(io.StringIO(text), strict=True))
-    except csv.Error as error:
-        raise InputError(f"{path}: is not valid CSV: {error}") from None
-    if len(table) < 2:
-        raise InputError(f"{path}: holds no rows; a header and at least one measured run are needed")
-    header = [name.strip() for name in table[0]]
-    rows = []
-    for i, cells in enumerate(table[1:], 1):
-        if len(cells) != len(header):
-            raise InputError(f"{path}: row {i} has {len(cells)} cells; the header has {len(header)}")
-        rows.append(dict(zip(header, cells, strict=True)))
-    kind = _kind(path, header)
-    found = _plugins.load("validation", kind, "measured set").points(rows)
+    measured = _table.read(path)
+    kind, rows = measured.kind, measured.rows
+    plugin = _plugins.load("validation", kind, "measured set")
+    found = plugin.points(rows)
     return Report(
         str(path),
         kind,
         tuple(point for point in found if isinstance(point, Point)),
         tuple(point for point in found if isinstance(point, Skipped)),
+        frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields)),
+        tuple(_table.describe(row, (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))) for row in rows),
     )
-
-
-def _kind(path: str | Path, header: Sequence[str]) -> str:
-    """Recognise the set by its columns: the one of which the file has all, and most."""
-    names = _plugins.names("validation")
-    columns = {name: _plugins.load("validation", name, "measured set").COLUMNS for name in names}
-    matching = [name for name in names if set(columns[name]) <= set(header)]
-    if not matching:
-        raise InputError(
-            f"{path}: its columns ({', '.join(header[:8])}{', ...' if len(header) > 8 else ''}) are those of no measured set that is "
-            f"known: {', '.join(names)}"
-        )
-    return max(matching, key=lambda name: (len(columns[name]), name))
 
 
 def as_json(reports: Sequence[Report]) -> dict[str, object]:
@@ -116,6 +94,7 @@ def _set(report: Report) -> dict[str, object]:
         "time": _time(report.points),
         "memory": _memory(report.points),
         "regret": _regret(report.points),
+        "interval": coverage(report.points, report.held_out),
     }
 
 
@@ -196,6 +175,7 @@ def explain(reports: Sequence[Report]) -> str:
     """Return the errors as a table for people."""
     lines = [
         f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'rank':>7}{'memory':>8}{'regret':>8}"
+        f"{'held out':>10}{'in 80 %':>9}"
     ]
     for report in reports:
         time, memory, regret = _time(report.points), _memory(report.points), _regret(report.points)
@@ -206,9 +186,15 @@ def explain(reports: Sequence[Report]) -> str:
         line += (
             f"{_percent(memory['mape_ratio'] if memory else None):>8}{_percent(regret['mean_ratio'] if regret else None):>8}"
         )
+        covered = coverage(report.points, report.held_out)
+        held = covered["held_out"] if covered else None
+        for key, width in (("mape_ratio", 10), ("coverage_ratio", 9)):
+            line += f"{_percent(held[key] if isinstance(held, dict) else None):>{width}}"
         lines.append(line)
-        if memory and memory["false_fits"]:
-            lines.append(f"  {memory['false_fits']} runs failed for memory although the prediction fits")
+        for note in dict.fromkeys(point.note for point in report.points if point.note):
+            lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
+        if memory:
+            lines += _of_memory(report, memory)
         reasons: dict[str, list[int]] = {}
         for skipped in report.skipped:
             reasons.setdefault(skipped.reason, []).append(skipped.row)
@@ -216,6 +202,20 @@ def explain(reports: Sequence[Report]) -> str:
             shown = ", ".join(map(str, rows[:6])) + (", ..." if len(rows) > 6 else "")
             lines.append(f"  not predicted: {reason} ({len(rows)} rows: {shown})")
     return "\n".join(lines)
+
+
+def _of_memory(report: Report, memory: Mapping[str, float | int | None]) -> list[str]:
+    """Return what there is to say about memory beyond its mean error: the worst row, and verdicts that were wrong."""
+    lines = []
+    if memory["max_ratio"] is not None:
+        lines.append(f"  memory: worst {_percent(memory['max_ratio'])}")
+    n_failed = sum(not point.ran for point in report.points)
+    if n_failed:
+        lines.append(f"  failed for memory: {n_failed} runs; {memory['false_fits']} of them fit by the prediction")
+    if memory["false_refusals"]:
+        n_ran = len(report.points) - n_failed
+        lines.append(f"  ran: {n_ran} runs; {memory['false_refusals']} of them do not fit by the prediction")
+    return lines
 
 
 def _percent(value: float | None) -> str:

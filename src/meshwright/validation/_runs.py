@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from meshwright.costs import analytic
 from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading, Training
+from meshwright.problem import Problem, Program, Reading, Training
 from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
+from meshwright.table import StageLoad
 
 __all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict", "rack", "racks"]
 
@@ -47,6 +48,10 @@ class Run:
         Whether gradient reduction runs beside the backward pass.
     used_of_domain : tuple of (int, int)
         Devices used of each domain and its size, where a run leaves some out (64 of the 72 of an NVL72 rack); (1, 1) for all.
+    program : Program
+        How the program that trained carried it out.
+    recompute_of_stage : tuple of tuple of str
+        What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
     """
 
     graph: Graph
@@ -62,41 +67,55 @@ class Run:
     training: Training = Training()
     overlap: bool = False
     used_of_domain: tuple[int, int] = (1, 1)
+    program: Program = Program()
+    recompute_of_stage: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Seconds of a step, memory of the fullest device, and whether it fits."""
+    """What we predict of a run.
+
+    Parameters
+    ----------
+    seconds : float
+        Of a step.
+    peak_bytes, reserved_bytes, allocated_bytes : float
+        Of the fullest device: all it must hold, what the caching allocator holds of it, and what tensors hold.
+    fits : bool
+        Whether every device can hold its peak.
+    causes, memory_causes : tuple of (str, float)
+        What the step and the peak consist of, as in `meshwright.timeline.Timeline`.
+    device : str
+        Kinds of device it ran on, by name.
+    """
 
     seconds: float
     peak_bytes: float
+    reserved_bytes: float
+    allocated_bytes: float
     fits: bool
+    causes: tuple[tuple[str, float], ...] = ()
+    memory_causes: tuple[tuple[str, float], ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
     """Clusters by name, built once while a set is read."""
 
-    _built: dict[tuple[str, float], Cluster]
+    _built: dict[str, Cluster]
 
-    def __call__(self, spec: str, issue_seconds: float = 0.0) -> Cluster:
+    def __call__(self, spec: str) -> Cluster:
         """Return the cluster that `spec` names on the command line.
 
         Parameters
         ----------
         spec : str
             ``"dgx-a100:64"``.
-        issue_seconds : float
-            Time that the training program takes to issue one operator, where the device may have to wait for it.
         """
-        key = (spec, issue_seconds)
-        if key not in self._built:
-            cluster = topologies.cluster(spec)
-            if issue_seconds:
-                kinds = tuple(replace(kind, issue_seconds=issue_seconds) for kind in cluster.kinds)
-                cluster = replace(cluster, kinds=kinds, _cache={})
-            self._built[key] = cluster
-        return self._built[key]
+        if spec not in self._built:
+            self._built[spec] = topologies.cluster(spec)
+        return self._built[spec]
 
 
 def clusters() -> Clusters:
@@ -148,8 +167,15 @@ def rack(cluster: Cluster) -> tuple[int, int]:
     return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
 
 
-def predict(run: Run) -> Predicted:
+def predict(run: Run, change: Callable[[StageLoad], StageLoad] | None = None) -> Predicted:
     """Return what we predict of a run.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    change : callable or None
+        What the training program does otherwise than our cost model says, on the load of every stage.
 
     Raises
     ------
@@ -157,15 +183,27 @@ def predict(run: Run) -> Predicted:
         When the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
-    problem = Problem(Reading(run.graph.name, "validation", run.graph.name, run.graph), run.cluster, training=run.training)
+    problem = Problem(
+        Reading(run.graph.name, "validation", run.graph.name, run.graph),
+        run.cluster,
+        training=run.training,
+        program=run.program,
+    )
     loads = analytic.loads(problem, plan)
+    if change is not None:
+        loads = tuple(change(load) for load in loads)
     if not run.overlap:
         loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)
     timeline = sim.simulate(problem, plan, loads)
     ranks = plan.ranks()
     room = [min(run.cluster.device(device).memory_bytes for device in devices) for devices in ranks]
     fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
-    return Predicted(timeline.step_seconds, max(timeline.peak_bytes), fits)
+    fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
+    device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
+    return Predicted(
+        timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest], timeline.allocated_bytes[fullest],
+        fits, timeline.causes, timeline.memory_causes[fullest], device,
+    )  # fmt: skip
 
 
 def _plan(run: Run) -> Plan:
@@ -177,6 +215,8 @@ def _plan(run: Run) -> Plan:
     if needed > run.cluster.n_devices:
         raise InputError(f"the plan needs {needed} devices; {run.cluster.name} has {run.cluster.n_devices}")
     replicas = strategies[0].data
+    if any(strategy.data != replicas for strategy in strategies):
+        raise InputError("stages of different data degrees are not modelled")
     if run.global_batch % (run.micro_batch * replicas):
         raise InputError(
             f"the global batch {run.global_batch} does not divide by micro-batch {run.micro_batch} times data degree {replicas}"
@@ -190,7 +230,8 @@ def _plan(run: Run) -> Plan:
     stages = []
     for stage, ops in enumerate(_cut(run.graph, run.layers_per_stage, n_stages)):
         rank = placement[stage]
-        recompute = tuple(run.recompute if run.graph.ops[op].kind not in ("embedding", "head") else "none" for op in ops)
+        inner = iter(run.recompute_of_stage[stage] if run.recompute_of_stage else (run.recompute,) * len(ops))
+        recompute = tuple("none" if run.graph.ops[op].kind in ("embedding", "head") else next(inner) for op in ops)
         stages.append(Stage(ops, devices[rank], strategies[rank], recompute))
     schedule = run.schedule or ("interleaved_1f1b" if run.virtual > 1 else "1f1b")
     n_microbatches = run.global_batch // (run.micro_batch * replicas)

@@ -12,71 +12,116 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright import topologies
 from meshwright.cluster import Cluster, Links
 from meshwright.errors import InputError
-from meshwright.problem import Training
+from meshwright.graph import Graph
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
-from meshwright.validation._points import Point, Skipped, count
+from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Run, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
 
 COLUMNS = ("experiment", "model", "gbs", "tp", "dp", "pp", "mbs", "layer_bounds", "amp_pred_s", "real_s")
 
-LAYERS, BEFORE = 24, 3
-"""Layers of the model, and modules before them in DeepSpeed's pipeline (a cast, the embedding, a transposition), which bounds count."""
+BEFORE = 3
+"""Modules before the layers in DeepSpeed's pipeline (a cast, the embedding, a transposition), which bounds count."""
 
-OPTIMIZER_BYTES = 16
-"""DeepSpeed's fp16 optimizer holds an fp32 copy of the gradients beside the fp32 weights and two moments."""
+HEADS = 16
+"""Of every size: the published scripts fix it."""
+
+TRAINING = Training("fp16", gradient_bytes=2, optimizer_bytes=16, loss_bytes=10, fragmentation_ratio=0.1)
+"""DeepSpeed's fp16 optimizer holds an fp32 copy of the gradients beside the fp32 weights and two moments; Megatron-LM 1.1.5 copies the
+fp32 logits, takes their exponentials apart, and still holds the fp16 ones (10 bytes beside the 4 kept). The allocator of that time had
+no expandable segments: it held a tenth more than the tensors (stages of Mist, allocated and reserved, 11 % in the mean)."""
+
+CONTEXT_BYTES = 2.0 * 2**30
+"""CUDA before 11.7 loads every kernel of PyTorch, Apex and DeepSpeed with the context, about 1 GiB; DeepSpeed's pipeline adds an NCCL
+communicator for each pair of stages to those of the tensor and data axes. Estimate."""
+
+FAILED = ("inf", "infinity", "oom", "fail", "failed")
+"""What a run that failed for memory has for a time."""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
-    graph = gpt("gpt2-24x1024", hidden=1024, layers=LAYERS, heads=16, sequence=1024, vocabulary=52256)
-    homogeneous, mixed = topologies.cluster("g4dn-t4:16"), _mixed()
-    found: list[Point | Skipped] = []
-    for i, fields in enumerate(rows, 1):
-        try:
-            if "gpt" not in fields["model"].lower() and fields["model"].strip():
-                raise InputError(f"the model '{fields['model']}' is not modelled; only GPT-2 is")
-            text = fields["real_s"].strip().lower()
-            measured = math.inf if text in ("inf", "infinity") else float(text)
-            if not measured > 0.0:
-                raise InputError(f"real_s is {text}; it must be above 0")
-            experiment = fields["experiment"].lower()
-            uneven = "het" in experiment and "model" not in experiment
-            pipeline, batch = count(fields, "pp"), count(fields, "gbs")
-            run = Run(
-                graph, mixed if uneven else homogeneous, (Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")),),
-                pipeline=pipeline, layers_per_stage=_layers(fields["layer_bounds"], pipeline), micro_batch=count(fields, "mbs"),
-                global_batch=batch, training=Training("fp16", gradient_bytes=2, optimizer_bytes=OPTIMIZER_BYTES),
-            )  # fmt: skip
-            predicted = predict(run)
-        except (InputError, ValueError) as error:
-            found.append(Skipped(i, str(error)))
-        else:
-            ran = math.isfinite(measured)
-            found.append(Point(i, measured, predicted.seconds, group=f"{experiment} {batch}", fits=predicted.fits, ran=ran))
-    return found
+    homogeneous, mixed = (_with_context(cluster) for cluster in (topologies.cluster("g4dn-t4:16"), _mixed()))
+    graphs: dict[str, Graph] = {}
+    run_by = program("megatron_deepspeed")
+    return [_point(i, fields, homogeneous, mixed, graphs, run_by) for i, fields in enumerate(rows, 1)]
 
 
-def _layers(text: str, pipeline: int) -> tuple[int, ...]:
-    """Return the layers of each stage from the bounds of its modules; empty (even stages) where none are given."""
-    bounds = [int(number) for number in re.findall(r"\d+", text)]
+def _point(
+    row: int, fields: Mapping[str, str], homogeneous: Cluster, mixed: Cluster, graphs: dict[str, Graph], run_by: Program
+) -> Point | Skipped:
+    try:
+        measured = math.inf if fields["real_s"].strip().lower() in FAILED else ratio(fields, "real_s")
+        name, experiment = fields["model"], fields["experiment"].lower()
+        if name not in graphs:
+            graphs[name] = _graph(name)
+        cluster = mixed if "het" in experiment and "model" not in experiment else homogeneous
+        pipeline, batch = count(fields, "pp"), count(fields, "gbs")
+        n_layers = len(graphs[name].ops) - 2
+        run = Run(
+            graphs[name], cluster, (Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")),),
+            pipeline=pipeline, layers_per_stage=_layers(fields["layer_bounds"], pipeline, n_layers),
+            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING, program=run_by,
+        )  # fmt: skip
+        predicted = predict(run)
+    except InputError as error:
+        return Skipped(row, str(error))
+    # which node of a mixed cluster runs which stage is not told: every stage has to fit the smallest device
+    fits = predicted.peak_bytes <= min(kind.memory_bytes for kind in cluster.kinds)
+    return Point(
+        row, measured, predicted.seconds, predicted_bytes=predicted.peak_bytes, group=f"{experiment} {name} {batch}", fits=fits,
+        ran=math.isfinite(measured), device=predicted.device, causes=predicted.causes, memory_causes=predicted.memory_causes,
+    )  # fmt: skip
+
+
+def _with_context(cluster: Cluster) -> Cluster:
+    """Return a cluster with what a process of that time held on every device."""
+    return replace(cluster, kinds=tuple(replace(kind, reserved_bytes=CONTEXT_BYTES) for kind in cluster.kinds), _cache={})
+
+
+def _graph(model: str) -> Graph:
+    """Return a model by its name in the set; GPT-2 stands for the size in the published scripts, 24 layers of 1,024."""
+    sizes = {
+        "": (1024, 24),
+        "gpt": (1024, 24),
+        "gpt2": (1024, 24),
+        "gpt2medium": (1024, 24),
+        "gpt2large": (1280, 36),
+        "gpt2xl": (1600, 48),
+    }
+    word = re.sub(r"[^a-z0-9]", "", model.lower())
+    if word not in sizes:
+        known = ", ".join(name for name in sizes if name)
+        raise InputError(f"the model '{model}' is not modelled; there are: {known}")
+    hidden, layers = sizes[word]
+    return gpt(f"gpt2-{layers}x{hidden}", hidden=hidden, layers=layers, heads=HEADS, sequence=1024, vocabulary=52256)
+
+
+def _layers(text: str, pipeline: int, n_layers: int) -> tuple[int, ...]:
+    """Return the layers of each stage from the bounds of its modules, or from its layers; empty (even stages) where none are given."""
+    bounds = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", text)]
     if not bounds:
         return ()
-    if len(bounds) == pipeline + 1 and bounds[0] == 0:
-        before = BEFORE if bounds[-1] > LAYERS else 0
-        inner = [min(max(bound - before, 0), LAYERS) for bound in bounds]
-        inner[0], inner[-1] = 0, LAYERS
-        return tuple(b - a for a, b in itertools.pairwise(inner))
-    if len(bounds) == pipeline and sum(bounds) == LAYERS:
+    if len(bounds) == pipeline and sum(bounds) == n_layers:
         return tuple(bounds)
-    raise InputError(f"layer_bounds '{text}' are not the bounds of {pipeline} stages")
+    if len(bounds) == pipeline and bounds[-1] >= n_layers:
+        bounds = [0, *bounds]  # ends only
+    if len(bounds) == pipeline + 1 and bounds[0] == 0 and bounds == sorted(bounds) and bounds[-1] >= n_layers:
+        before = BEFORE if bounds[-1] > n_layers else 0
+        inner = [min(max(bound - before, 0), n_layers) for bound in bounds]
+        inner[0], inner[-1] = 0, n_layers
+        return tuple(b - a for a, b in itertools.pairwise(inner))
+    raise InputError(f"layer_bounds '{text}' are not the bounds of {pipeline} stages of {n_layers} layers")
 
 
 def _mixed() -> Cluster:

@@ -63,7 +63,9 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
             if name not in priced:
                 model = models[name]
                 graph = gpt(name, hidden=model.hidden, layers=2, heads=model.heads, sequence=2048, vocabulary=51200)
-                problem = Problem(Reading(name, "validation", name, graph), cluster, training=Training("fp16"))
+                problem = Problem(
+                    Reading(name, "validation", name, graph), cluster, training=Training("fp16", fragmentation_ratio=0.0)
+                )
                 priced[name] = _layer(problem, graph, model.micro_batch)
             predicted, unit = _predicted(fields["mode"], priced[name], models[name])
         except InputError as error:

@@ -62,4 +62,12 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )

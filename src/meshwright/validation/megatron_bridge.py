@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
+from meshwright.validation._programs import program
+from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, predict, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -18,13 +19,32 @@ COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs"
            "tokens_per_sec_per_gpu")  # fmt: skip
 
 
+PROGRAMS = (
+    "megatron", "megatron_mixture", "megatron_mixture_captured", "megatron_mixture_dropped", "megatron_mixture_host",
+)  # fmt: skip
+"""Programs of the releases."""
+
+CAPTURED_RELEASE = "26.06"
+"""From this release on, mixtures on GB200 and GB300 replay captured graphs."""
+
+
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    where, programs = clusters(), {name: program(name) for name in PROGRAMS}
+    known: dict[Run, Predicted] = {}
+    graphs: dict[tuple[str, int], Graph] = {}
+    return [_point(i, fields, where, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(
+    row: int,
+    fields: Mapping[str, str],
+    where: Clusters,
+    trained_by: Program,
+    graphs: dict[tuple[str, int], Graph],
+    known: dict[Run, Predicted],
+) -> Point | Skipped:
+    """Return one row; releases repeat configurations, which are predicted once."""
     fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
     try:
         if "lora" in fields["section"].lower():
@@ -35,7 +55,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         ranks = tensor * pipeline * context
         if gpus % ranks:
             raise InputError(f"{gpus} devices do not divide by tensor times pipeline times context degree, {ranks}")
-        graph = _graph(fields["model"], sequence)
+        named = fields["model"], sequence
+        graph = graphs.setdefault(named, graphs.get(named) or _graph(*named))
         data = gpus // ranks
         sharded = 3 if count(fields, "fsdp", 0) > 0 else 1
         strategy = Strategy(
@@ -46,20 +67,42 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
             training=Training(_precision(fields["precision"])), overlap=True,
-            used_of_domain=rack(cluster),
+            used_of_domain=rack(cluster), program=trained_by,
         )  # fmt: skip
-        predicted = predict(run)
+        predicted = known[run] if run in known else known.setdefault(run, predict(run))
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
-    return Point(row, measured, predicted.seconds, group=group, fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=group,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
 
 
 def _precision(text: str) -> str:
     """Return the precision of products; releases that name none publish fp8."""
     if "FP4" in text.upper():
-        raise InputError("products in fp4 are not modelled")
+        return "fp4"
+    if text.upper().startswith("MX") or text.upper().startswith("FP8-MX"):
+        return "mxfp8"
     return "bf16" if text.upper().startswith("BF16") else "fp8"
+
+
+def _program(fields: Mapping[str, str]) -> str:
+    """Return the program of a row: its release, and whether a host processor launches the kernels of experts one by one."""
+    if fields["ep"].strip() in ("", "n/a", "1"):
+        return "megatron"
+    if fields["model"].endswith("(tokendrop)"):
+        return "megatron_mixture_dropped"
+    if fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300"):
+        return "megatron_mixture_host"
+    return "megatron_mixture" if fields["release"] < CAPTURED_RELEASE else "megatron_mixture_captured"
 
 
 def _cluster(system: str, gpus: int) -> str:

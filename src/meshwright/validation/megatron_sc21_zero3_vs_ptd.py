@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -24,11 +25,11 @@ SEQUENCE, VOCABULARY, TENSOR = 2048, 51200, 8
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    where, zero = clusters(), program("zero3_2021")
+    return [_point(i, fields, where, zero) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, zero: Program) -> Point | Skipped:
     sizes = {"174.6": (12288, 96, 96), "529.6": (20480, 105, 128)}
     try:
         if fields["params_b"] not in sizes:
@@ -49,8 +50,18 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,
             recompute="full", training=Training("fp16", gradient_bytes=2 if strategy.shard else 4),
+            program=zero if strategy.shard else Program(),
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{graph.name} {gpus} {batch}", fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=f"{graph.name} {gpus} {batch}",
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )

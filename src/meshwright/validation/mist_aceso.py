@@ -1,10 +1,16 @@
-"""Mist's runs of plans that Aceso found: the set names a file with each plan, but does not hold it."""
+"""Plans that Aceso chose, run by the authors of Mist on A100, A10G and L4: stages of different sizes, each plan in a file of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.validation._points import Point, Skipped
+from meshwright.errors import InputError
+from meshwright.problem import Program, Training
+from meshwright.strategy import Strategy
+from meshwright.validation._completed import NOTE, cluster_of, complete
+from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -22,8 +28,46 @@ COLUMNS = (
     "plan_json",
 )
 
+VOCABULARY = 50304
+"""GPT-2's 50,257 words padded, as the runs tuned by Mist tell beside these."""
+
+SAID = NOTE.format("tensor degree = devices of the stage")
+
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return every row as not predicted, with the reason."""
-    reason = "what layers, degrees and recomputation each stage has stands only in the plan file, which is not part of the set"
-    return [Skipped(i, reason) for i in range(1, len(rows) + 1)]
+    """Return measured and predicted seconds of every row, its plan completed: the plan file is not part of the set."""
+    where, trained_by = clusters(), program("aceso")
+    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+
+
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
+    try:
+        measured = ratio(fields, "measured_ms") / 1e3
+        sizes = [int(size) for size in fields["gpus_per_stage"].split("|")]
+        hidden, layers = count(fields, "hidden"), count(fields, "layers")
+        graph = gpt(
+            f"gpt-{hidden}x{layers}", hidden=hidden, layers=layers, heads=count(fields, "heads"),
+            sequence=count(fields, "seq"), vocabulary=VOCABULARY,
+        )  # fmt: skip
+        run = Run(
+            graph, where(cluster_of(fields["cluster"], sum(sizes))), tuple(Strategy(tensor=size) for size in sizes),
+            pipeline=len(sizes), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
+            training=Training("fp16", gradient_bytes=4), program=trained_by,
+        )  # fmt: skip
+        predicted = predict(complete(run))
+    except InputError as error:
+        return Skipped(row, str(error))
+    except ValueError:
+        return Skipped(row, f"gpus_per_stage is '{fields['gpus_per_stage']}'; numbers with | between them are needed")
+    group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=group,
+        fits=predicted.fits,
+        note=SAID,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )

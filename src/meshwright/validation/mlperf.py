@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
 
 __all__ = ["COLUMNS", "points"]
@@ -43,18 +44,17 @@ FP4_ROUND = 5.1
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    where, trained_by = clusters(), program("megatron")
+    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
     try:
         if not fields["tp"].strip():
             raise InputError("the set does not tell the plan of this run")
         measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
         name, gpus = _cluster(fields)
-        if float(fields["round"]) >= FP4_ROUND and "nvl72" in name:
-            raise InputError("submissions of this round on GB200 and GB300 ran products in fp4, which is not modelled")
+        precision = _precision(fields, name)
         cluster = where(name)
         tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
         ranks = tensor * pipeline * context
@@ -64,13 +64,31 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         strategy = Strategy(gpus // ranks, tensor, context, 1, tensor > 1, shard=1 if gpus > tensor * pipeline else 0)
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline, virtual=_virtual(fields, pipeline),
-            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=Training("fp8"), overlap=True,
-            used_of_domain=rack(cluster),
+            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=Training(precision), overlap=True,
+            used_of_domain=rack(cluster), program=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{fields['bench']} {name} {fields['gbs']}", fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=f"{fields['bench']} {name} {fields['gbs']}",
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
+
+
+def _precision(fields: Mapping[str, str], cluster: str) -> str:
+    """Return the precision of products: as the configuration is called, or by the round."""
+    config = fields.get("config", "").lower()
+    for precision in ("fp4", "fp8"):
+        if precision in config:
+            return precision
+    return "fp4" if float(fields["round"]) >= FP4_ROUND and "nvl72" in cluster else "fp8"
 
 
 def _virtual(fields: Mapping[str, str], pipeline: int) -> int:

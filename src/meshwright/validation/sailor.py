@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -31,17 +32,14 @@ COLUMNS = (
 TRAINING = Training("tf32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
 """The set does not tell the precision; its memory column is that of four-byte activations without drop-out, hence this reading."""
 
-ISSUE_SECONDS = 87e-6
-"""Time of Megatron-DeepSpeed to issue an operator, as found on the runs of vTrain."""
-
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""
+    where, trained_by = clusters(), program("megatron_deepspeed_fp32")
+    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
     try:
         if fields["gpu_types"] != "GH-96":
             raise InputError(f"the set does not tell which of {fields['gpu_types'].replace('+', ', ')} runs which stage")
@@ -57,14 +55,23 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             stages[end] -= 1  # the set counts the embedding and the head as layers
         gpus = data * tensor * pipeline
         run = Run(
-            graph, where(f"alps-gh200:{max(4, gpus)}", ISSUE_SECONDS), (Strategy(data, tensor),), pipeline=pipeline, layers_per_stage=tuple(stages),
-            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING,
+            graph, where(f"alps-gh200:{max(4, gpus)}"), (Strategy(data, tensor),), pipeline=pipeline, layers_per_stage=tuple(stages),
+            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING, program=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
-        row, measured, predicted.seconds, held, predicted.peak_bytes, group=f"{graph.name} {gpus} {batch}", fits=predicted.fits
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.peak_bytes,
+        group=f"{graph.name} {gpus} {batch}",
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
     )
 
 

@@ -46,8 +46,17 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    allocated = predicted.peak_bytes - cluster.device(0).reserved_bytes
-    return Point(row, measured, predicted.seconds, held, allocated, fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.allocated_bytes,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
 
 
 def _graph(model: str, layers: int, sequence: int) -> Graph:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from meshwright.errors import InputError
-from meshwright.problem import Training
+from meshwright.graph import Graph, Operator
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
+from meshwright.table import StageLoad
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -18,14 +23,23 @@ COLUMNS = ("model", "gpu", "gpus", "dp_shard", "tp", "cp", "pp", "schedule", "se
 VIRTUAL = 2
 """Stages per pipeline rank of the interleaved runs, which the set does not tell: torchtitan's default."""
 
+LOSS_BYTES, PARALLEL_LOSS_BYTES = 10, 14
+"""Per logit, beside the fp32 ones that are kept, reserved while PyTorch's own loss runs: the bf16 logits it was given and their
+gradients (2, in a block too small for the others), and in fp32 the gradient of the log-probabilities and that of the logits (8);
+with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12), and the head's gathered input for its gradient."""
+
+
+FAST_FLOAT8 = ("1", "tensorwise")
+"""Recipes whose products run at the rate of fp8; with a scale per row, that release's kernels were no faster than bf16."""
+
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""
+    where, programs = clusters(), (program("torchtitan"), program("torchtitan_async"))
+    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Program, Program]) -> Point | Skipped:
     try:
         gpus, batch, sequence = count(fields, "gpus"), count(fields, "global_bs"), count(fields, "seq")
         measured = batch * sequence / (ratio(fields, "tps_per_gpu") * gpus)
@@ -40,18 +54,119 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         strategy = Strategy(
             data, tensor, context, 1, tensor > 1, shard=sharded, shard_degree=degree if sharded and degree < data else 0
         )
-        interleaved = "interleaved" in fields["schedule"].lower()
-        predicted = predict(
-            Run(
-                graph, where(_cluster(fields["gpu"], gpus)), (strategy,), pipeline=pipeline, virtual=VIRTUAL if interleaved else 1,
-                micro_batch=1 if pipeline > 1 else batch // data, global_batch=batch,
-                recompute={"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective"),
-                training=Training("bf16" if fields["float8"] in ("0", "") else "fp8", loss_bytes=8), overlap=True,
-            )
+        virtual = VIRTUAL if "interleaved" in fields["schedule"].lower() else 1
+        recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective")
+        training = Training(
+            "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=_loss_bytes(graph, tensor),
+            fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
         )  # fmt: skip
+        run = Run(
+            _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
+            pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
+            global_batch=batch, recompute=recompute, training=training, overlap=True,
+            program=programs[fields.get("async_tp", "0") == "1"],
+        )  # fmt: skip
+        unit = max(op.n_parameters for op in graph.ops) / tensor
+        predicted = predict(
+            run, partial(_gathered, n_shards=data * context, tensor=tensor, unit=unit) if sharded == 1 else None
+        )
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, held, predicted.peak_bytes, fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        held,
+        predicted.reserved_bytes,
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )
+
+
+def _loss_bytes(graph: Graph, tensor: int) -> int:
+    """Return what the loss reserves per logit on one rank beside the fp32 logits."""
+    if tensor == 1:
+        return LOSS_BYTES
+    head = next(operator for operator in graph.ops[-1].body if operator.kind == "matmul")
+    return PARALLEL_LOSS_BYTES + round(
+        2 * head.size("in") * tensor / head.size("out")
+    )  # the gathered input, by logits of a rank
+
+
+def _gathered(load: StageLoad, n_shards: int, tensor: int, unit: float) -> StageLoad:
+    """Return the load of a stage whose weights FSDP keeps gathered between micro-batches, as torchtitan does with a pipeline.
+
+    Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the sharded
+    gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and has buffers for
+    what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand beside the sums in fp32
+    (2 bytes per weight), and DTensor keeps the input of attention as gathered over the tensor axis.
+    """
+    buffers = load.gradient_bytes / n_shards + 6.0 * unit
+    return replace(
+        load,
+        activation_bytes=load.activation_bytes + 2.0 * load.output_bytes,
+        working_bytes=load.working_bytes + 2.0 * unit + (load.output_bytes * tensor if tensor > 1 else 0.0),
+        communication_bytes=load.communication_bytes + buffers,
+        reserved_bytes=load.reserved_bytes + buffers,
+    )
+
+
+def _by_operator(graph: Graph) -> Graph:
+    """Return a Llama as torchtitan runs it under selective checkpointing by operator.
+
+    Products are not fused; outputs of attention and of every other product are kept (query, value, gate, the second of the block),
+    everything between is computed again.
+    """
+    bodies: dict[int, tuple[Operator, ...]] = {}
+    ops = []
+    for op in graph.ops:
+        if op.kind in ("embedding", "head"):
+            ops.append(op)
+            continue
+        if id(op.body) not in bodies:
+            bodies[id(op.body)] = tuple(part for operator in op.body for part in _parts(operator))
+        ops.append(replace(op, body=bodies[id(op.body)]))
+    return replace(graph, ops=tuple(ops), _index={})
+
+
+def _parts(operator: Operator) -> tuple[Operator, ...]:
+    """Return an operator of a Llama layer as torchtitan runs it, marked `selective` where what it saves is dropped."""
+    name = operator.name.rpartition(".")[2]
+    columns, tokens = operator.size("out"), operator.size("sequence")
+    if name == "query_key_value":
+        query = operator.size("in")
+        key = (columns - query) // 2
+        return tuple(
+            _columns(operator, f"attention.{part}", size, part == "key")
+            for part, size in (("query", query), ("key", key), ("value", key))
+        )
+    if name == "in":
+        return _columns(operator, "mlp.gate", columns // 2, False), _columns(operator, "mlp.up", columns // 2, True)
+    if operator.kind in ("attention", "causal_attention"):
+        width = operator.size("heads") * operator.size("value")
+        return (replace(operator, saved_elements=operator.saved_elements + tokens * width),)
+    if name == "output":  # its input is the output of attention, which keeps it
+        return (replace(operator, saved_elements=0, selective=True),)
+    if operator.name == "attention.residual":
+        return (replace(operator, selective=True),)
+    if operator.name == "mlp.residual":  # the layer's output and the one of the second product
+        return (replace(operator, saved_elements=2 * operator.saved_elements),)
+    return (replace(operator, selective=True),) if operator.kind in ("norm", "elementwise") else (operator,)
+
+
+def _columns(operator: Operator, name: str, columns: int, selective: bool) -> Operator:
+    """Return the product of some of the columns of a product."""
+    whole = operator.size("out")
+    return replace(
+        operator,
+        name=name,
+        dims=tuple((axis, columns if axis == "out" else size) for axis, size in operator.dims),
+        n_parameters=operator.n_parameters * columns // whole,
+        saved_elements=operator.saved_elements * columns // whole,
+        selective=selective,
+    )
 
 
 def _cluster(gpu: str, gpus: int) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError
-from meshwright.problem import Training
+from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -24,18 +25,13 @@ VOCABULARY = 51200
 """GPT-2's 50,257 words padded by Megatron."""
 
 
-ISSUE_SECONDS = 87e-6
-"""Time of Megatron-DeepSpeed (2022, eager, with activation checkpointing) to issue an operator of ours, each several kernels with
-their autograd nodes: fitted to every sixth run on up to 8 devices, where small models leave the device idle."""
-
-
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    where, trained_by = clusters(), program("megatron_deepspeed")
+    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
     try:
         measured = ratio(fields, "iter_ms") / 1e3
         hidden, layers, sequence = count(fields, "hidden"), count(fields, "layers"), count(fields, "seq")
@@ -50,10 +46,19 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         )
         strategy = Strategy(data=count(fields, "dp"), tensor=count(fields, "tp"))
         run = Run(
-            graph, where(f"hgx-a100-hdr4:{max(8, gpus)}", ISSUE_SECONDS), (strategy,), pipeline=count(fields, "pp"), micro_batch=count(fields, "mbs"),
-            global_batch=batch, recompute="full", training=Training("fp16", gradient_bytes=2),
+            graph, where(f"hgx-a100-hdr4:{max(8, gpus)}"), (strategy,), pipeline=count(fields, "pp"), micro_batch=count(fields, "mbs"),
+            global_batch=batch, recompute="full", training=Training("fp16", gradient_bytes=2), program=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, predicted.seconds, group=f"{graph.name} {sequence} {gpus} {batch}", fits=predicted.fits)
+    return Point(
+        row,
+        measured,
+        predicted.seconds,
+        group=f"{graph.name} {sequence} {gpus} {batch}",
+        fits=predicted.fits,
+        device=predicted.device,
+        causes=predicted.causes,
+        memory_causes=predicted.memory_causes,
+    )

@@ -9,4 +9,6 @@ __all__ = ["run"]
 
 def run() -> object:
     """Design the network of a small mixture of experts."""
-    return api.codesign("topoopt:moe", servers=4, degree=2, link_bandwidth="10 Gbit/s", topologies=("topoopt", "switch"), budget=5)
+    return api.codesign(
+        "topoopt:moe", servers=4, degree=2, link_bandwidth="10 Gbit/s", topologies=("topoopt", "switch"), budget=5
+    )

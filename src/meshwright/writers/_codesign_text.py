@@ -28,12 +28,18 @@ def explain(design: Design) -> str:
     lines.append(
         f"step {format_seconds(found.seconds)} on {design.best}; no plan on any topology beats {format_seconds(design.bound_seconds)} (gap {gap:.1%})"
     )
-    lines.append(f"{'topology':24s} {'step':>10s} {'compute':>10s} {'cut':>10s} {'hops':>6s} {'links':>6s} {'cost':>10s}")
+    lines.append(
+        f"{'topology':24s} {'step':>10s} {'fair':>10s} {'compute':>10s} {'cut':>10s} {'rings':>10s} {'gap':>7s} "
+        f"{'hops':>6s} {'links':>6s} {'cost':>10s}"
+    )
     answer = codesign_json.as_json(design)
     for name, row in answer["topologies"].items():
-        seconds = [format_seconds(row[key]) for key in ("iteration_seconds", "compute_seconds", "cut_seconds")]
+        fair = row["seconds_by_traffic"]["fair"]
+        bounds = [format_seconds(row[key]) for key in ("compute_seconds", "cut_seconds", "collective_seconds")]
+        seconds = [format_seconds(row["iteration_seconds"]), format_seconds(fair) if fair is not None else "-", *bounds]
         lines.append(
-            f"{name:24s} {seconds[0]:>10s} {seconds[1]:>10s} {seconds[2]:>10s} {row['mean_hops']:6.2f} {len(row['links']):6d} {row['cost']:10.0f}"
+            f"{name:24s} {' '.join(f'{one:>10s}' for one in seconds)} {row['gap_ratio']:7.1%} {row['mean_hops']:6.2f} "
+            f"{len(row['links']):6d} {row['cost']:10.0f}"
         )
     splits = Counter((op["key"], op["samples"], op["columns"], op["rows"]) for op in answer["plan"]["operators"])
     lines.append("operators (samples x columns x rows):")

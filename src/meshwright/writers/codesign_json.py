@@ -7,11 +7,14 @@ from typing import Any
 
 from meshwright import _files
 from meshwright.codesign import bounds
+from meshwright.codesign.alternate import Found
 from meshwright.codesign.design import Design, Entry
+from meshwright.codesign.step import TRAFFIC, Step
 
 __all__ = ["FORMAT", "as_json", "write"]
 
 FORMAT = "meshwright/codesign/1"
+MOST_FAIR_FLOWS = 5000
 
 
 def as_json(design: Design) -> dict[str, Any]:
@@ -27,7 +30,10 @@ def as_json(design: Design) -> dict[str, Any]:
     dict
         JSON-ready values in base units. ``plan.operators[i]``: ``samples``, ``columns`` and ``rows`` are parts; part p is sample
         index times ``columns * rows`` plus the inner index, on ``servers[p]``. ``plan.rings``: for every all-reduce group, the
-        routes from member to member and the part of the traffic each carries.
+        routes from member to member and the part of the traffic each carries. ``topologies.NAME``: ``compute_seconds``,
+        ``cut_seconds`` (busiest server's interfaces, on any topology) and ``collective_seconds`` (worst cut for all-reduces, on
+        this topology, 0 where it is not looked for) are bounds of this plan, and ``gap_ratio`` is against the largest of them;
+        ``seconds_by_traffic`` is the same step under every model of traffic, null where there are too many flows to share fairly.
     """
     wires = design.wires
     entry: dict[str, Any] = {
@@ -73,23 +79,36 @@ def _topology(design: Design, entry: Entry) -> dict[str, Any]:
     found, step = entry.found, design.step
     fabric = found.fabric
     traffic = step.traffic(found.placement)
-    injection = _injection(design, entry)
+    compute = step.compute_seconds(found.placement)
+    cut = bounds.cut_seconds(traffic, _injection(design, entry))
+    collective = bounds.collective_seconds(step.space, traffic, fabric)
     return {
         "iteration_seconds": found.seconds,
         "start_seconds": found.start_seconds,
+        "seconds_by_traffic": {name: _seconds(step, found, name) for name in TRAFFIC},
         "links": [list(pair) for pair in fabric.wires()],
         "n_switches": fabric.n_nodes - fabric.n_servers,
         "cost": entry.cost,
         "link_bytes_per_second": entry.link_bytes_per_second,
         "mean_hops": fabric.mean_hops(),
         "diameter": int(fabric.hops[:, : fabric.n_servers].max()),
-        "compute_seconds": step.compute_seconds(found.placement),
-        "cut_seconds": bounds.cut_seconds(traffic, injection),
+        "compute_seconds": compute,
+        "cut_seconds": cut,
+        "collective_seconds": collective,
         "busiest_seconds": step.busy_seconds(found.placement, fabric),
+        "gap_ratio": found.seconds / max(compute, cut, collective) - 1.0,
         "point_to_point_bytes": float(traffic.pair_bytes.sum()),
         "all_reduce_bytes": float(sum(2.0 * (len(members) - 1) * n_bytes for members, n_bytes in traffic.group_bytes)),
         "proposals": found.n_proposals,
     }
+
+
+def _seconds(step: Step, found: Found, traffic: str) -> float | None:
+    """Return the step under another model of traffic; None where fair shares would take longer than the search."""
+    n_flows = int((step.tasks(found.placement, found.fabric)[1].edge_bytes > 0).sum())
+    if traffic == "fair" and step.model_of_traffic != "fair" and n_flows > MOST_FAIR_FLOWS:
+        return None
+    return step.seconds(found.placement, found.fabric, traffic=traffic)
 
 
 def _injection(design: Design, entry: Entry) -> float:
@@ -126,6 +145,7 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
             "source": a,
             "target": b,
             "ways": [[a] + [ends[link][1] for link in links] for links in fabric.ways(a, b)],
+            "share_ratios": fabric.way_shares(a, b),
             "bytes": float(traffic.pair_bytes[a, b]),
         }
         for a in range(n)

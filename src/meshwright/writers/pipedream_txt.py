@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from meshwright import _files
 from meshwright.errors import ExportError
+from meshwright.readers import profile_json
 from meshwright.readers._profile import Profile, ProfiledTraining, ProfileNode
 from meshwright.result import Result
+from meshwright.writers._measured import pipedream_profile
 
 __all__ = ["render", "write"]
 
@@ -51,7 +53,7 @@ def write(result: Result, path: str) -> None:
     Parameters
     ----------
     result : Result
-        Its problem was read from a profile in the text format.
+        Its problem was read from a profile in the text format, or from one of ours, whose times at the plan's micro-batch are written.
     path : str
         The file.
 
@@ -63,6 +65,13 @@ def write(result: Result, path: str) -> None:
         When the file cannot be written.
     """
     instance = result.problem.reading.instance
+    if isinstance(instance, profile_json.Profile):
+        rows = result.plan.micro_batch if result.feasible else 1
+        stages_of = enumerate(result.plan.stages if result.feasible else ())
+        _files.write(
+            path, render(pipedream_profile(instance, rows), {f"node{op + 1}": i for i, part in stages_of for op in part.ops})
+        )
+        return
     profile = instance.profile if isinstance(instance, ProfiledTraining) else instance
     if not isinstance(profile, Profile):
         raise ExportError(

@@ -3,43 +3,79 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
+
+import numpy as np
 
 from meshwright import _files
 from meshwright.costs import analytic
 from meshwright.costs._piper_menu import RECOMPUTES, VANILLA
 from meshwright.errors import ExportError
 from meshwright.problem import Problem
-from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode
+from meshwright.readers._piper_instance import Counting, PiperChoice, PiperEdge, PiperInstance, PiperNode
+from meshwright.readers.profile_json import Profile
 from meshwright.result import Result
 from meshwright.strategy import Strategy
+from meshwright.writers._measured import piper_instance
 
 __all__ = ["instance_json", "instance_of_model", "write"]
 
 
-def write(result: Result, path: str) -> None:
+MOST_DEVICES, MOST_CHOICES = 10_000, 2
+"""What the original program accepts."""
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the question of a result as a Piper file, whole or not at all.
 
     Parameters
     ----------
     result : Result
-        The problem read from a Piper file, with the options given; or a model of ours on a cluster, whose layers are priced by
-        the analytic cost model at the micro-batch of the plan.
+        The problem read from a Piper file, with the options given; a measured profile; or a model of ours on a cluster, whose layers
+        are priced by the analytic cost model at the micro-batch of the plan.
     path : str
         The file.
+
+    Returns
+    -------
+    tuple of str
+        What the original program will not do with the file.
 
     Raises
     ------
     ExportError
-        When the model has no costs, or no two layers exchange anything (the format needs an edge).
+        When the model has no costs, no two layers exchange anything (the format needs an edge), or costs are counted in a way
+        that the format has no field for.
     InputError
         When the file cannot be written.
     """
     instance = result.problem.reading.instance
+    notes: list[str] = []
+    if isinstance(instance, Profile):
+        instance = piper_instance(result.problem, result.answer.plan.micro_batch if result.answer.plan is not None else 1)
     if not isinstance(instance, PiperInstance):
         plan = result.answer.plan
         instance = instance_of_model(result.problem, plan.micro_batch if plan is not None else 1)
+        if result.problem.cluster is not None and result.problem.cluster.n_devices > MOST_DEVICES:
+            notes.append(f"the format ends at {MOST_DEVICES} devices, the cluster has {result.problem.cluster.n_devices}")
+    elif instance.counting != Counting():
+        asked = [name for name in Counting.__dataclass_fields__ if getattr(instance.counting, name)]
+        raise ExportError(
+            f"piper_json: has no field for {', '.join(asked)}, which the plan counts; plan without to have what the original counts"
+        )
+    else:
+        kept = {
+            key: value for key, value in result.settings.items() if key in ("data_parallel", "tensor_parallel", "recompute")
+        }
+        notes += [f"{key}={value} is no part of the file: give it again when planning" for key, value in kept.items()]
+    crowded = sum(len(choices) > MOST_CHOICES for node in instance.nodes for _, choices in node.choices)
+    if crowded:
+        notes.append(
+            f"{crowded} lists of choices have more than {MOST_CHOICES}, which the original program refuses and ours accepts"
+        )
     _files.write(path, json.dumps(instance_json(instance), indent=1) + "\n")
+    return tuple(notes)
 
 
 def instance_json(instance: PiperInstance) -> dict[str, Any]:
@@ -98,19 +134,28 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     Notes
     -----
     Piper reduces gradients with 4 (d - 1) / d of its weight bytes, a ring with 2 (d - 1) / d of the gradients': half of the
-    gradient bytes are written as weight bytes. One bandwidth serves all links: the slowest link's.
+    gradient bytes are written as weight bytes. One bandwidth serves all links: the slowest link's. Working memory is needed once
+    per stage, whatever its layers: that of the repeated layers is taken off the devices' memory, what a layer needs beyond it is
+    fixed memory of that layer.
     """
     graph, cluster = problem.graph, problem.cluster
     if cluster is None or not any(op.body for op in graph.ops):
         raise ExportError("piper_json: needs a model with operators on a cluster, or an instance read from such a file")
     if not graph.edges:
         raise ExportError("piper_json: the format needs at least one edge, and the model has none")
-    node_size = max(list(cluster.node_of_device).count(group) for group in set(cluster.node_of_device.tolist()))
+    node_size = int(np.bincount(cluster.node_of_device).max())
     widths = [2**i for i in range(node_size.bit_length()) if 2**i <= min(node_size, cluster.n_devices)]
     strategies = [Strategy(tensor=width, sequence_parallel=width > 1) for width in widths]
     strategies = [strategy for strategy in strategies if not analytic.illegal(problem, strategy, micro_batch)]
+    if not strategies:
+        raise ExportError(f"piper_json: no tensor degree is legal for {graph.name} at {micro_batch} samples a micro-batch")
     rows = analytic.rows(problem)
     tables = [(s.tensor, analytic.row_loads(problem, s, range(s.n_devices), micro_batch)) for s in strategies]
+    repeated = {row for row, count in Counter(rows).items() if count > 1} or set(rows)
+    working = max(load.working_bytes for _, table in tables for (row, _), load in table.items() if row in repeated)
+    memory = min(kind.memory_bytes - kind.reserved_bytes for kind in cluster.kinds) - working
+    if memory <= 0.0:
+        raise ExportError(f"piper_json: a device cannot hold the working memory of one layer of {graph.name}")
     tails: list[list[int]] = [[] for _ in rows]
     heads: list[list[int]] = [[] for _ in rows]
     for edge in graph.edges:
@@ -125,7 +170,7 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
             for name, word in ((VANILLA, "none"), (RECOMPUTES, "full")):
                 load = table[row, word]
                 seconds = load.forward_total_seconds + load.backward_total_seconds
-                held = load.static_bytes + load.working_bytes
+                held = load.static_bytes + max(0.0, load.working_bytes - working)
                 entries.append(
                     PiperChoice(name, seconds, load.gradient_bytes / 2.0, load.activation_bytes, held, forward, backward)
                 )
@@ -137,8 +182,8 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     return PiperInstance(
         tuple(nodes),
         edges,
-        min(cluster.n_devices, 10_000),
+        min(cluster.n_devices, MOST_DEVICES),
         max(1, total // micro_batch),
-        float(cluster.links.bytes_per_second.min()),
-        min(kind.memory_bytes - kind.reserved_bytes for kind in cluster.kinds),
+        float(cluster.links.bytes_per_second.min(initial=1e18)),
+        memory,
     )

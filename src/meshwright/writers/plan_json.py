@@ -8,15 +8,23 @@ from typing import Any
 from meshwright import _files
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 from meshwright.strategy import Strategy
 from meshwright.topologies import _stored
-from meshwright.wording import utilization
+from meshwright.wording import step_interval, utilization
 
-__all__ = ["FORMAT", "as_json", "cluster_from_json", "plan_from_json", "stage_json", "write"]
+__all__ = ["FIELDS", "FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
 
 FORMAT = "meshwright/plan/1"
+
+FIELDS = (
+    "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
+    "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds",
+    "iterations", "notes", "missing_bytes", "nearest", "batch", "training", "causes", "alternatives",
+)  # fmt: skip
+"""Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
 
 
 def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
@@ -36,7 +44,12 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
         "recompute": list(stage.recompute),
     }
     if result.timeline is not None and plan is result.plan:
-        entry["peak_bytes"] = result.timeline.peak_bytes[plan.rank_of_stage()[i]]
+        rank, cluster = plan.rank_of_stage()[i], result.problem.cluster
+        entry["peak_bytes"] = result.timeline.peak_bytes[rank]
+        entry["allocated_bytes"] = result.timeline.allocated_bytes[rank]
+        entry["reserved_bytes"] = result.timeline.reserved_bytes[rank]
+        limit = None if cluster is None else min(cluster.device(device).memory_bytes for device in stage.devices)
+        entry["free_bytes"] = None if limit is None else limit - entry["peak_bytes"]
     return entry
 
 
@@ -142,6 +155,18 @@ def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None
     return str(held["name"])
 
 
+def interval_json(result: Result) -> dict[str, float] | None:
+    """Return where most measured steps lie; None where the cost model is not the one that was measured."""
+    expected = step_interval(result)
+    if expected is None:
+        return None
+    return {
+        "coverage_ratio": COVERAGE_RATIO,
+        "low_seconds": expected.low_seconds,
+        "high_seconds": expected.high_seconds,
+    }
+
+
 def _schedule_json(plan: Plan) -> dict[str, Any]:
     return {
         "name": plan.schedule,
@@ -161,6 +186,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
     }
     if result.timeline is not None:
         entry["step_seconds"] = result.timeline.step_seconds
+        entry["step_interval"] = interval_json(result)
         entry["samples_per_second"] = plan.global_batch / result.timeline.step_seconds
         if result.problem.graph.sequence_length > 1:
             entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length

@@ -9,11 +9,12 @@ from typing import Any
 
 from meshwright import _files
 from meshwright.errors import ExportError
+from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan
 from meshwright.result import Result
 from meshwright.timeline import PHASES
 from meshwright.units import format_count, format_seconds
-from meshwright.wording import describe, layers_of, ranges_of, utilization
+from meshwright.wording import describe, layers_of, ranges_of, step_interval, utilization
 from meshwright.writers import _topology
 
 __all__ = ["page", "write"]
@@ -109,6 +110,10 @@ def _cards(result: Result) -> list[list[str]]:
     assert timeline is not None
     rate = plan.global_batch / timeline.step_seconds
     cards = [["step", format_seconds(timeline.step_seconds), f"{rate:.4g} samples/s"]]
+    expected = step_interval(result)
+    if expected is not None:
+        ends = f"{format_seconds(expected.low_seconds)} to {format_seconds(expected.high_seconds)}"
+        cards.append(["expected", ends, f"{COVERAGE_RATIO:.0%} of measured steps"])
     if result.problem.graph.sequence_length > 1:
         tokens = rate * result.problem.graph.sequence_length
         cards.append(["tokens", f"{format_count(tokens)}/s", f"{format_count(tokens / plan.n_devices)}/s per device"])

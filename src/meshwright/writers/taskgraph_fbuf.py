@@ -186,9 +186,9 @@ class _Writer:
         for a, b in self.pairs:
             ways = self.fabric.ways(a, b)
             paths = []
-            for links in ways:
+            for links, share in zip(ways, self.fabric.way_shares(a, b), strict=True):
                 nodes = [a, *(self.ends[x][1] for x in links)]
-                paths.append(self.table([("offset", self.numbers("Uint32", 4, nodes)), ("Float32", 1.0 / len(ways))]))
+                paths.append(self.table([("offset", self.numbers("Uint32", 4, nodes)), ("Float32", share)]))
             made.append(self.table([("Uint32", a), ("Uint32", b), ("offset", self.offsets(paths))]))
         return made
 

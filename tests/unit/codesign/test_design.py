@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from meshwright.api import codesign
-from meshwright.codesign import alternate, bounds, moves
+from meshwright.codesign import alternate, bounds, moves, networks
 from meshwright.codesign.alternate import Wires
 from meshwright.codesign.choices import Servers, space
+from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step, data_parallel
 from meshwright.errors import InputError
 from meshwright.topologies._wires import device
+from meshwright.writers import codesign_json
 
 WIRES = Wires(4, 3, 1e9, 1e-6)
 
@@ -112,3 +114,70 @@ def test_a_placement_is_changed_in_one_operator_only(small: Callable[..., Step])
     changed = plan.with_op(1, 0, (3,))
     assert changed.servers[1] == (3,)
     assert replace(changed, choice=plan.choice, servers=plan.servers) == plan
+
+
+def test_two_streams_are_tried_on_halves_up_to_every_cut_and_each_operator_keeps_a_choice_it_has(
+    small: Callable[..., Step],
+) -> None:
+    space = small("topoopt:bert,layers=2,length=8,hidden=32,heads=2,batch=32", n=4, shard=False).space
+    shapes = list(moves.beside(space, "either"))
+    assert len(shapes) == len(set(shapes)) > 10
+    for plan in shapes:
+        for options, k, servers in zip(space.choices, plan.choice, plan.servers, strict=True):
+            assert options[k].n_parts == len(servers) == len(set(servers))
+
+
+def test_a_descent_ends_where_no_copy_of_a_neighbour_helps(small: Callable[..., Step]) -> None:
+    step = small("topoopt:bert,layers=2,length=8,hidden=32,heads=2,batch=32", n=4, shard=False)
+    start = next(moves.beside(step.space, "strided"))
+    fabric = next(iter(alternate.finder.fabrics(step.traffic(start), 4, 3, 1e9, 1e-6, [(0, 1, 2, 3)])))
+    plan, seconds, n_played = alternate._descend(step, start, fabric, 10_000)
+    assert n_played < 10_000
+    assert seconds == step.seconds(plan, fabric) <= step.seconds(start, fabric)
+    for i in range(len(plan.choice)):
+        for k, servers in moves.near(step.space, plan, i):
+            assert step.seconds(plan.with_op(i, k, servers), fabric) >= seconds * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("topology", ["topoopt", "random", "switch", "fat-tree", "torus"])
+def test_no_rings_beat_the_bound_on_all_reduces(small: Callable[..., Step], topology: str) -> None:
+    step = small("topoopt:candle,tower=64,top=64x2,batch=64", n=8)
+    plan = data_parallel(step.space)
+    traffic = step.traffic(plan)
+    if topology == "topoopt":
+        fabrics = list(
+            alternate.finder.fabrics(traffic, 8, 4, 1e9, 1e-6, alternate.finder.random_cycles(8, 2, np.random.default_rng(0)))
+        )
+    else:
+        fabrics = [networks.build(topology, 8, 4, 1e9, 1e-6, 0).fabric]
+    for fabric in fabrics:
+        fitted = fabric.refitted(traffic.pair_bytes, traffic.group_bytes)
+        bound = bounds.collective_seconds(step.space, traffic, fitted)
+        busiest = step.seconds(plan, fitted, traffic="closed") - step.compute_seconds(plan)
+        assert 0 < bound <= busiest * (1 + 1e-9)
+
+
+def test_the_bound_on_all_reduces_is_reached_by_a_ring(small: Callable[..., Step]) -> None:
+    """Four servers in a ring, 1 GB/s each way: two rings of half the bytes take 2 * 3/4 * S / 2 GB/s, and nothing is faster."""
+    step = small("topoopt:candle,tower=64,top=64,batch=64", n=4, shard=False)
+    traffic = step.traffic(data_parallel(step.space))
+    count = {(i, (i + way) % 4): 1.0 for i in range(4) for way in (1, 3)}
+    fabric = Fabric("ring", 4, count, 1e9, 1e-6, cycles=[(0, 1, 2, 3)])
+    ((members, n_bytes),) = traffic.group_bytes
+    assert members == (0, 1, 2, 3)
+    assert bounds.collective_seconds(step.space, traffic, fabric) == pytest.approx(1.5 * n_bytes / 2e9)
+
+
+def test_an_answer_states_its_step_under_every_model_of_traffic_and_a_gap() -> None:
+    asked = {"servers": 4, "degree": 2, "link_bandwidth": "10 Gbit/s", "budget": 20, "topologies": ("topoopt", "switch")}
+    answers = {
+        traffic: codesign_json.as_json(codesign("topoopt:moe", settings={"traffic": traffic}, **asked))  # type: ignore[arg-type]
+        for traffic in ("segments", "fair", "closed")
+    }
+    for traffic, answer in answers.items():
+        for row in answer["topologies"].values():
+            assert row["iteration_seconds"] == pytest.approx(row["seconds_by_traffic"][traffic])
+            assert row["gap_ratio"] >= -1e-9
+            assert row["busiest_seconds"] <= min(row["seconds_by_traffic"].values()) * (1 + 1e-9)
+    with pytest.raises(InputError, match="traffic"):
+        codesign("topoopt:moe", settings={"traffic": "packets"}, **asked)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 
 from meshwright.codesign import finder, networks
 from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.step import Step, Traffic, data_parallel
+from meshwright.codesign.step import Placement, Step, Traffic, data_parallel
 from meshwright.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
@@ -113,3 +113,67 @@ def test_the_traffic_decides_the_routes(small: Callable[..., Step]) -> None:
         return float(carried.max())
 
     assert busiest(fabric.refitted(traffic.pair_bytes, traffic.group_bytes)) <= busiest(fabric)
+
+
+def busiest(step: Step, plan: Placement, fabric: Fabric) -> float:
+    from meshwright._kernels import flow_simulation
+
+    split, tasks = step.tasks(plan, fabric)
+    return float(flow_simulation.loads(tasks, split, fabric.network())[3])
+
+
+def test_shares_of_routes_by_linear_programme_never_load_the_busiest_link_more_than_even_ones(
+    small: Callable[..., Step],
+) -> None:
+    step = small("topoopt:dlrm,tables=3,rows=1000,width=512,bottom=512-512,top=64-64-1,batch=4096", n=6)
+    plan = data_parallel(step.space)
+    for table in (i for i, op in enumerate(step.space.workload.operations) if op.kind == "embedding"):
+        plan = plan.with_op(table, 0, (0,))
+    traffic = step.traffic(plan)
+    better = 0
+    for fabric in finder.fabrics(traffic, 6, 4, 1e9, 1e-6, finder.random_cycles(6, 2, np.random.default_rng(0))):
+        even = fabric.refitted(traffic.pair_bytes, traffic.group_bytes, 4)
+        spread = even.spread(traffic.pair_bytes, traffic.group_bytes)
+        assert spread is not None
+        for a in range(6):
+            for b in range(6):
+                if a != b:
+                    assert sum(spread.way_shares(a, b)) == pytest.approx(1.0)
+                    assert min(spread.way_shares(a, b)) >= 0
+        assert step.tasks(plan, spread)[1].edge_bytes.sum() == traffic.pair_bytes.sum()
+        before, after = busiest(step, plan, even), busiest(step, plan, spread)
+        assert after <= before * 1.01  # transfers are whole bytes, small shares are dropped
+        better += after < before * 0.99
+    assert better
+
+
+@pytest.mark.parametrize(("n", "degree"), [(8, 4), (8, 6), (16, 4), (16, 6), (16, 8)])
+def test_groups_of_all_and_of_half_the_servers_together_use_every_interface_to_the_full(n: int, degree: int) -> None:
+    """256 MiB over all servers and over each half: no more than what all send over all their interfaces, where each group had less."""
+    size, rate = float(256 << 20), 12.5e9
+    halves = (tuple(range(0, n, 2)), tuple(range(1, n, 2)))
+    mix = ((tuple(range(n)), size), (halves[0], size), (halves[1], size))
+    none = np.zeros((n, n))
+    best = alone = np.inf
+    for fabric in finder.fabrics(
+        Traffic(none, mix), n, degree, rate, 1e-6, finder.random_cycles(n, degree // 2, np.random.default_rng(0))
+    ):
+        together, apart = (fabric.spread(none, mix, together=way) for way in (True, False))
+        if together is None or apart is None:
+            continue
+        joint = ring_seconds(together, mix)
+        if joint < best * (1 - 1e-3):
+            best, alone = joint, ring_seconds(apart, mix[:1])
+    sent = [2 * (g - 1) / g * size / (degree * rate) for g in (n, n // 2)]
+    assert best <= sum(sent) * 1.001
+    assert alone <= sent[0] * 1.25
+
+
+def ring_seconds(fabric: Fabric, groups: tuple[tuple[tuple[int, ...], float], ...]) -> float:
+    """Return how long the busiest link carries the rings of some groups."""
+    busy = np.zeros(len(fabric.source))
+    for members, n_bytes in groups:
+        for links, share in fabric.flows(members):
+            amount = 2 * (len(members) - 1) / len(members) * n_bytes * share
+            np.add.at(busy, list(links), amount * fabric.seconds_per_byte[list(links)])
+    return float(busy.max())

@@ -14,6 +14,7 @@ from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Step, data_parallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
+import fair_steps
 import flow_simulation as twin
 
 
@@ -116,3 +117,59 @@ def test_a_table_split_by_rows_sends_a_partial_sum_from_every_part(small: Callab
         sent = step.traffic(split).pair_bytes.sum() - step.traffic(plan).pair_bytes.sum() + 2 * whole * 3 / 4
         assert sent == 2 * ratio * whole * 3 / 4
         assert step.space.choices[table][k].memory_bytes < step.space.choices[table][0].memory_bytes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fair_shares_of_links_are_played_as_the_plain_twin_does(small: Callable[..., Step], seed: int) -> None:
+    step = small("topoopt:dlrm,tables=3,rows=1000,width=64,bottom=64-64,top=64-64-1,batch=4096", n=4)
+    rng = np.random.default_rng(seed)
+    plan = data_parallel(step.space)
+    for _ in range(8):
+        plan = moves.propose(step.space, moves.chains(step.space.workload), plan, rng, "either")
+    traffic = step.traffic(plan)
+    for one in (ring(4, 1e9), next(finder.fabrics(traffic, 4, 3, 2e9, 1e-6, finder.random_cycles(4, 1, rng)))):
+        for fabric in (one, one.refitted(traffic.pair_bytes, traffic.group_bytes, 3)):
+            seconds = step.seconds(plan, fabric, traffic="fair")
+            assert seconds == pytest.approx(fair_steps.fair_step_seconds(step, plan, fabric), rel=1e-6)
+            assert seconds >= step.busy_seconds(plan, fabric) * (1 - 1e-9)
+
+
+def test_a_lone_all_reduce_takes_its_closed_form_under_every_model_of_traffic(small: Callable[..., Step]) -> None:
+    step = small("topoopt:candle,tower=64,top=4096x2,batch=64", n=2)
+    plan = data_parallel(step.space)
+    fabric = ring(2, 1e9)
+    _, tasks, played = step.play(plan, fabric)
+    fair = Step(step.space, traffic="fair").play(plan, fabric)[2]
+    last = int(np.argmax(fair.reduce_end - fair.reduce_start))  # the largest tensor
+    size = int(tasks.reduce_bytes[last])
+    inner = (2 * size // 2) / step.space.servers.gpu_bytes_per_second
+    alone = inner + size / 1e9 + 1e-6
+    assert fair.reduce_end[last] - fair.reduce_start[last] >= alone * (1 - 1e-9)
+    assert step.seconds(plan, fabric, traffic="closed") >= max(played.seconds, fair.seconds) * (1 - 1e-3)
+
+
+def test_two_transfers_over_one_link_have_half_of_it_each(small: Callable[..., Step]) -> None:
+    """Two tables on server 0 send to server 1 at once: in fair shares both end when both are through."""
+    step = small("topoopt:dlrm,tables=2,rows=1000,width=512,bottom=512,top=1,batch=4096", n=2, shard=False)
+    plan = data_parallel(step.space)
+    tables = [i for i, op in enumerate(step.space.workload.operations) if op.kind == "embedding"]
+    for table in tables:
+        plan = plan.with_op(table, 0, (0,))
+    fabric = ring(2, 1e9)
+    fair = Step(step.space, traffic="fair")
+    _, tasks, played = fair.play(plan, fabric)
+    moved = [e for e in np.flatnonzero(tasks.edge_bytes).tolist() if tasks.edge_source[e] % 2 == 0]
+    first, second = sorted((played.edge_start[e], played.edge_end[e], int(tasks.edge_bytes[e])) for e in moved)
+    alone = first[2] * fabric.seconds_per_byte[0]
+    overlap = first[0] + alone - second[0]  # what the first still has to send when the second begins
+    assert overlap > 0
+    assert first[1] == pytest.approx(second[0] + 2 * overlap + 1e-6, rel=1e-6)
+    assert second[1] == pytest.approx(first[0] + 2 * alone + 1e-6, rel=1e-6)
+
+
+def test_a_limit_stops_fair_shares_too(small: Callable[..., Step]) -> None:
+    step = small()
+    plan, fabric = data_parallel(step.space), ring(4, 1e9)
+    seconds = step.seconds(plan, fabric, traffic="fair")
+    assert step.seconds(plan, fabric, seconds * 0.99, traffic="fair") == np.inf
+    assert step.seconds(plan, fabric, seconds * 1.01, traffic="fair") == seconds

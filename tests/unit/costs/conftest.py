@@ -110,4 +110,5 @@ def graph(n_layers: int = 4, layer: Callable[[], tuple[Operator, ...]] = gpt_lay
 
 def problem(n_devices: int = 8, training: Training | None = None, **parts: object) -> Problem:
     model = graph(**parts)  # type: ignore[arg-type]
-    return Problem(Reading("small", "test", "small", model), cluster(n_devices), training=training or Training())
+    training = training or Training(fragmentation_ratio=0.0)  # so that bytes are those of the tensors
+    return Problem(Reading("small", "test", "small", model), cluster(n_devices), training=training)

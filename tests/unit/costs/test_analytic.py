@@ -14,6 +14,7 @@ from meshwright.costs import analytic
 from meshwright.costs._products import PROLOGUE, Product, product_seconds
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
+from meshwright.problem import Training
 from meshwright.strategy import RECOMPUTE, Strategy
 from meshwright.table import StageLoad
 
@@ -99,9 +100,33 @@ def test_mixed_precision_adam_holds_eighteen_bytes_per_weight_until_it_is_sharde
     assert held(Strategy(data=4)) == pytest.approx((2 * n, 4 * n, 12 * n))
     assert held(Strategy(data=4, shard=1)) == pytest.approx((2 * n, 4 * n, 3 * n))
     assert held(Strategy(data=4, shard=2)) == pytest.approx((2 * n, n, 3 * n))
-    assert held(Strategy(data=4, shard=3)) == pytest.approx((n / 2, n, 3 * n))
+    assert held(Strategy(data=4, shard=3)) == pytest.approx((n, n, 2 * n))  # the shard of the fp32 copy is the weight
     assert held(Strategy(data=2, context=2, shard=1)) == pytest.approx((2 * n, 4 * n, 3 * n))
-    assert held(Strategy(data=4, shard=3, shard_degree=2)) == pytest.approx((n, 2 * n, 6 * n))
+    assert held(Strategy(data=4, shard=3, shard_degree=2)) == pytest.approx((2 * n, 2 * n, 4 * n))
+
+
+def test_sharded_weights_without_an_fp32_copy_are_held_as_they_are() -> None:
+    training = Training("bf16", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+    posed = problem(4, training=training)
+    load = analytic.row_loads(posed, Strategy(data=4, shard=3), range(4), 1)[1, "none"]
+    assert load.weight_bytes == pytest.approx(LAYER_PARAMETERS)
+
+
+def test_sharded_weights_need_two_gathered_layers_their_gradients_and_a_buffer_each_way() -> None:
+    plain, sharded = _row(Strategy(data=4, shard=1)), _row(Strategy(data=4, shard=3))
+    assert sharded.working_bytes == pytest.approx(plain.working_bytes + 3 * 2 * LAYER_PARAMETERS)
+    assert sharded.communication_bytes == pytest.approx((2 + 4) * LAYER_PARAMETERS)
+    assert sharded.reserved_bytes == pytest.approx(plain.reserved_bytes + sharded.communication_bytes)
+    assert _row(Strategy(tensor=2, shard=3)).communication_bytes == 0.0  # nothing to gather from
+
+
+def test_what_the_allocator_cannot_use_is_a_share_of_what_comes_and_goes() -> None:
+    exact = analytic.row_loads(problem(4), Strategy(data=4), range(4), 1)[1, "none"]
+    wasteful = problem(4, training=Training(fragmentation_ratio=0.25))
+    load = analytic.row_loads(wasteful, Strategy(data=4), range(4), 1)[1, "none"]
+    assert load.activation_bytes == pytest.approx(1.25 * exact.activation_bytes)
+    assert load.working_bytes == pytest.approx(1.25 * exact.working_bytes)
+    assert load.static_bytes == exact.static_bytes
 
 
 def test_experts_are_split_by_their_degree_and_sharded_over_the_ranks_that_hold_the_same() -> None:
@@ -122,11 +147,11 @@ def test_tensor_collectives_of_a_layer_are_two_all_reduces_each_way() -> None:
     assert dict(split.forward_communication)["tensor"] == pytest.approx(2 * all_reduce)
 
 
-def test_sharded_weights_cost_only_the_part_of_their_gathering_that_compute_does_not_hide() -> None:
+def test_sharded_weights_cost_a_copy_and_the_part_of_their_gathering_that_compute_does_not_hide() -> None:
     long, short = _row(Strategy(data=4, shard=3), micro_batch=64), _row(Strategy(data=4, shard=3))
-    gather = 0.75 * 2 * LAYER_PARAMETERS / 100e9
-    assert dict(long.forward_communication)["gather"] == pytest.approx(max(0.0, gather - long.forward_seconds))
-    assert dict(short.forward_communication)["gather"] == pytest.approx(max(0.0, gather - short.forward_seconds))
+    gather, copy = 0.75 * 2 * LAYER_PARAMETERS / 100e9, 2 * 2 * LAYER_PARAMETERS / 1e12
+    for load in (long, short):
+        assert dict(load.forward_communication)["gather"] == pytest.approx(max(0.0, gather - load.forward_seconds) + copy)
 
 
 def test_gradients_are_reduced_once_a_step_and_updated_weights_gathered() -> None:

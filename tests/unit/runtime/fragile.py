@@ -1,10 +1,13 @@
-"""Data of one's own, for the tests: the same in every process, or failing in one."""
+"""Data, loss, optimizer and models of one's own, for the tests: the same in every process, or failing in one."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import torch
+import torch.fx
+from torch import nn
 
 
 def tokens(step: int, n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,3 +22,54 @@ def dies_on_rank_two_in_step_three(step: int, n_samples: int) -> tuple[torch.Ten
     if step == 3 and os.environ["RANK"] == "2":
         raise OSError("the disk is full")
     return tokens(step, n_samples)
+
+
+def killed_in_step_two(step: int, n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random tokens, but let the system kill one process."""
+    if step == 2 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tokens(step, n_samples)
+
+
+class Decides(nn.Module):
+    """Runs its layers by what it computes, so that it cannot be cut between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(101, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        self.head = nn.Linear(16, 101)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x) if x.sum() > 0 else x
+        return self.head(x)
+
+
+class HandsOnALength(Decides):
+    """Hands a number on from layer to layer, which cannot be sent."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        half = _half(x)
+        for layer in self.layers:
+            x = layer(x) * half
+        return self.head(x)
+
+
+def _half(x: torch.Tensor) -> float:
+    return x.shape[1] / 2
+
+
+torch.fx.wrap("_half")
+
+
+def half_of_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return a loss that is not the default one."""
+    return 0.5 * torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def descent(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return an optimizer that is not the default one."""
+    return torch.optim.SGD(parameters, 0.5, foreach=False)

@@ -59,7 +59,7 @@ def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps:
             processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
     try:
         for process in processes:
-            process.wait(timeout=280)
+            process.wait(timeout=500)
     finally:
         for process in processes:
             if process.poll() is None:

@@ -72,6 +72,13 @@ HUGGING_FACE = {
     ),
 }  # fmt: skip
 
+ALL_AXES = {
+    "llama: pipeline, tensor and fully sharded data parallel": (
+        "llama",
+        plan_of([(2, [4], {}), (4, [0, 1, 2, 3], {"tensor": 2, "shard": 3, "sequence_parallel": True})], n_layers=4),
+    ),
+}  # fmt: skip
+
 
 def _cases(given: dict[str, Any]) -> dict[str, dict]:
     return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
@@ -102,3 +109,9 @@ def test_four_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Pat
 def test_hugging_face_models_train_as_in_one_process(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
     _check(HUGGING_FACE, 2, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_hugging_face_model_trains_as_in_one_process_over_three_axes_at_once(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    _check(ALL_AXES, 5, tmp_path)

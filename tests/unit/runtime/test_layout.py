@@ -46,3 +46,10 @@ def test_what_cannot_be_run_is_refused(strategy: Strategy, told: str) -> None:
     stage = Stage((0,), tuple(range(strategy.n_devices)), strategy)
     with pytest.raises(InputError, match=told):
         layout(Plan((stage,), n_microbatches=1, global_batch=8))
+
+
+def test_a_backward_pass_that_sharded_weights_keep_whole_is_told() -> None:
+    stages = (Stage((0,), (0, 1), Strategy(data=2, shard=3)), Stage((1,), (2, 3), Strategy(data=2)))
+    (note,) = layout(Plan(stages, n_microbatches=2, schedule="zb_h1", global_batch=8)).notes()
+    assert note.startswith("stage 0: weights are sharded (FSDP)") and "zb_h1" in note
+    assert layout(Plan(stages, n_microbatches=2, schedule="1f1b", global_batch=8)).notes() == ()

@@ -23,11 +23,12 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
     model = models.Transformer(n_layers=2)
     row = torch.zeros(1, 8, dtype=torch.long)
     said: list[str] = []
-    found = profile_layers(model, row, [1, 2], [1, 2], repeats=1, say=said.append)
+    found = profile_layers(model, row, [1, 2], [1, 2], repeats=1, say=lambda text, _: said.append(text))
     assert [layer["name"] for layer in found["layers"]] == ["embed", "layers.0", "layers.1", "head"]
     assert [layer["like"] for layer in found["layers"]] == ["embed", "layers.0", "layers.0", "head"]
     assert sum(layer["n_parameters"] for layer in found["layers"]) == sum(p.numel() for p in model.parameters())
-    assert len(said) == 2 * 3 + 2  # two numbers of rows of three distinct layers, and of half a block
+    first = [text for text in said if "neighbours" not in text]
+    assert len(first) == 3 * (2 * 3 + 2)  # three rounds of two numbers of rows of three distinct layers, and of half a block
     assert found["layers"][1]["output_bytes"] == 8 * 64 * 4
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"format": "meshwright/profile/1", "model": "m", "sequence_length": 8, **found}))
@@ -37,6 +38,37 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
         "profiled",
         sum(p.numel() for p in model.parameters()),
     )
+
+
+def test_a_hiccup_in_one_round_does_not_reach_the_profile() -> None:
+    from meshwright.runtime.measure import Probe, settle
+
+    rounds = {1: iter([1.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0]), 2: iter([4.1, 3.9, 2.1]), 4: iter([8.0] * 7)}
+    said: list[str] = []
+    times = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")
+
+    def probe(n_rows: int) -> Probe:
+        return Probe("layers.0", n_rows, 1, lambda _: dict.fromkeys(times, next(rounds[n_rows])))
+
+    probes = [probe(n_rows) for n_rows in (1, 2, 4)]
+    strange = settle(probes, 3, lambda text, _: said.append(text))
+    assert [p.figures["forward_seconds"] for p in probes] == [1.0, 2.1, 8.0]
+    assert [p.rows for p in strange] == [4]  # dearer per row than two rows in every round: told, not hidden
+    assert sum("again" in text for text in said) == 4
+
+
+def test_what_does_not_fit_its_neighbours_is_measured_again_until_it_does() -> None:
+    from meshwright.runtime.measure import Probe, settle
+
+    slow = iter([9.0, 9.0, 9.0, 2.0])
+    times = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")
+    probes = [
+        Probe("layers.0", 1, 1, lambda _: dict.fromkeys(times, 1.0)),
+        Probe("layers.0", 2, 1, lambda _: dict.fromkeys(times, next(slow))),
+        Probe("layers.0", 4, 1, lambda _: dict.fromkeys(times, 4.0)),
+    ]
+    assert settle(probes, 3, lambda *_: None) == []
+    assert probes[1].figures["forward_seconds"] == 2.0
 
 
 def test_the_line_through_measured_times_has_their_latency_and_slope() -> None:
@@ -71,6 +103,7 @@ def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
         gradient()
     torch.testing.assert_close(x.grad, of_input)
     for name, parameter in block.named_parameters():
+        assert parameter.grad is not None and parameter.grad.grad_fn is None  # or it would keep every activation alive
         torch.testing.assert_close(parameter.grad, expected[name])
 
 

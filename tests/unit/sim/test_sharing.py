@@ -208,22 +208,6 @@ def planned() -> tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]]:
     return problem, tuple(found)
 
 
-def test_collectives_take_the_seconds_their_stage_counts(
-    planned: tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]],
-) -> None:
-    for _, loads in planned[1]:
-        for load in loads:
-            sums = dict.fromkeys(traffic.PARTS, 0.0)
-            for one in load.collectives:
-                sums[one.part] += one.seconds
-            assert sums["forward"] == pytest.approx(sum(value for _, value in load.forward_communication), rel=1e-9, abs=1e-12)
-            assert sums["backward"] == pytest.approx(
-                sum(value for _, value in load.backward_communication), rel=1e-9, abs=1e-12
-            )
-            assert sums["reduce"] == pytest.approx(load.reduce_seconds, rel=1e-9, abs=1e-15)
-            assert sums["gather"] == pytest.approx(load.gather_seconds, rel=1e-9, abs=1e-15)
-
-
 def test_sharing_never_shortens_a_step_and_no_link_carries_more_than_it_can(
     planned: tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]],
 ) -> None:

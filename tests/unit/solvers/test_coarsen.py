@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.solvers.coarsen import cluster, refine
-from meshwright.solvers.convex_partition import loads_of
-from meshwright.solvers.units import Operators, Units, contract
+from meshwright.solvers.units import Operators, Units, contract, loads_of
 
 
 def units_of(compute: list[float], edges: list[tuple[int, int]], cost: float = 1.0) -> Units:

@@ -157,12 +157,16 @@ def _by_definition(chain: pipeline_split.UnequalChain) -> float:
                 repeated = math.inf
                 for strong in range(ends[rank + 1] - ends[rank] + 1):
                     for weak in range(ends[rank + 1] - ends[rank] - strong + 1):
-                        saved = chain.in_flight[rank] * (weak * chain.saved_bytes[rank, 0] + strong * chain.saved_bytes[rank, 1])
+                        saved = chain.in_flight[rank] * (
+                            weak * chain.saved_bytes[rank, 0] + strong * chain.saved_bytes[rank, 1]
+                        )
                         if saved >= excess - 1e-12:
                             seconds = weak * chain.extra_seconds[rank, 0] + strong * chain.extra_seconds[rank, 1]
                             repeated = min(repeated, seconds)
             for one in chain.inequalities:
-                seconds = one.step_seconds[own].sum() + one.fixed_seconds[rank] - one.lead[rank] * chain.forward_seconds[own].sum()
+                seconds = (
+                    one.step_seconds[own].sum() + one.fixed_seconds[rank] - one.lead[rank] * chain.forward_seconds[own].sum()
+                )
                 seconds += one.before_seconds[: own.start].sum() + one.later_seconds[own.stop :].sum()
                 seconds += one.n_times * repeated if repeated else 0.0
                 worst = max(worst, seconds + (end if one.ends_first else 0.0))

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 
 import pytest
 
-from meshwright import _plugins, validation
+from meshwright import _plugins, interval, validation
 from meshwright.errors import InputError
+from meshwright.problem import Program, Training
+from meshwright.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped
-from meshwright.validation._points import count, ratio
+from meshwright.validation._completed import complete
+from meshwright.validation._points import count, fitted, ratio
+from meshwright.validation._programs import DATA, program
 from meshwright.validation._runs import Run, clusters, gpt, predict
 
 MEASURED = pathlib.Path(__file__).resolve().parents[4] / "shared" / "measured"
@@ -45,7 +50,9 @@ def test_a_set_is_recognised_by_its_columns_and_every_row_is_accounted_for(kind:
 def test_a_run_that_failed_for_memory_is_kept_apart_from_the_times(tmp_path: pathlib.Path) -> None:
     report = validation.validate(_written(tmp_path, SMALL["amp"]))
     assert [point.ran for point in report.points] == [True, False, True]
-    assert report.skipped == (Skipped(4, "the model 'transgan' is not modelled; only GPT-2 is"),)
+    assert report.skipped == (
+        Skipped(4, "the model 'transgan' is not modelled; there are: gpt, gpt2, gpt2medium, gpt2large, gpt2xl"),
+    )
     (found,) = validation.as_json([report])["sets"]  # type: ignore[misc]
     assert found["memory"]["false_fits"] == sum(point.fits for point in report.points if not point.ran)
     json.dumps(found, allow_nan=False)
@@ -110,10 +117,10 @@ def test_a_missing_or_binary_file_is_answered_in_one_sentence(tmp_path: pathlib.
         validation.validate(tmp_path / "binary.csv")
 
 
-def test_a_wrong_cell_makes_its_row_a_skipped_one(tmp_path: pathlib.Path) -> None:
-    text = SMALL["vtrain"] + SMALL["vtrain"].splitlines()[1].replace(",500", ",fast") + "\n"
+def test_an_impossible_number_makes_its_row_a_skipped_one(tmp_path: pathlib.Path) -> None:
+    text = SMALL["vtrain"] + SMALL["vtrain"].splitlines()[1].replace(",500", ",-5") + "\n"
     report = validation.validate(_written(tmp_path, text))
-    assert report.skipped == (Skipped(2, "iter_ms is 'fast', which is no number"),)
+    assert report.skipped == (Skipped(2, "iter_ms is -5; it must be above 0"),)
 
 
 def test_cells_are_read_strictly() -> None:
@@ -126,8 +133,6 @@ def test_cells_are_read_strictly() -> None:
 
 
 def _gpt_run(**changes: object) -> Run:
-    from meshwright.strategy import Strategy
-
     graph = gpt("small", hidden=512, layers=10, heads=8, sequence=256, vocabulary=1024)
     parts: dict[str, object] = {
         "graph": graph,
@@ -149,6 +154,62 @@ def test_uneven_stages_must_make_the_whole_model() -> None:
         predict(_gpt_run(pipeline=2, layers_per_stage=(3, 8)))
     with pytest.raises(InputError, match="needs 16 devices"):
         predict(_gpt_run(pipeline=16))
+
+
+def test_a_completed_plan_deals_every_layer_and_recomputes_no_more_than_it_must() -> None:
+    graph = gpt("gpt", hidden=2048, layers=12, heads=16, sequence=2048, vocabulary=51200)
+    where = clusters()
+    strategies = (Strategy(tensor=1), Strategy(tensor=2), Strategy(tensor=1))
+    roomy = complete(Run(graph, where("dgx-a100:8"), strategies, pipeline=3, global_batch=8, training=Training("fp16")))
+    assert sum(roomy.layers_per_stage) == 12
+    assert {how for stage in roomy.recompute_of_stage for how in stage} == {"none"}
+    assert roomy.layers_per_stage[1] > max(roomy.layers_per_stage[0], roomy.layers_per_stage[2])  # it has two devices
+    tight = complete(
+        Run(graph, where("p3-v100:8"), strategies, pipeline=3, micro_batch=4, global_batch=16, training=Training("fp16"))
+    )
+    assert {how for stage in tight.recompute_of_stage for how in stage} != {"none"}
+    assert predict(tight).fits
+    with pytest.raises(InputError, match="no deal of the layers"):
+        complete(Run(graph, where("p3-v100:8"), (Strategy(),), global_batch=8, micro_batch=8, training=Training("fp16")))
+
+
+def test_a_completed_plan_says_so_in_its_row_and_its_set(tmp_path: pathlib.Path) -> None:
+    text = (
+        "cluster,size,run,layers,hidden,heads,seq,gbs,mbs,stages,gpus_per_stage,measured_ms,aceso_pred_ms,plan_json\n"
+        "l4,1_3B,x,24,2048,32,2048,32,1,2,1|1,14000,1,y\nl4,1_3B,x,24,2048,32,2048,32,1,2,1|one,14000,1,y\n"
+    )
+    report = validation.validate(_written(tmp_path, text))
+    assert report.kind == "mist_aceso"
+    assert report.points[0].note.startswith("plan completed")
+    assert "plan completed" in validation.explain([report])
+    assert report.skipped == (Skipped(2, "gpus_per_stage is '1|one'; numbers with | between them are needed"),)
+
+
+def test_coverage_counts_runs_inside_their_interval_and_keeps_those_held_out_apart() -> None:
+    low, high = interval.factors()["A100-SXM-80GB"]
+    points = (
+        Point(1, 1.0, 1.0 / (0.99 * low), device="A100-SXM-80GB"),  # below its interval
+        Point(2, 1.0, 2.0 / (low + high), device="A100-SXM-80GB"),
+        Point(3, 1.0, 1.0 / (1.01 * high), device="A100-SXM-80GB"),  # above
+        Point(4, math.inf, 1.0, ran=False, device="A100-SXM-80GB"),
+    )
+    (found,) = validation.as_json([Report("x.csv", "vtrain", points, (), frozenset({2, 3}))])["sets"]  # type: ignore[misc]
+    assert found["interval"]["coverage_ratio"] == pytest.approx(1 / 3)
+    assert found["interval"]["held_out"]["n_rows"] == 2
+    assert found["interval"]["held_out"]["coverage_ratio"] == pytest.approx(1 / 2)
+
+
+def test_rows_are_fitted_by_their_number_alone() -> None:
+    assert [row for row in range(1, 8) if fitted("simumax", row, {})] == [1, 3, 5, 7]
+    assert [row for row in range(1, 14) if fitted("vtrain", row, {"gpus": "8"})] == [1, 7, 13]
+    assert [row for row in range(1, 6) if fitted("vtrain", row, {"gpus": "64"})] == [1, 3, 5]
+
+
+def test_every_program_of_a_measured_run_is_read() -> None:
+    names = re.findall(r"^\[(\w+)\]$", (DATA / "programs.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) > 5
+    for name in names:
+        assert program(name) != Program()
 
 
 @pytest.mark.slow

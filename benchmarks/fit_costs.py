@@ -1,0 +1,454 @@
+"""Fits the physical constants of the cost model to measured runs, and says how far predictions are from the runs it has not seen.
+
+    python benchmarks/fit_costs.py FOLDER [--group NAME]... [--write]
+
+FOLDER holds the CSV files that ``meshwright validate`` reads. Odd rows of every set are fitted (of vTrain's runs on up to eight
+devices every sixth, because there are so many), even rows are held out.
+
+Procedure. Constants stand in groups that share runs; groups follow each other in the order of `GROUPS`. Each constant has a grid
+(`Constant.step`) and starts at `Constant.start`, never at what the files say. The objective is the mean over the group's parts of the
+mean of ``|log(predicted / measured)|`` over a part's rows; a part is one set on one kind of device. Constants are moved one at a
+time by 4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until none moves. The
+values found are compared with the data files and, with ``--write``, written there. With the constants of the files the script then
+prints every set's error on both halves and the share of held-out runs inside the 80 % interval; ``--write`` also writes
+``data/intervals.toml`` from the log residuals of the fitted half (`interval_of`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import re
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from meshwright import _plugins, sim, topologies
+from meshwright.cluster import Cluster
+from meshwright.plan import Plan
+from meshwright.problem import Problem
+from meshwright.sim import engine, transfers
+from meshwright.table import StageLoad
+from meshwright.topologies import _nodes, _wires
+from meshwright.validation import Point, _programs
+from meshwright.validation._points import fitted
+
+DATA = _programs.DATA
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One figure of a data file, and those that are set to the same."""
+
+    file: str
+    key: str
+    start: float
+    step: float
+    most: float = math.inf
+    also: tuple[tuple[str, str], ...] = ()
+    least: float = 0.0
+
+    @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """Where it stands: file and ``table.key``."""
+        return ((self.file, self.key), *self.also)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Constants that are fitted together, and the runs: sets with what tells whether a row belongs."""
+
+    name: str
+    constants: tuple[Constant, ...]
+    sets: tuple[tuple[str, Callable[[Row], bool]], ...]
+
+
+def _any(fields: Row) -> bool:
+    return True
+
+
+def _mixture(fields: Row) -> bool:
+    return fields["ep"].strip() not in ("", "n/a", "1")
+
+
+def _dense_on(system: str) -> Callable[[Row], bool]:
+    """Return what tells dense runs on a system."""
+    return lambda fields: fields["system"] == system and not _mixture(fields)
+
+
+def _pulled(file: str, *others: str) -> tuple[tuple[str, str], ...]:
+    """Return where else a device's figure goes."""
+    return tuple((f"devices/{other}.toml", file) for other in others)
+
+
+A100 = ("a100_sxm_40gb", "a100_pcie_80gb", "a100_pcie_40gb")
+OVERLAP = tuple(
+    ("programs.toml", f"{name}.tensor_overlap")
+    for name in ("megatron_mixture", "megatron_mixture_captured", "megatron_mixture_host")
+)
+
+GROUPS = (
+    Group(
+        "a100",
+        (
+            Constant("devices/a100_sxm_80gb.toml", "achieved.matmul", 0.7, 0.01, 0.95, _pulled("achieved.matmul", *A100)),
+            Constant("devices/a100_sxm_80gb.toml", "achieved.memory", 0.75, 0.05, 0.95, _pulled("achieved.memory", *A100)),
+            Constant("devices/a100_sxm_80gb.toml", "kernel.launch", 10, 1, 40, _pulled("kernel.launch", *A100)),
+            Constant(
+                "programs.toml",
+                "megatron_deepspeed.issue",
+                90,
+                1,
+                300,
+                (("programs.toml", "aceso.issue"), ("programs.toml", "mist.issue")),
+            ),
+            Constant("clusters/hgx_a100_hdr4.toml", "network.achievable", 0.8, 0.02, 0.95),
+        ),
+        (
+            ("vtrain", lambda fields: int(fields["gpus"]) > 8),
+            ("vtrain", lambda fields: int(fields["gpus"]) <= 8),
+            ("megatron_sc21_zero3_vs_ptd", lambda fields: fields["scheme"] == "PTD"),
+        ),
+    ),
+    Group(
+        "zero3",
+        (Constant("programs.toml", "zero3_2021.shard", 17.5, 0.5),),
+        (("megatron_sc21_zero3_vs_ptd", lambda fields: fields["scheme"] == "ZeRO-3"),),
+    ),
+    Group(
+        "b200",
+        (
+            Constant(
+                "devices/b200_sxm_180gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "b300_sxm_270gb")
+            ),
+            Constant("devices/b200_sxm_180gb.toml", "kernel.launch", 25, 1, 40),
+        ),
+        (("simumax", _any),),
+    ),
+    Group(
+        "h100",
+        (
+            Constant("devices/h100_sxm_80gb.toml", "achieved.fp8", 0.65, 0.01, 0.95, _pulled("achieved.fp8", "h200_sxm_141gb")),
+            Constant("programs.toml", "megatron.tensor_overlap", 0.5, 0.05, 0.95, OVERLAP),
+        ),
+        (("mlperf", lambda fields: "H100" in fields["platform"]), ("megatron_bridge", _dense_on("DGX-H100"))),
+    ),
+    Group(
+        "b200_fp8",
+        (Constant("devices/b200_sxm_180gb.toml", "achieved.fp8", 0.6, 0.01, 0.95),),
+        (("mlperf", lambda fields: " B200" in fields["platform"]), ("megatron_bridge", _dense_on("DGX-B200"))),
+    ),
+    Group(
+        "gb200",
+        (
+            Constant("devices/gb200_186gb.toml", "achieved.fp8", 0.6, 0.01, 0.95),
+            Constant("devices/gb200_186gb.toml", "achieved.fp4", 0.4, 0.01, 0.95, _pulled("achieved.fp4", "b200_sxm_180gb")),
+        ),
+        (("megatron_bridge", _dense_on("DGX-GB200")),),
+    ),
+    Group(
+        "gb300",
+        (
+            Constant("devices/gb300_279gb.toml", "achieved.fp8", 0.6, 0.01, 0.95, _pulled("achieved.fp8", "b300_sxm_270gb")),
+            Constant("devices/gb300_279gb.toml", "achieved.fp4", 0.4, 0.01, 0.95, _pulled("achieved.fp4", "b300_sxm_270gb")),
+        ),
+        (("megatron_bridge", _dense_on("DGX-GB300")),),
+    ),
+    Group(
+        "mixtures",
+        (
+            Constant(
+                "programs.toml",
+                "megatron_mixture.memory_passes",
+                2,
+                0.1,
+                6,
+                (("programs.toml", "megatron_mixture_dropped.memory_passes"),),
+            ),
+            Constant("programs.toml", "megatron_mixture_captured.memory_passes", 1, 0.1, 6, least=1),
+            Constant("programs.toml", "megatron_mixture_host.issue", 100, 5, 400),
+            Constant("programs.toml", "megatron_mixture_host.expert_issue", 75, 5, 400),
+            Constant("devices/gb200_186gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "gb300_279gb")),
+        ),
+        (("megatron_bridge", _mixture),),
+    ),
+    Group(
+        "torchtitan",
+        (
+            Constant("devices/h100_sxm_96gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
+            Constant("devices/h100_sxm_96gb.toml", "achieved.attention", 0.3, 0.01, 0.95),
+            Constant(
+                "programs.toml",
+                "torchtitan.ring_imbalance",
+                0.5,
+                0.05,
+                1,
+                (("programs.toml", "torchtitan_async.ring_imbalance"),),
+            ),
+            Constant("programs.toml", "torchtitan_async.tensor_overlap", 0.5, 0.05, 0.95),
+        ),
+        (("torchtitan", _any),),
+    ),
+    Group(
+        "sailor",
+        (
+            Constant("programs.toml", "megatron_deepspeed_fp32.memory_passes", 3.5, 0.1, 8),
+            Constant("programs.toml", "megatron_deepspeed_fp32.issue", 120, 2, 300),
+        ),
+        (("sailor", _any),),
+    ),
+    Group(
+        "mist",
+        (
+            Constant("devices/l4_24gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
+            Constant("devices/l4_24gb.toml", "achieved.attention", 0.4, 0.02, 0.95),
+            Constant("clusters/g6_l4.toml", "pcie.achievable", 0.3, 0.02, 0.8),
+            Constant("clusters/g5_a10g.toml", "pcie.achievable", 0.2, 0.01, 0.8),
+        ),
+        (("mist_aceso", lambda fields: not fields["cluster"].startswith("a100")), ("mist_tuned", _any)),
+    ),
+)
+
+
+def main() -> None:
+    """Fit, compare with the files, and print the errors of both halves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--group", action="append", help="fit this group only; 'none' fits nothing")
+    parser.add_argument("--write", action="store_true", help="write what was found into the data files")
+    asked = parser.parse_args()
+    sets = read(asked.folder)
+    with edited() as folder:
+        groups = [group for group in GROUPS if not asked.group or group.name in asked.group]
+        for group in groups:
+            for constant in group.constants:
+                put(folder, constant, constant.start)
+        for group in groups:
+            fit(group, sets, folder)
+        if asked.write:
+            for constant in (constant for group in groups for constant in group.constants):
+                put(DATA, constant, get(folder, *constant.places[0]))
+    errors(sets, DATA if asked.write else None)
+
+
+def read(folder: Path) -> dict[str, list[Row]]:
+    """Return the rows of every set found in a folder, by kind."""
+    found: dict[str, list[Row]] = {}
+    kinds = {kind: set(_plugins.load("validation", kind, "measured set").COLUMNS) for kind in _plugins.names("validation")}
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+        matching = [kind for kind, columns in kinds.items() if rows and columns <= set(rows[0])]
+        if matching:
+            found[max(matching, key=lambda kind: (len(kinds[kind]), kind))] = rows
+    return found
+
+
+@contextmanager
+def edited() -> Iterator[Path]:
+    """Lend a copy of the data files, which the package reads meanwhile."""
+    before = _programs.DATA, _wires.DATA, _nodes.DATA, topologies.cluster, sim.simulate
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "data"
+        shutil.copytree(DATA, folder)
+        _programs.DATA = _wires.DATA = _nodes.DATA = folder
+        topologies.cluster = _rewired(folder, before[3])
+        sim.simulate = _seconds_only
+        try:
+            yield folder
+        finally:
+            _programs.DATA, _wires.DATA, _nodes.DATA, topologies.cluster, sim.simulate = before
+
+
+def _seconds_only(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> SimpleNamespace:
+    """Return what the simulator says of a step's time; memory, which no constant here moves, is left out."""
+    seconds = engine.played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
+    nothing = (0.0,) * len(plan.ranks())
+    return SimpleNamespace(
+        step_seconds=seconds, peak_bytes=nothing, reserved_bytes=nothing, allocated_bytes=nothing, causes=(),
+        memory_causes=((),) * len(nothing),
+    )  # fmt: skip
+
+
+def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], Cluster]:
+    """Return what builds clusters from the folder, wires and routes only once for each state of a cluster's file."""
+    built: dict[tuple[str, str], tuple[str, Cluster]] = {}
+
+    def cluster(spec: str) -> Cluster:
+        name = _nodes.kinds()[spec.partition(":")[0]]
+        text = (folder / "clusters" / f"{name}.toml").read_text(encoding="utf-8")
+        device = tomllib.loads(text)["device"]
+        if (spec, text) not in built:
+            built[spec, text] = (device, build(spec))
+        known = built[spec, text][1]
+        for key in [key for key in known._cache if isinstance(key, tuple) and key[0] == "layer works"]:
+            del known._cache[key]
+        return replace(known, kinds=(_wires.device(device),))  # what is known of its network is shared
+
+    return cluster
+
+
+def _entry(text: str, key: str) -> re.Match[str]:
+    """Return where the number of ``table.key`` stands in the text of a data file."""
+    table, name = key.split(".")
+    found = re.search(rf"^\[{table}\]\n(?:(?!\[).*\n)*?{name} = {{ value = \"?(?P<number>[\d.]+)", text, re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"no figure {key}")
+    return found
+
+
+def get(folder: Path, file: str, key: str) -> float:
+    """Return a figure of a data file in its own unit."""
+    return float(_entry((folder / file).read_text(encoding="utf-8"), key)["number"])
+
+
+def put(folder: Path, constant: Constant, value: float) -> None:
+    """Write a figure, and those that are set to the same."""
+    for file, key in constant.places:
+        text = (folder / file).read_text(encoding="utf-8")
+        found = _entry(text, key)
+        (folder / file).write_text(
+            text[: found.start("number")] + f"{value:.6g}" + text[found.end("number") :], encoding="utf-8"
+        )
+
+
+def predictions(kind: str, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Point]]:
+    """Return the rows that are predicted and were timed."""
+    found = _plugins.load("validation", kind, "measured set").points([fields for _, fields in rows])
+    return [
+        (row, point)
+        for (row, _), point in zip(rows, found, strict=True)
+        if isinstance(point, Point) and point.ran and point.measured_seconds > 0.0
+    ]
+
+
+def objective(group: Group, sets: Mapping[str, Sequence[Row]]) -> float:
+    """Return the mean over parts of the mean absolute log error on the fitted half."""
+    parts: dict[tuple[int, str], list[float]] = {}
+    for i, (kind, belongs) in enumerate(group.sets):
+        chosen = [
+            (row, fields) for row, fields in enumerate(sets.get(kind, ()), 1) if belongs(fields) and fitted(kind, row, fields)
+        ]
+        for _, point in predictions(kind, chosen):
+            error = abs(math.log(point.predicted_seconds / point.measured_seconds))
+            parts.setdefault((i, point.device), []).append(error)
+    return float(np.mean([np.mean(part) for part in parts.values()])) if parts else math.inf
+
+
+def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path) -> None:
+    """Move the constants of a group along their grids until the objective falls no more, and print them."""
+    known: dict[tuple[float, ...], float] = {}
+
+    def reached() -> float:
+        values = tuple(get(folder, *constant.places[0]) for constant in group.constants)
+        return known[values] if values in known else known.setdefault(values, objective(group, sets))
+
+    best = reached()
+    if not math.isfinite(best):
+        print(f"{group.name}: no measured runs in the folder")
+        return
+    moved = True
+    while moved:
+        moved = False
+        for constant in group.constants:
+            for n_steps in (4, 2, 1):
+                for direction in (1, -1):
+                    while True:
+                        value = get(folder, *constant.places[0])
+                        tried = round(value + direction * n_steps * constant.step, 6)
+                        if tried <= 0.0 or not constant.least <= tried <= constant.most:
+                            break
+                        put(folder, constant, tried)
+                        error = reached()
+                        if error > best - 1e-4:
+                            put(folder, constant, value)
+                            break
+                        best, moved = error, True
+    print(f"{group.name}: mean |log error| of the fitted half {best:.4f}")
+    for constant in group.constants:
+        found, stands = get(folder, *constant.places[0]), get(DATA, *constant.places[0])
+        print(f"  {constant.file} {constant.key}: found {found:g}, stands {stands:g}", flush=True)
+
+
+def interval_of(residuals: Sequence[float]) -> tuple[float, float]:
+    """Return the factors on a prediction between which four fifths of the measured times are expected.
+
+    From twenty residuals on their tenth and ninetieth percentile with the finite-sample correction of order statistics; below,
+    a t interval for one more observation around the mean.
+    """
+    values = np.sort(np.asarray(residuals, dtype=np.float64))
+    n = len(values)
+    if n >= 20:
+        return float(np.exp(values[int(0.1 * (n + 1)) - 1])), float(np.exp(values[min(n - 1, math.ceil(0.9 * (n + 1)) - 1)]))
+    from scipy.stats import t
+
+    half = float(t.ppf(0.9, n - 1)) * float(values.std(ddof=1)) * math.sqrt(1.0 + 1.0 / n)
+    return math.exp(values.mean() - half), math.exp(values.mean() + half)
+
+
+FEWEST = 4
+"""Fewest runs from which a device kind gets an interval of its own."""
+
+
+def errors(sets: Mapping[str, Sequence[Row]], written: Path | None) -> None:
+    """Print the error of every set on both halves and the coverage of the intervals; write these where asked."""
+    known: list[tuple[str, bool, Point]] = []
+    for kind, rows in sets.items():
+        if kind in ("collectives", "korthikanti_activation_memory"):
+            continue
+        for row, point in predictions(kind, list(enumerate(rows, 1))):
+            known.append((kind, fitted(kind, row, rows[row - 1]), point))
+    residuals: dict[str, list[float]] = {}
+    for _, is_fitted, point in known:
+        if is_fitted:
+            residuals.setdefault(point.device, []).append(math.log(point.measured_seconds / point.predicted_seconds))
+    intervals = {device: interval_of(values) for device, values in sorted(residuals.items()) if len(values) >= FEWEST}
+    default = min(low for low, _ in intervals.values()), max(high for _, high in intervals.values())
+    if written is not None:
+        lines = [
+            "# Measured over predicted seconds of a step: four fifths of the runs lie between `low` and `high`.",
+            "# Written by benchmarks/fit_costs.py from the log residuals of the rows that it fits; no figure is set by hand.",
+        ]
+        for device, (low, high) in intervals.items():
+            lines += ["", f'["{device}"]', f"low = {low:.3f}", f"high = {high:.3f}"]
+            lines += [f'source = "{len(residuals[device])} measured runs"']
+        lines += ["", "[default]", f"low = {default[0]:.3f}", f"high = {default[1]:.3f}"]
+        lines += ['source = "kinds without measured runs: the widest of the others"']
+        (written / "intervals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{'set':<28}{'rows':>6}{'fitted':>9}{'held out':>10}{'bias':>8}{'covered':>9}")
+    for kind in dict.fromkeys(kind for kind, _, _ in known):
+        print(_line(kind, [(f, p) for k, f, p in known if k == kind], intervals, default))
+    print(_line("all", [(f, p) for _, f, p in known], intervals, default))
+
+
+def _line(
+    name: str, known: Sequence[tuple[bool, Point]], intervals: Mapping[str, tuple[float, float]], default: tuple[float, float]
+) -> str:
+    """Return one line of the table: mean absolute errors of both halves, bias and coverage of the half held out."""
+
+    def mean(halves: tuple[bool, ...]) -> str:
+        found = [abs(p.predicted_seconds / p.measured_seconds - 1.0) for f, p in known if f in halves]
+        return f"{100.0 * float(np.mean(found)):.1f} %" if found else "-"
+
+    held = [p for f, p in known if not f]
+    inside = [
+        low * p.predicted_seconds <= p.measured_seconds <= high * p.predicted_seconds
+        for p in held
+        for low, high in [intervals.get(p.device, default)]
+    ]
+    bias = float(np.mean([p.predicted_seconds / p.measured_seconds - 1.0 for _, p in known]))
+    covered = f"{100.0 * float(np.mean(inside)):.0f} %" if held else "-"
+    return f"{name:<28}{len(known):>6}{mean((True,)):>9}{mean((False,)):>10}{100.0 * bias:>6.1f} %{covered:>9}"
+
+
+if __name__ == "__main__":
+    main()

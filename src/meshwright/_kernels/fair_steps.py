@@ -1,0 +1,237 @@
+"""Plays one training step of placed operators on a network whose flows share links max-min fairly, rates changing at every start and end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from meshwright._kernels.flow_simulation import Played
+from meshwright._kernels.heap import pop, push
+
+_BITS = 28
+_ENTITY = (1 << _BITS) - 1
+
+__all__ = ["play"]
+
+
+class Filling(NamedTuple):
+    """Workspace of one filling; links are counted by how many open flows cross them.
+
+    Attributes
+    ----------
+    n_open, at, left : ndarray, shape (n_links,)
+        Open flows of a link, where its flows begin in `flow`, and the bandwidth that is not given away.
+    used, heap_link : ndarray, int64
+        Links that carry something; links in the heap.
+    heap_level : ndarray, float64
+        The rate at which each of those is full.
+    flow : ndarray, shape (as many as all routes have links,), int64
+        Flows of each link in turn.
+    """
+
+    n_open: np.ndarray
+    at: np.ndarray
+    left: np.ndarray
+    used: np.ndarray
+    heap_link: np.ndarray
+    heap_level: np.ndarray
+    flow: np.ndarray
+
+
+@njit(cache=True)
+def _fill(active, links, low, high, seconds_per_byte, rate, work):
+    """Give the active flows their max-min fair rates (bytes per second); ``work.n_open`` is zero on entry and exit."""
+    n_used = 0
+    for f in active:
+        rate[f] = -1.0
+        for x in range(low[f], high[f]):
+            link = links[x]
+            if work.n_open[link] == 0:
+                work.used[n_used] = link
+                n_used += 1
+            work.n_open[link] += 1
+    place, n_heap = 0, 0
+    for k in range(n_used):
+        link = work.used[k]
+        work.at[link] = place
+        place += work.n_open[link]
+        work.left[link] = 1.0 / seconds_per_byte[link]
+        n_heap = push(work.heap_level, work.heap_link, n_heap, work.left[link] / work.n_open[link], link)
+        work.n_open[link] = 0
+    for f in active:
+        for x in range(low[f], high[f]):
+            link = links[x]
+            work.flow[work.at[link] + work.n_open[link]] = f
+            work.n_open[link] += 1
+    # a link's level only rises while flows stop elsewhere: it is looked at again when its old level has come
+    level = 0.0
+    while n_heap > 0:
+        before, link = work.heap_level[0], work.heap_link[0]
+        n_heap = pop(work.heap_level, work.heap_link, n_heap)
+        if work.n_open[link] == 0:
+            continue
+        full = max(level, work.left[link] / work.n_open[link])
+        if full > before * (1.0 + 1e-12):
+            n_heap = push(work.heap_level, work.heap_link, n_heap, full, link)
+            continue
+        level = full
+        j = work.at[link]
+        while work.n_open[link] > 0:
+            f = work.flow[j]
+            j += 1
+            if rate[f] >= 0.0:
+                continue
+            rate[f] = level
+            for x in range(low[f], high[f]):
+                work.n_open[links[x]] -= 1
+                work.left[links[x]] -= level
+
+
+@njit(cache=True)
+def play(tasks, split, network, n_gpus, gpu_seconds_per_byte, limit_seconds):
+    """Return when everything happens; servers first come, first served, all flows on a link share it at once.
+
+    Parameters
+    ----------
+    tasks, split, network
+        As for `meshwright._kernels.flow_simulation.play`; a transfer arrives the latency of its links after its last byte left.
+    n_gpus : int
+        Devices of a server; more than one add up among themselves first, which takes ``floor(2 * size / n_gpus)`` bytes.
+    gpu_seconds_per_byte : float
+        Of the network inside a server.
+    limit_seconds : float
+        Later ends are of no interest: the step is then infinitely long.
+    """
+    n_tasks, n_edges, n_reduces = len(tasks.n_before), len(tasks.edge_target), len(tasks.reduce_group)
+    n = int(np.sqrt(len(network.pair_ways)) + 0.5)
+    most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
+    n_ops, n_links = len(tasks.part_first) - 1, len(network.seconds_per_byte)
+    reduce_flow = np.zeros(n_reduces + 1, np.int64)
+    for r in range(n_reduces):
+        group = tasks.reduce_group[r]
+        reduce_flow[r + 1] = reduce_flow[r] + network.flow_first[group + 1] - network.flow_first[group]
+    first_reduce, first_flow = n_tasks + n_edges, n_tasks + n_edges + n_reduces
+    n_all = first_flow + reduce_flow[n_reduces]
+    links = np.concatenate((network.pair_link, network.route_link))
+    left, rate, size = np.zeros(n_all), np.zeros(n_all), np.zeros(n_all)
+    low, high = np.zeros(n_all, np.int64), np.zeros(n_all, np.int64)
+    longest = np.zeros(n_all)
+    op_of = np.empty(tasks.part_first[n_ops], np.int64)
+    server_of = np.empty(tasks.part_first[n_ops], np.int64)
+    for i in range(n_ops):
+        for p in range(tasks.part_first[i], tasks.part_first[i + 1]):
+            op_of[p], server_of[p] = i, split.server[i, p - tasks.part_first[i]]
+    reduce_of, n_crossed = np.empty(reduce_flow[n_reduces], np.int64), 0
+    for e in range(n_edges):
+        if tasks.edge_bytes[e] > 0:
+            pair = server_of[tasks.edge_source[e] >> 1] * n + server_of[tasks.edge_target[e] >> 1]
+            pair = pair * most_ways + tasks.edge_way[e]
+            low[n_tasks + e], high[n_tasks + e] = network.pair_first[pair], network.pair_first[pair + 1]
+            size[n_tasks + e] = tasks.edge_bytes[e]
+            n_crossed += network.pair_first[pair + 1] - network.pair_first[pair]
+    for r in range(n_reduces):
+        group = tasks.reduce_group[r]
+        members = network.group_size[group]
+        for k in range(reduce_flow[r + 1] - reduce_flow[r]):
+            f, flow = network.flow_first[group] + k, first_flow + reduce_flow[r] + k
+            reduce_of[reduce_flow[r] + k] = r
+            size[flow] = np.ceil(2.0 * (members - 1) / members * tasks.reduce_bytes[r] * network.share_ratio[f])
+            low[flow], high[flow] = (
+                len(network.pair_link) + network.route_first[f],
+                len(network.pair_link) + network.route_first[f + 1],
+            )
+            n_crossed += high[flow] - low[flow]
+    for f in range(n_tasks, n_all):
+        for x in range(low[f], high[f]):
+            longest[f] += network.latency_seconds[links[x]]
+    work = Filling(np.zeros(n_links, np.int64), np.zeros(n_links, np.int64), np.zeros(n_links), np.empty(n_links, np.int64),
+                   np.empty(n_links + 1, np.int64), np.empty(n_links + 1), np.empty(n_crossed + 1, np.int64))  # fmt: skip
+    start, end, ready = np.zeros(n_all), np.zeros(n_all), np.zeros(n_tasks)
+    n_before = tasks.n_before.copy()
+    op_left = tasks.part_first[1:] - tasks.part_first[:-1]
+    op_ready, server_free = np.zeros(n_ops), np.zeros(n)
+    times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
+    n_heap, number, n_active, dirty, now, last = 0, 0, 0, False, 0.0, 0.0
+    active = np.empty(n_all, np.int64)
+    for t in range(n_tasks):
+        if n_before[t] == 0:
+            n_heap, number = push(times, keys, n_heap, 0.0, number << _BITS | t), number + 1
+    while n_heap > 0 or n_active > 0:
+        if dirty:
+            _fill(active[:n_active], links, low, high, network.seconds_per_byte, rate, work)
+            dirty = False
+        soonest = np.inf
+        for k in range(n_active):
+            soonest = min(soonest, left[active[k]] / rate[active[k]])
+        passed = min(soonest, times[0] - now) if n_heap > 0 else soonest
+        kept = 0
+        for k in range(n_active):
+            f = active[k]
+            left[f] -= rate[f] * passed
+            if passed == soonest and left[f] <= 1e-9 * size[f]:  # the last byte leaves; it arrives later
+                n_heap, number = push(times, keys, n_heap, now + passed + longest[f], number << _BITS | f), number + 1
+                dirty = True
+            else:
+                active[kept] = f
+                kept += 1
+        n_active = kept
+        now += passed
+        if now > limit_seconds or last > limit_seconds:
+            last = np.inf
+            break
+        while n_heap > 0 and times[0] <= now:
+            entity = keys[0] & _ENTITY
+            n_heap = pop(times, keys, n_heap)
+            low_edge, high_edge = 0, 0
+            if entity < n_tasks:
+                server = server_of[entity >> 1]
+                start[entity] = max(now, server_free[server])
+                end[entity] = start[entity] + split.seconds[entity & 1, op_of[entity >> 1]]
+                server_free[server] = end[entity]
+                low_edge, high_edge = tasks.edge_first[entity], tasks.edge_first[entity + 1]
+            elif first_reduce <= entity < first_flow:
+                r = entity - first_reduce
+                start[entity] = end[entity] = now
+                wait = (2 * tasks.reduce_bytes[r] // n_gpus) * gpu_seconds_per_byte if n_gpus > 1 else 0.0
+                for flow in range(first_flow + reduce_flow[r], first_flow + reduce_flow[r + 1]):
+                    n_heap, number = push(times, keys, n_heap, now + wait, number << _BITS | flow), number + 1
+                continue
+            elif end[entity] == 0.0 and size[entity] > 0.0 and high[entity] > low[entity]:  # begins to flow
+                if entity < first_reduce:
+                    start[entity] = now
+                left[entity], end[entity], dirty = size[entity], -1.0, True
+                active[n_active] = entity
+                n_active += 1
+                continue
+            else:  # has arrived
+                end[entity] = now
+                if entity >= first_flow:
+                    r = first_reduce + reduce_of[entity - first_flow]
+                    end[r] = max(end[r], now)
+                else:
+                    low_edge, high_edge = entity - n_tasks, entity - n_tasks + 1
+            last = max(last, end[entity])
+            for x in range(low_edge, high_edge):
+                e = tasks.edge_order[x] if entity < n_tasks else x
+                if entity < n_tasks and tasks.edge_bytes[e] > 0:
+                    n_heap, number = push(times, keys, n_heap, end[entity], number << _BITS | (n_tasks + e)), number + 1
+                    continue
+                other = tasks.edge_target[e]
+                ready[other] = max(ready[other], end[entity])
+                n_before[other] -= 1
+                if n_before[other] == 0:
+                    n_heap, number = push(times, keys, n_heap, ready[other], number << _BITS | other), number + 1
+            if entity < n_tasks and entity & 1:
+                i = op_of[entity >> 1]
+                op_left[i] -= 1
+                op_ready[i] = max(op_ready[i], end[entity])
+                if op_left[i] == 0:
+                    for r in range(tasks.reduce_first[i], tasks.reduce_first[i + 1]):
+                        n_heap, number = (
+                            push(times, keys, n_heap, op_ready[i], number << _BITS | (first_reduce + r)),
+                            number + 1,
+                        )
+    return Played(last, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
+                  start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip

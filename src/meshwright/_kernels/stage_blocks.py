@@ -1,0 +1,82 @@
+"""Kernel: the cheapest block and choice of every node of a pipeline, at given prices of each block's time and memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["Blocks", "Nodes", "place"]
+
+
+class Nodes(NamedTuple):
+    """Choices of node v are ``first[v]`` and on; `degree` is the position of each one's tensor degree.
+
+    The stage of node v ends at slot ``least[v]`` or later and begins at slot ``most[v]`` or before.
+    """
+
+    first: NDArray[np.int64]
+    degree: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    per_microbatch: NDArray[np.float64]
+    fixed: NDArray[np.float64]
+    least: NDArray[np.int64]
+    most: NDArray[np.int64]
+
+
+class Blocks(NamedTuple):
+    """Places a stage may take: its first and last slot from the end of the pipeline, its degree, and what follows from them."""
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    degree: NDArray[np.int64]
+    share: NDArray[np.float64]
+    reduce: NDArray[np.float64]
+    spared: NDArray[np.float64]
+    in_flight: NDArray[np.float64]
+
+
+@njit(cache=True)
+def place(nodes, blocks, time_price, byte_price):
+    """Return what every node costs at its cheapest, and where that is.
+
+    Parameters
+    ----------
+    nodes, blocks : Nodes, Blocks
+        The instance.
+    time_price, byte_price : ndarray, shape (n_blocks,), float64
+        Prices of a second of a block, and of a byte of each of its devices.
+
+    Returns
+    -------
+    cost : ndarray, shape (n_nodes,), float64
+        Cheapest sum of prices; infinite where no block takes the node.
+    block : ndarray, shape (n_nodes,), int64
+        Where; -1 for nowhere.
+    seconds, held : ndarray, shape (n_nodes,), float64
+        What the node takes there.
+    """
+    n_nodes, n_blocks = len(nodes.first) - 1, len(blocks.begin)
+    cost = np.full(n_nodes, np.inf)
+    block = np.full(n_nodes, -1, np.int64)
+    seconds = np.zeros(n_nodes)
+    held = np.zeros(n_nodes)
+    for v in range(n_nodes):
+        for j in range(n_blocks):
+            if blocks.end[j] < nodes.least[v] or blocks.begin[j] > nodes.most[v]:
+                continue
+            for c in range(nodes.first[v], nodes.first[v + 1]):
+                if nodes.degree[c] != blocks.degree[j]:
+                    continue
+                time = nodes.seconds[c] * blocks.share[j] + nodes.weight[c] * blocks.reduce[j]
+                size = nodes.per_microbatch[c] * blocks.in_flight[j] + nodes.fixed[c] - nodes.weight[c] * blocks.spared[j]
+                value = time_price[j] * time + byte_price[j] * size
+                if value < cost[v]:
+                    cost[v] = value
+                    block[v] = j
+                    seconds[v] = time
+                    held[v] = size
+    return cost, block, seconds, held

@@ -1,0 +1,29 @@
+"""``meshwright export``: a plan for another program."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def export(
+        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
+        to: str = typer.Option(..., help="The program's format: piper_json, megatron_args, chrome_trace, dot, ..."),
+        out: str = typer.Option(..., help="The file to write."),
+        cluster: str = typer.Option("", help="Another cluster than the plan's own."),
+        model: str = typer.Option("", help="Where the model lies, if no longer where the plan says."),
+    ) -> int:
+        """Write a plan for another program, and say what its format could not say."""
+        import sys
+
+        from meshwright import exporting
+
+        for note in exporting.export(plan, to, out, cluster=cluster, model=model):
+            print(f"note: {note}", file=sys.stderr)
+        print(f"{out}: written")
+        return 0

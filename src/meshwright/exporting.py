@@ -1,0 +1,69 @@
+"""A plan for another program: which writers take a plan, and one of them applied to a plan file or a result."""
+
+from __future__ import annotations
+
+import inspect
+
+from meshwright import _files, _plugins, replaying
+from meshwright.errors import ExportError, InputError, UnknownNameError
+from meshwright.result import Result
+
+__all__ = ["export", "names"]
+
+
+def names() -> tuple[str, ...]:
+    """Return the writers that take a plan: those whose first argument is called ``result``."""
+    return tuple(name for name in _plugins.names("writers") if _takes_plans(name))
+
+
+def _takes_plans(name: str) -> bool:
+    write = _plugins.load("writers", name, "export").write
+    return next(iter(inspect.signature(write).parameters)) == "result"
+
+
+def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: str = "") -> tuple[str, ...]:
+    """Write a plan for another program.
+
+    Parameters
+    ----------
+    plan : Result or str
+        What `meshwright.plan` returned, or a file written by ``meshwright plan --out``.
+    to : str
+        A file of `meshwright.writers` that takes plans: ``piper_json``, ``megatron_args``, ``chrome_trace``, ...
+    path : str
+        The file to write.
+    cluster, model : str
+        For a plan file: another cluster than its own, and where its model lies now; empty for its own.
+
+    Returns
+    -------
+    tuple of str
+        What the format could not say and what was written instead, in sentences; empty where it says all.
+
+    Raises
+    ------
+    InputError
+        When the plan file is wrong, nothing fits, or the file cannot be written.
+    UnknownNameError
+        When no such writer takes plans.
+    ExportError
+        When the format cannot say what the plan says.
+    """
+    wanted = to.replace("-", "_")
+    if wanted not in _plugins.names("writers"):
+        raise UnknownNameError("export", to, names())
+    if not _takes_plans(wanted):
+        raise ExportError(
+            f"--to {to}: is not made from a plan but by 'meshwright codesign' and its options; plans go to: {', '.join(names())}"
+        )
+    _files.check_target(path, "--out")
+    if isinstance(plan, str):
+        result = replaying.restore(plan, cluster, model)
+    elif cluster or model:
+        raise InputError("cluster and model are for plan files; a Result holds its own")
+    else:
+        result = plan
+    if not result.feasible:
+        raise InputError("nothing fits, so there is no plan to export")
+    notes: tuple[str, ...] | None = _plugins.load("writers", wanted, "export").write(result, path)
+    return notes or ()

@@ -1,0 +1,122 @@
+"""Candidates of the joint partition and mapping: unequal devices, unequal replicas, ring orders."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cluster import Cluster
+from meshwright.costs._operators import Question, question
+from meshwright.network.placement import orders
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem
+from meshwright.solvers.convex_partition import partition
+from meshwright.solvers.mapping import Mapping
+from meshwright.solvers.units import Units
+from meshwright.strategy import Strategy
+
+__all__ = ["along_rings", "device_orders", "slowness", "unequal_plans"]
+
+_PATTERNS = 12  # of replicas, that are mapped and simulated
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def slowness(problem: Problem, posed: Question) -> NDArray[np.float64]:
+    """Return how many times longer each device takes than the one the times were stated for; shape (n_devices,), float64.
+
+    The cost model is asked once for each kind of device; files with times of their own hold on every device.
+    """
+    cluster = problem.cluster
+    assert cluster is not None
+    result = np.ones(cluster.n_devices)
+    if cluster.homogeneous or problem.costs == "partition":
+        return result
+    reference = float(posed.operators.compute.sum())
+    for kind in range(len(cluster.kinds)):
+        alone = replace(
+            cluster, kinds=(cluster.kinds[kind],), kind_of_device=np.zeros(cluster.n_devices, dtype=np.int64), _cache={}
+        )
+        total = float(question(replace(problem, cluster=alone)).operators.compute.sum())
+        result[cluster.kind_of_device == kind] = total / reference if reference > 0 else 1.0
+    return result
+
+
+def device_orders(cluster: Cluster) -> tuple[tuple[str, NDArray[np.int64]], ...]:
+    """Return orders in which consecutive devices are filled: by number, by node, quick ones first and last."""
+    found = [("numbering", np.arange(cluster.n_devices)), *orders(cluster)]
+    found += [("fast_last", order[::-1].copy()) for name, order in found if name == "fast_first"]
+    seen: dict[bytes, tuple[str, NDArray[np.int64]]] = {}
+    for name, order in found:
+        seen.setdefault(order.tobytes(), (name, order))
+    return tuple(seen.values())
+
+
+def along_rings(mapping: Mapping) -> Iterator[Mapping]:
+    """Yield the mapping with its replicas renumbered along the ring of each stage: a plan names devices in ring order.
+
+    A plan has one order of replicas for all stages, because replica r of a stage exchanges tensors with replica r of the next.
+    """
+    n_replicas = mapping.devices.shape[1]
+    for ring in sorted({tuple(row) for row in mapping.rings.tolist()} - {tuple(range(n_replicas))}):
+        yield replace(mapping, devices=np.ascontiguousarray(mapping.devices[:, list(ring)]))
+
+
+def _patterns(n_devices: int, most_stages: int) -> Iterator[tuple[int, ...]]:
+    """Yield unequal numbers of replicas that use every device; each number divides the largest."""
+    for n_stages in range(2, most_stages + 1):
+        for most in (m for m in (2, 4, 8, 16, 32, 64) if m < n_devices):
+            parts = [part for part in range(1, most + 1) if most % part == 0]
+            for pattern in itertools.product(parts, repeat=n_stages):
+                if sum(pattern) == n_devices and max(pattern) == most and min(pattern) < most:
+                    yield pattern
+
+
+def unequal_plans(
+    problem: Problem, units: Units, most_stages: int, n_microbatches: int, orders: Sequence[NDArray[np.int64]]
+) -> Iterator[tuple[str, Plan]]:
+    """Yield plans whose stages have unequally many replicas, the most promising patterns only.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question; its costs must know unequal replicas.
+    units : Units
+        Its operators, contracted.
+    most_stages : int
+        Stages at most; longer pipelines are left out, their patterns are too many.
+    n_microbatches : int
+        Micro-batches of a step and replica of the widest stage, where no global batch is given.
+    orders : sequence of ndarray
+        Orders of the devices that stages are laid along.
+    """
+    cluster = problem.cluster
+    assert cluster is not None
+    promising: list[tuple[float, tuple[int, ...], Groups]] = []
+    for pattern in itertools.islice(_patterns(cluster.n_devices, most_stages), 200):
+        most = max(pattern)
+        scales = np.array([[1.0 / n for n in pattern], [1.0 / n for n in pattern]]) * most
+        cut = partition(units, len(pattern), scales=scales, n_ideals=2_000, n_pairs=10_000_000)
+        if cut.feasible and all(cut.groups):
+            groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in cut.groups)
+            promising.append((cut.value / most, pattern, groups))
+    rank = {op: i for i, op in enumerate(problem.graph.topological_order())}
+    micro_batch = problem.batch.micro_batch or 1
+    for _, pattern, groups in sorted(promising)[:_PATTERNS]:
+        most = max(pattern)
+        slots = max(1, problem.batch.global_batch // (micro_batch * most)) if problem.batch.global_batch else n_microbatches
+        for order in orders:
+            ends = np.cumsum((0, *pattern))
+            stages = tuple(
+                Stage(
+                    tuple(sorted(group, key=rank.__getitem__)), tuple(int(d) for d in order[a:b]), Strategy(data=int(b - a)),
+                    ("none",) * len(group),
+                )
+                for group, a, b in zip(groups, ends[:-1], ends[1:], strict=True)
+            )  # fmt: skip
+            label = f"{'-'.join(map(str, pattern))} replicas"
+            yield label, Plan(stages, slots, micro_batch, "gpipe", slots * micro_batch * most)

@@ -1,0 +1,146 @@
+"""Plans of which a set tells only the stages and their devices: layers dealt so that stages balance, the least recomputation that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.costs import analytic
+from meshwright.errors import InputError
+from meshwright.problem import Problem, Reading
+from meshwright.table import StageLoad
+from meshwright.validation._runs import Run
+
+__all__ = ["NOTE", "cluster_of", "complete"]
+
+NOTE = "plan completed: layers dealt so that stages balance, least recomputation that fits; {}"
+"""What a completed row says about itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One pipeline rank while layers are dealt: its layer with each way to recompute, what else it holds, and its room.
+
+    Parameters
+    ----------
+    layers : dict of str to StageLoad
+        One layer between embedding and head, by what it recomputes.
+    others : tuple of StageLoad
+        Embedding or head, where the rank holds them.
+    room_bytes : float
+        Memory of its devices.
+    in_flight : int
+        Micro-batches whose activations it holds at once (1F1B).
+    """
+
+    layers: dict[str, StageLoad]
+    others: tuple[StageLoad, ...]
+    room_bytes: float
+    in_flight: int
+
+
+def complete(run: Run) -> Run:
+    """Return a run whose stages are told, with the layers of each stage and how many of them recompute.
+
+    Parameters
+    ----------
+    run : Run
+        With a strategy for each pipeline rank; what it says of layers and recomputation is not read.
+
+    Returns
+    -------
+    Run
+        The slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or all of the
+        layer in as few as fit beside attention in the others.
+
+    Raises
+    ------
+    InputError
+        When no deal fits the devices' memory.
+    """
+    inner = [i for i, op in enumerate(run.graph.ops) if op.kind not in ("embedding", "head")]
+    ranks = _ranks(run, inner[0], inner[-1])
+    ways = [[_least(rank, n) for n in range(len(inner) + 1)] for rank in ranks]
+    times = sorted({seconds for row in ways for _, seconds in row if seconds < float("inf")})
+    first, last = 0, len(times)
+    while first < last:  # the smallest time in which all layers can be dealt
+        middle = (first + last) // 2
+        if sum(max(_most(row, times[middle]), 0) for row in ways) >= len(inner):
+            last = middle
+        else:
+            first = middle + 1
+    if first == len(times):
+        raise InputError("no deal of the layers to the stages of this run fits the devices' memory")
+    dealt = [_most(row, times[first]) for row in ways]
+    while sum(dealt) > len(inner):  # spare layers are taken from the ranks that are then quickest
+        takes = [i for i, n in enumerate(dealt) if n > 1]
+        i = max(takes, key=lambda i: (ways[i][dealt[i]][1], i))
+        dealt[i] -= 1
+    recompute = tuple(ways[i][n][0] for i, n in enumerate(dealt))
+    return replace(run, layers_per_stage=tuple(dealt), recompute_of_stage=recompute)
+
+
+def cluster_of(name: str, n_devices: int) -> str:
+    """Return the cluster of a row: AWS instances of eight.
+
+    Parameters
+    ----------
+    name : str
+        As the sets of Mist name it: ``a100-sxm4-40gb``, ``a10g`` or ``l4``, with anything after it.
+    n_devices : int
+        Devices of the run.
+    """
+    for start, kind in (("a100", "p4d-a100"), ("a10g", "g5-a10g"), ("l4", "g6-l4")):
+        if name.startswith(start):
+            return f"{kind}:{max(8, n_devices)}"
+    raise InputError(f"no cluster is known for '{name}'")
+
+
+def _most(row: Sequence[tuple[tuple[str, ...], float]], seconds: float) -> int:
+    """Return the most layers that a rank does within `seconds`; -1 for none."""
+    return max((n for n, (_, needed) in enumerate(row) if needed <= seconds), default=-1)
+
+
+def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
+    """Price the layers on every rank."""
+    problem = Problem(
+        Reading(run.graph.name, "validation", run.graph.name, run.graph),
+        run.cluster, training=run.training, program=run.program,
+    )  # fmt: skip
+    rows = analytic.rows(problem)
+    ranks, start = [], 0
+    for i, strategy in enumerate(run.strategies):
+        devices = range(start, start + strategy.n_devices)
+        start = devices.stop
+        if start > run.cluster.n_devices:
+            raise InputError(f"the stages need {start} devices or more; {run.cluster.name} has {run.cluster.n_devices}")
+        priced = analytic.row_loads(problem, strategy, devices, run.micro_batch)
+        ends = [*range(first)] * (i == 0) + [*range(last + 1, len(rows))] * (i == len(run.strategies) - 1)
+        ranks.append(
+            _Rank(
+                {how: priced[rows[first], how] for how in ("none", "selective", "full")},
+                tuple(priced[rows[op], "none"] for op in ends),
+                min(run.cluster.device(device).memory_bytes for device in devices),
+                len(run.strategies) - i,
+            )
+        )
+    return ranks
+
+
+def _least(rank: _Rank, n: int) -> tuple[tuple[str, ...], float]:
+    """Return what each of `n` layers recomputes at least, and the seconds of a micro-batch; infinite where nothing fits."""
+    layers, others = rank.layers, rank.others
+    static = n * layers["none"].static_bytes + sum(load.static_bytes for load in others)
+    kept = sum(load.activation_bytes for load in others) * rank.in_flight
+    loads = (*layers.values(), *others)
+    room = rank.room_bytes - static - kept - max(load.reserved_bytes for load in loads)
+    widest = max((load.working_bytes for load in others), default=0.0)
+    seconds = sum(load.forward_total_seconds + load.backward_total_seconds for load in others)
+    mixes = [(n - k, k, 0) for k in range(n + 1)] + [(0, n - k, k) for k in range(1, n + 1)]
+    for mix in mixes:
+        used = [(load, k) for load, k in zip((layers["none"], layers["selective"], layers["full"]), mix, strict=True) if k]
+        activations = sum(load.activation_bytes * k for load, k in used) * rank.in_flight
+        if activations + max([widest, *(load.working_bytes for load, _ in used)]) <= room:
+            recompute = ("full",) * mix[2] + ("selective",) * mix[1] + ("none",) * mix[0]
+            return recompute, seconds + sum((load.forward_total_seconds + load.backward_total_seconds) * k for load, k in used)
+    return (), float("inf")

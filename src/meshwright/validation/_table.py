@@ -1,0 +1,115 @@
+"""A file of measured runs as rows of cells, its kind recognised by its columns, its numbers checked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright import _plugins
+from meshwright.errors import InputError
+
+__all__ = ["Measured", "describe", "read"]
+
+NUMBERS = (
+    "allocated_gib", "bytes", "context", "cp", "data", "dp_shard", "ep", "expert", "ffn", "gbs", "global_batch", "global_bs",
+    "gpus", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs", "max_mem_bytes", "mbs",
+    "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes", "num_microbatches", "pipeline", "pp",
+    "real_alloc_gib", "real_iter_s", "real_ms", "real_s", "reserved_gib", "seq", "sequence_length", "shard", "step_seconds",
+    "tensor", "tflops_per_gpu", "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp",
+    "vpp",
+)  # fmt: skip
+"""Columns that are read as numbers, whatever the set."""
+
+MISSING = ("", "-", "?", "auto", "fail", "failed", "inf", "infinity", "n/a", "na", "nan", "none", "null", "oom", "unknown")
+"""Words that stand for a number that was not measured or not told, in any case; a set's own file says what they mean for a row."""
+
+ALIKE = 0.5
+"""A file with at least this share of a set's columns is taken for one that lacks the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Rows of one file of a known kind, each as cells by column."""
+
+    kind: str
+    rows: tuple[Mapping[str, str], ...]
+
+
+def read(path: str | Path) -> Measured:
+    """Read a file of measured runs.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV file with the columns of one of the known sets.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, its columns are those of no known set, or a number is none.
+    """
+    header, *lines = _lines(path)
+    header = [name.strip() for name in header]
+    for i, name in enumerate(header):
+        if name in header[:i]:
+            raise InputError(f"{path}: the column '{name}' is there twice; each needs a name of its own")
+    rows = []
+    for i, cells in enumerate(lines, 1):
+        if len(cells) != len(header):
+            raise InputError(f"{path}: row {i} has {len(cells)} cells; the header has {len(header)}")
+        rows.append(dict(zip(header, cells, strict=True)))
+        for name in NUMBERS:
+            _check(path, i, name, rows[-1].get(name, ""))
+    return Measured(_kind(path, header), tuple(rows))
+
+
+def describe(row: Mapping[str, str], columns: Sequence[str]) -> str:
+    """Return what a row says in the columns of its set, in short: ``tp 8, dp 4, ...``."""
+    return ", ".join(f"{name} {row[name].strip()}" for name in columns if row.get(name, "").strip())
+
+
+def _lines(path: str | Path) -> list[list[str]]:
+    """Return the cells of every line."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is a binary file; a CSV file of measured runs is needed") from None
+    if "\0" in text:
+        raise InputError(f"{path}: is a binary file; a CSV file of measured runs is needed")
+    try:
+        lines = [line for line in csv.reader(io.StringIO(text), strict=True) if line]
+    except csv.Error as error:
+        raise InputError(f"{path}: is not valid CSV: {error}") from None
+    if len(lines) < 2:
+        raise InputError(f"{path}: holds no rows; a header and at least one measured run are needed")
+    return lines
+
+
+def _check(path: str | Path, row: int, name: str, cell: str) -> None:
+    """Refuse a cell that ought to be a number and is none; lists of numbers and figures in parentheses are the set's to read."""
+    text = re.sub(r"\(.*\)", "", cell).strip()
+    if text.lower() not in MISSING and not re.fullmatch(r"[-+\d.,|;:x/~\s%]*(\d[eE][-+]?\d+)?", text):
+        raise InputError(
+            f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell empty where it is not known"
+        )
+
+
+def _kind(path: str | Path, header: Sequence[str]) -> str:
+    """Recognise the set by its columns: the one of which the file has all, and most."""
+    names = _plugins.names("validation")
+    columns = {name: _plugins.load("validation", name, "measured set").COLUMNS for name in names}
+    matching = [name for name in names if set(columns[name]) <= set(header)]
+    if matching:
+        return max(matching, key=lambda name: (len(columns[name]), name))
+    share, closest = max((len(set(columns[name]) & set(header)) / len(columns[name]), name) for name in names)
+    if share >= ALIKE:
+        lacking = ", ".join(f"'{name}'" for name in columns[closest] if name not in header)
+        raise InputError(f"{path}: looks like a file of the kind {closest}, but lacks its column(s) {lacking}; add them")
+    shown = ", ".join(header[:8]) + (", ..." if len(header) > 8 else "")
+    raise InputError(f"{path}: its columns ({shown}) are those of no measured set that is known: {', '.join(names)}")

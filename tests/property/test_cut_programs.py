@@ -1,0 +1,79 @@
+"""Integer programs of the convex partitioner against lists of all partitions of small graphs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.solvers.level_bound import level_bound
+from meshwright.solvers.recutting import recut
+from meshwright.solvers.units import Operators, Units, contract, loads_of
+
+
+def graph(seed: int, n: int) -> Units:
+    """Return a random graph; some tensors have several readers, and some come back from a later operator to earlier ones."""
+    random = np.random.default_rng(seed)
+    edges = [(u, v) for v in range(1, n) for u in random.choice(v, size=min(v, int(random.integers(1, 3))), replace=False)]
+    readers = {u: tuple(v for s, v in edges if s == u) for u in range(n)}
+    nets = [(float(random.uniform(0.1, 3)), (u, *vs)) for u, vs in readers.items() if vs]
+    nets += [(float(random.uniform(0.1, 1)), (v, u)) for u, v in edges[::3]]
+    return contract(
+        Operators(
+            random.uniform(0.5, 5, n), np.zeros(n), random.uniform(1, 2, n), np.ones(n, dtype=bool),
+            tuple((int(u), int(v)) for u, v in edges), tuple(range(n)), tuple((c, tuple(int(p) for p in pins)) for c, pins in nets),
+        )
+    )  # fmt: skip
+
+
+def chains(units: Units, n_stages: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Return all convex partitions into at most n_stages stages."""
+    a = units.arrays
+    edges = [(u, int(v)) for u in range(len(units)) for v in a.succ[a.succ_first[u] : a.succ_first[u + 1]]]
+    found = []
+    for stages in itertools.product(range(n_stages), repeat=len(units)):
+        if all(stages[u] <= stages[v] for u, v in edges):
+            found.append(tuple(tuple(v for v in range(len(units)) if stages[v] == s) for s in range(n_stages)))
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), n_stages=st.sampled_from([2, 3]))
+def test_the_level_bound_lies_below_every_partition(seed: int, n_stages: int) -> None:
+    units = graph(seed, 8)
+    values = [max(loads_of(units, groups, (False,) * n_stages)) for groups in chains(units, n_stages)]
+    best = min(values)
+    for value in (best, float(np.median(values))):
+        bound = level_bound(units, n_stages, value)
+        assert bound <= best * (1 + 1e-9)
+        assert bound >= units.total / n_stages * (1 - 1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_two_stages_cut_anew_are_the_best_of_all(seed: int) -> None:
+    units = graph(seed, 8)
+    scales = np.random.default_rng(seed).uniform(0.5, 2, (2, 2)) if seed % 2 else np.ones((2, 2))
+    everything = (tuple(range(len(units))), ())
+    groups = recut(units, everything, scales=scales)
+    best = min(max(loads_of(units, chain, (False, False), scales)) for chain in chains(units, 2))
+    assert max(loads_of(units, groups, (False, False), scales)) == pytest.approx(best, rel=2e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_cutting_anew_keeps_order_and_memory_and_is_never_worse(seed: int) -> None:
+    units = graph(seed, 9)
+    n = len(units)
+    groups = (tuple(range(n // 3)), tuple(range(n // 3, n // 2)), tuple(range(n // 2, n)))
+    memory = units.arrays.memory
+    limit = max(float(memory[list(group)].sum()) for group in groups)
+    new = recut(units, groups, memory_limit_bytes=limit)
+    kinds = (False,) * 3
+    assert new in chains(units, 3)
+    assert max(loads_of(units, new, kinds)) <= max(loads_of(units, groups, kinds)) * (1 + 1e-12)
+    assert all(math.fsum(memory[list(group)]) <= limit * (1 + 1e-12) for group in new)

@@ -1,0 +1,229 @@
+"""``meshwright export``: plans for other programs, what their formats cannot say, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright import api
+from meshwright.costs import analytic
+from meshwright.errors import ExportError, InputError, UnknownNameError
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Batch
+from meshwright.result import Answer, Result
+from meshwright.strategy import Strategy
+from meshwright.writers import megatron_args
+
+
+def piper_file(folder: pathlib.Path, **limits: Any) -> str:
+    """Write a diamond of four layers with two choices each at degrees 1 and 2."""
+    pairs = [(0, 1), (0, 2), (1, 3), (2, 3)]
+    nodes = []
+    for v in range(4):
+        menu = {}
+        for degree in (1, 2):
+            entries = []
+            for name, seconds, held in (("vanilla", 3.0, 6.0), ("activation recomp", 4.0, 1.0)):
+                entries.append({
+                    "id": name, "timePerSample": (seconds + v) / degree, "parameterSize": 2.0, "memoryUsageA": held,
+                    "memoryUsageB": 3.0, "syncTimeFw": {str(u): 0.5 for u, x in pairs if x == v},
+                    "syncTimeBw": {str(x): 0.25 for u, x in pairs if u == v},
+                })  # fmt: skip
+            menu[str(degree)] = entries
+        nodes.append({"id": v, "name": f"layer {v}", "TMPCs": menu})
+    edges = [{"sourceId": u, "destId": v, "communicationCost": 1.0} for u, v in pairs]
+    content = {"maxMemoryPerDevice": 40.0, "maxDevices": 4, "mbsInBatch": 8, "bandwidth": 8.0, "nodes": nodes, "edges": edges}
+    path = folder / "diamond.json"
+    path.write_text(json.dumps(content | limits))
+    return str(path)
+
+
+def test_a_piper_plan_exported_and_planned_again_has_the_same_objective(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    path = piper_file(tmp_path)
+    first = meshwright("plan", path, "--set", "max_devices=3", "--set", "memory=30", "--out", "plan.json", "--json").json
+    done = meshwright("export", "plan.json", "--to", "piper_json", "--out", "again.json")
+    assert (done.code, done.out, done.err) == (0, "again.json: written\n", "")
+    again = meshwright("plan", "again.json", "--json").json
+    assert again["objective"] == first["objective"]
+    assert again["choices"] == first["choices"]
+    content = json.loads((tmp_path / "again.json").read_text())
+    assert (content["maxDevices"], content["maxMemoryPerDevice"]) == (3, 30.0)
+    assert [sorted(node["TMPCs"]) for node in content["nodes"]] == [["1", "2"]] * 4
+
+
+def test_what_the_original_program_will_not_do_is_told(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    path = piper_file(tmp_path)
+    meshwright("plan", path, "--set", "data_parallel=false", "--out", "plan.json", "--json")
+    done = meshwright("export", "plan.json", "--to", "piper_json", "--out", "again.json")
+    assert done.code == 0 and "data_parallel=false is no part of the file" in done.err
+    meshwright("plan", path, "--set", "any_replicas=true", "--out", "plan.json", "--json")
+    done = meshwright("export", "plan.json", "--to", "piper_json", "--out", "other.json")
+    assert done.code == 2 and "no field for any_replicas" in done.err
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_a_model_of_ours_reaches_the_original_with_the_times_and_bytes_of_our_cost_model(
+    tiny: str, tmp_path: pathlib.Path
+) -> None:
+    """One replica: the sums over a stage's layers in the file are what our cost model says of the whole stage."""
+    result = api.plan(tiny, "dgx-h100:8", search="piper", batch=Batch(global_batch=16, micro_batch=2))
+    path = str(tmp_path / "tiny.json")
+    assert mw.export(result, "piper_json", path) == ()
+    instance = api.read(path).instance
+    assert (instance.n_devices, instance.n_microbatches) == (8, 8)
+    assert [node.name for node in instance.nodes] == [op.name for op in result.problem.graph.ops]
+    assert instance.degrees == (1, 2, 4, 8)
+    for degree in instance.degrees:
+        strategy = Strategy(tensor=degree, sequence_parallel=degree > 1)
+        ops = tuple(range(len(instance.nodes)))
+        plan = Plan((Stage(ops, tuple(range(degree)), strategy, ("none",) * len(ops)),), 8, 2, "1f1b", 16)
+        (load,) = analytic.loads(result.problem, plan)
+        chosen = [node.at(degree)[0] for node in instance.nodes]
+        seconds = load.forward_total_seconds + load.backward_total_seconds
+        assert sum(choice.seconds for choice in chosen) == pytest.approx(seconds, rel=1e-9)
+        assert sum(choice.activation_bytes for choice in chosen) == pytest.approx(load.activation_bytes, rel=1e-9)
+        device = result.problem.cluster.device(0)
+        left = instance.memory_bytes - sum(choice.static_bytes for choice in chosen)
+        room = device.memory_bytes - device.reserved_bytes - load.static_bytes - load.working_bytes
+        assert 0.99 * room <= left <= room, "the original never fits more than we do"
+    again = api.plan(path)
+    assert again.feasible and again.answer.bound.method == "exact"
+
+
+def test_a_captured_graph_reaches_the_original(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    figures = {
+        "forward_flops": 0.0, "backward_flops": 0.0, "parameter_bytes": 0, "output_bytes": 0, "saved_bytes": 0, "n_forward": 1,
+        "n_backward": 1,
+    }  # fmt: skip
+    product = {"name": "product", "kind": "matmul", "dims": {"sequence": 64, "in": 512, "out": 512}, "n_parameters": 262144}
+    names = [f"layers.{i}" for i in range(4)]
+    document = {
+        "format": "meshwright/graph/1", "name": "stack", "source": "here:stack", "level": "layers", "batch": 1, "element_bytes": 2,
+        "sequence_length": 64, "tokens_name": "tokens", "n_parameters": 4 * 262144, "n_shared_parameters": 0,
+        "n_active_parameters": 0, "totals": figures, "notes": [], "bodies": [[product]],
+        "ops": [{"name": name, "kind": "matmul", "body": 0, **figures} for name in names],
+        "edges": [[i, i + 1, 64 * 512] for i in range(3)],
+    }  # fmt: skip
+    (tmp_path / "graph.json").write_text(json.dumps(document))
+    made = meshwright("plan", "graph.json", "--cluster", "dgx-h100:4", "--global-batch", "8", "--out", "plan.json", "--json")
+    assert made.code == 0
+    assert meshwright("export", "plan.json", "--to", "piper_json", "--out", "stack.json").code == 0
+    content = json.loads((tmp_path / "stack.json").read_text())
+    assert [node["name"] for node in content["nodes"]] == names
+    assert all(edge["communicationCost"] > 0 for edge in content["edges"])
+    again = meshwright("plan", "stack.json", "--json")
+    assert again.code == 0 and again.json["bound"]["method"] == "exact"
+
+
+def test_other_programs_take_a_plan_too(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    meshwright("plan", tiny, "--cluster", "dgx-h100:4", "--global-batch", "8", "--out", "plan.json", "--json")
+    for name in ("chrome_trace", "dot", "plan_json", "report_html"):
+        assert meshwright("export", "plan.json", "--to", name, "--out", name).code == 0, name
+    kept, written = (json.loads((tmp_path / name).read_text()) for name in ("plan.json", "plan_json"))
+    for field in ("objective", "bound", "stages", "step_seconds", "schedule", "search", "settings"):
+        assert written[field] == kept[field]
+    refused = meshwright("export", "plan.json", "--to", "pipedream_txt", "--out", "profile.txt")
+    assert refused.code == 2 and "measured times" in refused.err
+
+
+def test_what_cannot_be_exported_is_refused_in_one_message(tiny: str, tmp_path: pathlib.Path) -> None:
+    result = api.plan(tiny, "dgx-h100:4", batch=Batch(global_batch=8))
+    with pytest.raises(UnknownNameError, match="did you mean 'piper_json'"):
+        mw.export(result, "piper_jsn", str(tmp_path / "x"))
+    with pytest.raises(ExportError, match="codesign"):
+        mw.export(result, "chakra", str(tmp_path / "x"))
+    with pytest.raises(InputError, match="does not exist"):
+        mw.export(result, "dot", str(tmp_path / "no" / "x"))
+    with pytest.raises(InputError, match="plan files"):
+        mw.export(result, "dot", str(tmp_path / "x"), cluster="dgx-h100:4")
+    with pytest.raises(InputError, match="cannot be read"):
+        mw.export(str(tmp_path / "none.json"), "dot", str(tmp_path / "x"))
+    nothing = replace(result, answer=Answer(None))
+    with pytest.raises(InputError, match="nothing fits"):
+        mw.export(nothing, "dot", str(tmp_path / "x"))
+
+
+def megatron(tiny: str, counts: tuple[int, ...], strategy: Strategy, **changes: Any) -> Result:
+    """A plan of the tiny model (embedding, four layers, head) with stages of these many layers on consecutive devices."""
+    problem = api.pose(tiny, "dgx-h100:16", batch=Batch(32, 1))
+    edges = [0, *itertools.accumulate(counts)]
+    size = strategy.n_devices
+    n_ranks = changes.pop("n_ranks", len(counts))
+    recompute = changes.pop("recompute", ("none",) * 6)
+    stages = tuple(
+        Stage(tuple(range(a, b)), tuple(range(i % n_ranks * size, (i % n_ranks + 1) * size)), strategy, recompute[a:b])
+        for i, (a, b) in enumerate(itertools.pairwise(edges))
+    )
+    plan = replace(Plan(stages, 32 // strategy.data, 1, "1f1b", 32), **changes)
+    loads, timeline = api.judge(problem, plan)
+    return Result(problem, "best", 0, Answer(plan), loads, timeline)
+
+
+def flags(result: Result) -> list[str]:
+    return [" ".join(words) for words in megatron_args.arguments(result)[0]]
+
+
+def test_megatron_is_told_degrees_batch_and_sharding(tiny: str) -> None:
+    result = megatron(tiny, (3, 3), Strategy(data=4, tensor=2, sequence_parallel=True, shard=1))
+    assert flags(result) == [
+        "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2", "--sequence-parallel",
+        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--micro-batch-size 1",
+        "--global-batch-size 32", "--bf16",
+    ]  # fmt: skip
+
+
+def test_megatron_is_told_uneven_and_virtual_stages(tiny: str) -> None:
+    assert "--pipeline-model-parallel-layout Et*3|t*1L" in flags(megatron(tiny, (4, 2), Strategy(tensor=2)))
+    virtual = megatron(tiny, (2, 1, 1, 2), Strategy(tensor=2), n_ranks=2, schedule="interleaved_1f1b")
+    assert "--num-virtual-stages-per-pipeline-rank 2" in flags(virtual)
+
+
+def test_megatron_recomputes_as_planned_or_holds_no_more(tiny: str) -> None:
+    full = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "full", "full", "full", "full", "none"))
+    assert {"--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"} <= set(flags(full))
+    assert megatron_args.arguments(full)[1] == ()
+    some = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "full", "full", "full", "none", "none"))
+    assert {"--recompute-method block", "--recompute-num-layers 2"} <= set(flags(some))
+    assert "2, 1 layers of its stages" in megatron_args.arguments(some)[1][0]
+    light = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "selective", "none", "none", "none", "none"))
+    assert "--recompute-granularity selective" in flags(light)
+    assert "1 of 4 layers" in megatron_args.arguments(light)[1][1]
+
+
+def test_a_plan_that_megatron_cannot_run_is_refused_with_the_reason(tiny: str, tmp_path: pathlib.Path) -> None:
+    good = megatron(tiny, (3, 3), Strategy(tensor=2))
+
+    def refused(message: str, **changes: Any) -> None:
+        result = replace(good, answer=Answer(replace(good.plan, **changes)))
+        with pytest.raises(ExportError, match=message):
+            mw.export(result, "megatron_args", str(tmp_path / "x.sh"))
+        assert not (tmp_path / "x.sh").exists()
+
+    first, second = good.plan.stages
+    refused("the plan has 2", stages=(first, replace(second, strategy=Strategy(tensor=4), devices=(2, 3, 4, 5))))
+    refused("the plan zb_h1", schedule="zb_h1")
+    refused("take others", stages=(first, replace(second, devices=(4, 5))))
+    refused(
+        "keeps the embedding on the first",
+        stages=(replace(first, ops=(1, 2, 3)), replace(second, ops=(0, 4, 5))),
+    )
+    with pytest.raises(ExportError, match="trains decoders"):
+        mw.export(api.plan("bert-base", "dgx-h100:2", batch=Batch(8)), "megatron_args", str(tmp_path / "x.sh"))
+    with pytest.raises(ExportError, match="read from piper_json"):
+        mw.export(api.plan(piper_file(tmp_path)), "megatron_args", str(tmp_path / "x.sh"))
+
+
+def test_the_megatron_script_is_valid_shell(tiny: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.sh"
+    notes = mw.export(megatron(tiny, (3, 3), Strategy(data=4, tensor=2)), "megatron_args", str(path))
+    assert any("rope_theta" in note for note in notes)
+    text = path.read_text()
+    assert "--nnodes 2" in text and "--nproc-per-node 8" in text and "--num-layers 4" in text
+    subprocess.run(["bash", "-n", str(path)], check=True)

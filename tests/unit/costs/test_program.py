@@ -1,0 +1,152 @@
+"""What the program that trains adds to the work of a layer, each part against the same layer without it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from meshwright.costs import analytic
+from meshwright.costs._stage import distinct
+from meshwright.problem import Problem, Program, Training
+from meshwright.strategy import Strategy
+from meshwright.table import StageLoad
+
+from .conftest import HIDDEN, SEQUENCE, cluster, device, graph, moe_layer, problem
+
+PARAMETERS = 12 * HIDDEN**2 + 4 * HIDDEN
+
+
+def _row(
+    strategy: Strategy, program: Program | None = None, posed: Problem | None = None, recompute: str = "none"
+) -> StageLoad:
+    posed = dataclasses.replace(posed or problem(max(8, strategy.n_devices)), program=program or Program())
+    return analytic.row_loads(posed, strategy, range(strategy.n_devices), 1)[1, recompute]
+
+
+def _seconds(load: StageLoad, cause: str) -> tuple[float, float]:
+    return dict(load.forward_communication).get(cause, 0.0), dict(load.backward_communication).get(cause, 0.0)
+
+
+def test_a_program_that_issues_slowly_makes_the_device_wait_whatever_the_device_says() -> None:
+    load = _row(Strategy(), Program(issue_seconds=1.0))
+    assert load.forward_seconds == pytest.approx(11.0)
+    assert load.backward_weight_seconds == pytest.approx(4.0)
+
+
+def test_experts_issued_one_by_one_cost_their_number_on_the_device() -> None:
+    mixture = problem(8, layer=moe_layer)
+    n_grouped = sum(operator.kind == "grouped_matmul" for operator in moe_layer())
+    n_experts = next(operator.size("experts") for operator in moe_layer() if operator.kind == "grouped_matmul")
+    one = _row(Strategy(data=8), Program(expert_issue_seconds=1.0), mixture)
+    spread = _row(Strategy(data=8, expert=2), Program(expert_issue_seconds=1.0), mixture)
+    assert one.forward_seconds == pytest.approx(n_grouped * n_experts)
+    assert spread.forward_seconds == pytest.approx(n_grouped * n_experts / 2)
+
+
+def test_unfused_passes_cost_more_only_where_bytes_are_moved() -> None:
+    fused, twice = _row(Strategy()), _row(Strategy(), Program(memory_passes_ratio=2.0))
+    assert twice.forward_seconds > fused.forward_seconds
+    assert twice.backward_weight_seconds == fused.backward_weight_seconds  # products only
+
+
+def test_overlap_hides_its_share_of_gatherings_and_scatterings_but_no_plain_all_reduce() -> None:
+    split = Strategy(tensor=4, sequence_parallel=True)
+    plain, half = _row(split), _row(split, Program(tensor_overlap_ratio=0.5))
+    assert _seconds(half, "tensor") == pytest.approx(tuple(seconds / 2 for seconds in _seconds(plain, "tensor")))
+    whole = Strategy(tensor=4)
+    assert _row(whole, Program(tensor_overlap_ratio=0.5)) == _row(whole)
+
+
+def test_fully_sharded_weights_are_copied_apart_and_gradients_laid_out() -> None:
+    kind = device()
+    posed = dataclasses.replace(problem(8), cluster=cluster(8, kind))
+    load = _row(Strategy(data=8, shard=3), posed=posed)
+    training = Training()
+    unpack = 2.0 * training.weight_bytes * PARAMETERS / kind.memory_bytes_per_second
+    pack = (training.weight_bytes + training.gradient_bytes) * PARAMETERS / kind.memory_bytes_per_second
+    gather = 7 / 8 * training.weight_bytes * PARAMETERS / 100e9
+    reduce = 7 / 8 * training.gradient_bytes * PARAMETERS / 100e9
+    forward, backward = _seconds(load, "gather")
+    assert forward == pytest.approx(max(0.0, gather - load.forward_seconds) + unpack)
+    computed = load.backward_input_seconds + load.backward_weight_seconds
+    assert backward == pytest.approx(max(0.0, gather + reduce - computed) + unpack + pack)
+
+
+def test_a_program_may_scatter_after_the_backward_pass_and_at_its_own_rate() -> None:
+    load = _row(Strategy(data=8, shard=3), Program(shard_bytes_per_second=1e9, overlaps_scatter=False))
+    beside = _row(Strategy(data=8, shard=3), Program(shard_bytes_per_second=1e9))
+    gather, reduce = 2 * PARAMETERS / 1e9, 4 * PARAMETERS / 1e9
+    computed = load.backward_input_seconds + load.backward_weight_seconds
+    after = _seconds(load, "gather")[1] - _seconds(beside, "gather")[1]
+    assert after == pytest.approx(max(0.0, gather - computed) + reduce - max(0.0, gather + reduce - computed))
+    assert _seconds(load, "gather")[0] >= gather - load.forward_seconds
+
+
+def test_a_ring_of_plain_chunks_waits_for_the_rank_that_attends_to_all() -> None:
+    from meshwright.costs._layer import _slower
+    from meshwright.costs._roofline import Shape
+    from meshwright.graph import Operator
+
+    attention = Operator("core", "causal_attention", (("sequence", SEQUENCE), ("heads", 8), ("head", 128)), "heads")
+    for context in (1, 2, 4, 8):
+        slowest = max((2 * rank + 1) / context**2 for rank in range(context))  # of the lower triangle in rows of one chunk
+        factor = _slower(attention, Shape(context=context), Program(ring_imbalance_ratio=1.0))
+        chunks = 2 * context / (context + 1)  # chunk pairs of the last rank over the mean, the diagonal counted whole
+        assert factor == pytest.approx(chunks)
+        assert factor <= slowest * context + 1e-12
+    assert _slower(attention, Shape(context=8), Program()) == 1.0
+
+
+def test_copies_of_a_token_meet_on_the_same_target() -> None:
+    assert distinct(1, 8) == pytest.approx(1.0)
+    assert distinct(2, 2) == pytest.approx(1.5)  # half of the pairs of targets differ
+    assert distinct(10**6, 8) == pytest.approx(8.0, rel=1e-4)
+
+
+def test_a_token_sent_once_per_device_moves_fewer_bytes() -> None:
+    mixture = problem(8, layer=moe_layer)
+    top_k = next(operator.size("top_k") for operator in moe_layer() if operator.kind == "dispatch")
+    plain = _row(Strategy(data=8, expert=4), posed=mixture)
+    once = _row(Strategy(data=8, expert=4), Program(dispatches_once=True), mixture)
+    assert _seconds(once, "expert")[0] == pytest.approx(_seconds(plain, "expert")[0] * distinct(4, top_k) / top_k)
+
+
+def test_experts_spread_over_the_tensor_axis_too_are_whole_and_get_a_share_of_the_tokens() -> None:
+    mixture = problem(8, layer=moe_layer)
+    folded = Strategy(data=2, tensor=2, expert=4, sequence_parallel=True)
+    assert folded.folded and not Strategy(data=4, tensor=2, expert=4, sequence_parallel=True).folded
+    assert not analytic.illegal(mixture, folded)
+    split = Strategy(data=2, tensor=2, expert=2, sequence_parallel=True)
+    a, b = _row(folded, posed=mixture), _row(split, posed=mixture)
+    assert a.weight_bytes == pytest.approx(b.weight_bytes)  # an eighth of each expert or two eighths of half of them
+    assert a.model_flops == pytest.approx(b.model_flops)
+    assert _seconds(a, "tensor")[0] < _seconds(b, "tensor")[0]  # no collectives of the tensor axis around experts
+
+
+def test_an_expert_degree_that_fits_nowhere_is_refused() -> None:
+    mixture = problem(8, layer=moe_layer)
+    refused = analytic.illegal(mixture, Strategy(data=3, tensor=2, expert=4, sequence_parallel=True))
+    assert "does not divide the 3 data" in refused and "6 devices" in refused
+
+
+def test_narrow_precisions_run_at_their_own_share_and_blocks_are_cast_twice() -> None:
+    kind = dataclasses.replace(
+        device(fp8_ratio=0.5, fp4_ratio=0.25), flops_per_second=(("bf16", 100e12), ("fp8", 200e12), ("fp4", 400e12))
+    )
+    assert kind.achieved("fp4") == 0.25 and kind.achieved("mxfp8") == 0.5 and kind.achieved("bf16") == 1.0
+    assert kind.peak("mxfp8") == kind.peak("fp8")
+
+    def forward(precision: str, bandwidth: float) -> float:
+        slow = dataclasses.replace(kind, memory_bytes_per_second=bandwidth)
+        posed = dataclasses.replace(problem(1), cluster=cluster(1, slow), training=Training(precision))
+        return analytic.row_loads(posed, Strategy(), range(1), 1)[1, "none"].forward_seconds
+
+    assert forward("fp8", 1e16) == pytest.approx(forward("fp4", 1e16))  # half the share of twice the peak
+    assert forward("mxfp8", 1e9) > forward("fp8", 1e9) > forward("fp4", 1e9)
+
+
+def test_the_default_program_changes_nothing() -> None:
+    assert graph() is not None
+    for strategy in (Strategy(), Strategy(tensor=4, sequence_parallel=True), Strategy(data=4, context=2)):
+        assert _row(strategy, Program()) == _row(strategy)

@@ -1,0 +1,100 @@
+"""Measured beside predicted: communication told apart from bubbles, and calibration that brings the next prediction nearer."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from runtime_processes import plan_of
+
+from meshwright.commands.run import predict
+from meshwright.plan import Plan, Stage
+from meshwright.runtime import calibration, comparison, exposed
+from meshwright.runtime.plan_file import read_plan
+
+TWO = Plan((Stage((0,), (0,)), Stage((1,), (1,))), n_microbatches=1, global_batch=1)
+
+
+def rank(device: int, spans: list[tuple[int, int, str, float, float]], began: float = 0.0) -> dict[str, Any]:
+    """Return what one rank leaves of a step."""
+    return {"device": device, "host": "here", "began_seconds": began, "spans": spans, "rank": device,
+            "compute_seconds": {device: 1.0}, "cpu_seconds": {device: 1.0}, "peak_bytes": {device: 1.0}}  # fmt: skip
+
+
+def test_waiting_for_a_sender_is_a_bubble_and_waiting_for_its_bytes_is_communication() -> None:
+    ranks = [
+        rank(
+            0,
+            [(0, 0, "forward", 0.0, 1.0), (0, 0, "wait", 1.0, 4.0), (0, 0, "backward", 4.0, 6.0), (0, -1, "reduce", 6.0, 6.25)],
+        ),
+        rank(1, [(1, 0, "wait", 0.0, 1.5), (1, 0, "forward", 1.5, 2.5), (1, 0, "backward", 2.5, 3.5)]),
+    ]
+    assert exposed.measured_seconds(TWO, ranks) == pytest.approx([0.5 + 0.25, 0.5])
+    late = [ranks[0], {**ranks[1], "began_seconds": 0.25}]  # its clock reads a quarter less at the same moment
+    assert exposed.measured_seconds(TWO, late) == pytest.approx([0.25 + 0.25, 0.75])
+
+
+def profile(folder: pathlib.Path, name: str, scale: dict[str, float]) -> str:
+    """Write a profile of four layers on two processes whose link moves a megabyte in a millisecond."""
+    names = ["embed", "layers.0", "layers.1", "head"]
+    layers = [{"name": n, "like": n, "n_parameters": 10, "weight_bytes": 40.0, "output_bytes": 1e5} for n in names]
+    measures = [
+        {"layer": n, "rows": rows, "tensor": 1, "forward_seconds": 0.01 * rows * scale.get(n, 1.0), "saved_bytes": 1e3,
+         "backward_input_seconds": 0.01 * rows * scale.get(n, 1.0), "backward_weight_seconds": 0.01 * rows * scale.get(n, 1.0)}
+        for n in names for rows in (1, 8)
+    ]  # fmt: skip
+    pairs = [{"source": a, "target": 1 - a, "latency_seconds": 1e-5, "seconds_per_byte": 1e-9} for a in (0, 1)]
+    entry = {"format": "meshwright/profile/1", "model": "m", "sequence_length": 1, "device": "CPU", "n_cores": 2, "memory_bytes": 1e9,
+             "optimizer_seconds_per_byte": 0.0, "layers": layers, "measures": measures,
+             "links": {"n_ranks": 2, "pairs": pairs, "collectives": []}}  # fmt: skip
+    (folder / name).write_text(json.dumps(entry))
+    return str(folder / name)
+
+
+def test_communication_of_a_simulated_step_is_what_no_compute_hides(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "plan.json").write_text(
+        json.dumps(plan_of([(2, [0], {}), (2, [1], {})], n_layers=2, n_microbatches=1, global_batch=1, sequence_length=1))
+    )
+    path = str(tmp_path / "plan.json")
+    predicted, _ = predict(read_plan(path), path, profile(tmp_path, "profile.json", {}))
+    assert predicted is not None and predicted.timeline is not None
+    seconds = exposed.predicted_seconds(predicted.plan, predicted.timeline)
+    assert seconds == pytest.approx([1e5 * 1e-9 + 1e-5] * 2)  # one message each way
+
+
+def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path) -> None:
+    """The machine's truth is a second profile, in which some layers take longer; the synthetic run measures it."""
+    path = str(tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text(
+        json.dumps(plan_of([(1, [0], {}), (3, [1], {})], n_layers=2, global_batch=8, sequence_length=1))
+    )
+    read = read_plan(path)
+    stale, truth = (
+        profile(tmp_path, "stale.json", {}),
+        profile(tmp_path, "truth.json", {"layers.0": 1.6, "head": 2.0, "embed": 0.7}),
+    )
+    said, happened = predict(read, path, stale)[0], predict(read, path, truth)[0]
+    assert said is not None and happened is not None and said.timeline is not None and happened.timeline is not None
+    compute = [(load.forward_total_seconds + load.backward_total_seconds) * 4 for load in happened.loads]
+    measured = {"losses": [1.0, 1.0], "first_step": 0, "step_seconds": [9.9, happened.timeline.step_seconds],
+                "ranks": [{**rank(i, []), "compute_seconds": {str(i): compute[i]}} for i in (0, 1)]}  # fmt: skip
+    entry = comparison.as_json(read.plan, measured, said, None)
+    better = str(tmp_path / "better.json")
+    calibration.write(stale, better, said, entry)
+    again = predict(read, path, better)[0]
+    assert again is not None and again.timeline is not None
+    off = abs(said.timeline.step_seconds - happened.timeline.step_seconds)
+    assert off > 0.2 * happened.timeline.step_seconds
+    assert abs(again.timeline.step_seconds - happened.timeline.step_seconds) < 0.02 * off
+    text = comparison.lines(entry)
+    for row in ("step", "stage 1: compute", "stage 1: communication", "stage 1: peak memory", "not computing"):
+        assert row in text
+
+
+def test_without_a_prediction_only_the_measured_column_is_filled() -> None:
+    measured = {"losses": [1.0], "first_step": 0, "step_seconds": [0.5], "ranks": [rank(0, []), rank(1, [])]}
+    entry = comparison.as_json(TWO, measured, None, None)
+    assert entry["step_seconds"] == {"measured": 0.5, "predicted": None}
+    assert entry["stages"][0]["communication_seconds"] == {"measured": 0.0, "predicted": None}
