@@ -138,7 +138,9 @@ def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWor
     return works
 
 
-def loads(problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loads) -> tuple[StageLoad, ...]:
+def loads(
+    problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loads, *, ledger: bool = True
+) -> tuple[StageLoad, ...]:
     """Return what each stage of a plan does and holds.
 
     Parameters
@@ -149,6 +151,8 @@ def loads(problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loa
         Stages with their devices and strategies.
     price : callable
         What prices layers: `row_loads`, or another of its signature.
+    ledger : bool
+        Whether to say what each collective puts on links; not needed where no link is shared.
 
     Returns
     -------
@@ -176,7 +180,7 @@ def loads(problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loa
         counts = _counts(stage, row_of_op)
         layers = priced[stage.strategy, stage.devices]
         load = combine([(layers[key], count) for key, count in counts.items()])
-        found.append(replace(load, collectives=_collectives(problem, stage, plan.micro_batch, counts)))
+        found.append(replace(load, collectives=_collectives(problem, stage, plan.micro_batch, counts)) if ledger else load)
     return tuple(found)
 
 

@@ -74,7 +74,7 @@ def _reduced(causes: tuple[tuple[str, float], ...], seconds: float) -> tuple[tup
     return tuple(left.items())
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageLoad, ...]:
     """Return what each stage of a plan does and holds.
 
     Parameters
@@ -83,6 +83,8 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
         Model, cluster, precision.
     plan : Plan
         Stages with their devices and strategies.
+    ledger : bool
+        As in `analytic.loads`.
 
     Returns
     -------
@@ -94,7 +96,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     InputError
         When a stage's strategy is illegal for the model, or its devices do not match it.
     """
-    return analytic.loads(problem, plan, row_loads)
+    return analytic.loads(problem, plan, row_loads, ledger=ledger)
 
 
 def table(

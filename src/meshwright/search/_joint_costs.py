@@ -18,6 +18,7 @@ from meshwright.search._joint_space import Config, Mesh, Pool
 from meshwright.sim import transfers
 from meshwright.solvers import pipeline_split
 from meshwright.strategy import RECOMPUTE
+from meshwright.table import StageLoad
 
 __all__ = ["Costs", "spread"]
 
@@ -212,7 +213,7 @@ class Costs:
             bound, pipeline_split.bottleneck(inequalities.chain_to_cut(self, config, n_microbatches, transfer_seconds))[0]
         )
 
-    def transfer_seconds(self, config: Config, plan: Plan) -> NDArray[np.float64]:
+    def transfer_seconds(self, config: Config, plan: Plan, loads: tuple[StageLoad, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
 
         Parameters
@@ -221,13 +222,15 @@ class Costs:
             The configuration.
         plan : Plan
             Any of its plans.
+        loads : tuple of StageLoad
+            What its stages do.
 
         Returns
         -------
         ndarray, shape (n_ranks - 1,), float64
             Seconds of one micro-batch, alone on the links, in the quicker direction.
         """
-        sends = transfers.transfers(self.problem, plan, self.model.loads(self.problem, plan))
+        sends = transfers.transfers(self.problem, plan, loads)
         ends = {*self.chain.rows, *self.chain.prefix[-1:]}
         least = min(load.output_bytes for rows in self.rows(config) for (row, _), load in rows.items() if row in ends)
 
@@ -299,33 +302,42 @@ class Costs:
     def _spread_bound(self, config: Config, n_microbatches: int, light: bool) -> float:
         """Return the bound for virtual stages, whose layers `spread` puts in one way: only what they recompute is open.
 
-        A rank works for all micro-batches between the first arrival at its first stage and the last return from it; every byte
-        over its memory costs at least the best price of any layer.
+        Notes
+        -----
+        * A rank works for all micro-batches from the first arrival at its first stage on; then it ends its own step, or the last
+          micro-batch returns from there to the first rank, which ends the step. Every byte over its memory costs at least the best
+          price of any layer.
+        * The reductions of a rank follow each other. The first one starts with the last task of the stage that is through first:
+          by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one).
         """
-        p = config.mesh.pipeline
+        p, m = config.mesh.pipeline, float(n_microbatches)
         digests = self.digests(config, light=light)
         rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
         in_flight = self.in_flight(config, n_microbatches)
         of_rank, memory = self.kind_of_rank(config), self.memory_bytes(config)
         counts = spread(len(self.chain.layers), p, config.chunks)
-        ends = np.concatenate(([0], np.cumsum(counts)))
         split_backward = config.schedule.startswith("zb")
-        step = before = 0.0
-        sums = [stage_sums(own, ends, split_backward) for own in digests]
+        sums = [stage_sums(digest, counts) for digest in digests]
+        step = there = back = last = 0.0
         for rank in range(p):
-            at, (work, static, kept, returns, update, exposed) = digests[of_rank[rank]], sums[of_rank[rank]]
+            at, of = digests[of_rank[rank]], sums[of_rank[rank]]
             own = rank_of_stage == rank
-            held = static[own].sum() + in_flight[rank] * kept[own].sum()
-            excess = held + at.reserved_bytes - memory[rank]
-            seconds = work[own].sum()
+            seconds = of.work_seconds[own].sum()
+            excess = of.static_bytes[own].sum() + in_flight[rank] * of.activation_bytes[own].sum()
+            excess += at.reserved_bytes - memory[rank]
             if excess > 0:
                 n_layers = int(sum(count for stage, count in enumerate(counts) if own[stage]))
-                saved = in_flight[rank] * at.saved_bytes
-                seconds += pipeline_split.least_extra(excess, n_layers, saved, at.extra_seconds)
-            # the first rank's last task is one of the last: its own end of step follows, with the reduction of whichever stage is last
-            end = update[own].sum() + max(0.0, exposed[own].min()) if rank == 0 else 0.0
-            step = max(step, before + n_microbatches * seconds + end)
-            before += returns[rank]
+                seconds += pipeline_split.least_extra(excess, n_layers, in_flight[rank] * at.saved_bytes, at.extra_seconds)
+            update, forward = of.update_seconds[own].sum(), m * of.forward_seconds[own].sum()
+            end = update + of.largest_reduce_seconds[own].min()
+            last = end if rank == 0 else last
+            # backward passes of the stages from each one on, the last task of that stage left out
+            later = np.cumsum((of.input_seconds if split_backward else of.backward_seconds)[own][::-1])[::-1]
+            done = m * later + (m - 1) * of.weight_seconds[own] if split_backward else m * later - of.backward_seconds[own]
+            reduced = there + forward + done.min() + of.reduce_seconds[own].sum() + update
+            step = max(step, there + m * seconds + end, there + back + m * seconds + last, reduced)
+            there += of.forward_seconds[rank]
+            back += 0.0 if split_backward else of.backward_seconds[rank]
         return float(step)
 
     def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:

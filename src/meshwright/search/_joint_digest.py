@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.graph import Graph
 from meshwright.table import StageLoad
 
-__all__ = ["Chain", "Digest", "Pinned", "RowLoads", "chain_of", "digest", "stage_sums", "work_of"]
+__all__ = ["Chain", "Digest", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +206,35 @@ def _one(load: StageLoad) -> Pinned:
     )
 
 
-def stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) -> tuple[NDArray[np.float64], ...]:
-    """Return, per stage: work, static bytes, activations kept, what delays earlier ranks, update, and exposed reduction."""
+@dataclass(frozen=True, slots=True, eq=False)
+class StageSums:
+    """Sums over the layers of every stage, what is pinned to the ends included; all of shape (n_stages,), float64.
+
+    Parameters
+    ----------
+    work_seconds, forward_seconds, backward_seconds, input_seconds, weight_seconds : ndarray
+        One micro-batch: everything; forward; backward without recomputation; the two halves of that.
+    static_bytes, activation_bytes : ndarray
+        Held all the time; kept of one micro-batch.
+    reduce_seconds, largest_reduce_seconds, update_seconds : ndarray
+        Once a step: gradient reduction; the least that its last part can be; gathering of weights and optimizer.
+    """
+
+    work_seconds: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    input_seconds: NDArray[np.float64]
+    weight_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    reduce_seconds: NDArray[np.float64]
+    largest_reduce_seconds: NDArray[np.float64]
+    update_seconds: NDArray[np.float64]
+
+
+def stage_sums(digest: Digest, counts: Sequence[int]) -> StageSums:
+    """Return the sums over the layers of every stage, for a number of layers in each."""
+    ends = np.concatenate(([0], np.cumsum(counts)))
 
     def summed(values: NDArray[np.float64], *names: str) -> NDArray[np.float64]:
         total = np.concatenate(([0.0], np.cumsum(values)))
@@ -215,18 +243,23 @@ def stage_sums(digest: Digest, ends: NDArray[np.int64], split_backward: bool) ->
         sums[-1] += sum(getattr(digest.suffix, name) for name in names)
         return sums
 
-    after = "split_after_seconds" if split_backward else "after_seconds"
-    if split_backward:
-        delays = summed(digest.forward_seconds, "forward_seconds")
-    else:
-        delays = summed(digest.forward_seconds + digest.backward_seconds, "forward_seconds", "backward_seconds")
-    return (
-        summed(digest.work_seconds[:, 0], "forward_seconds", "backward_seconds"),
-        summed(digest.static_bytes, "static_bytes"),
-        summed(digest.activation_bytes[:, 0], "activation_bytes"),
-        delays,
-        summed(digest.update_seconds, "update_seconds"),
-        summed(getattr(digest, after), after) - summed(digest.update_seconds, "update_seconds"),
+    def column(name: str) -> NDArray[np.float64]:
+        return summed(getattr(digest, name), name)
+
+    backward, back = column("backward_seconds"), column("input_seconds")
+    return StageSums(
+        work_seconds=summed(digest.work_seconds[:, 0], "forward_seconds", "backward_seconds"),
+        forward_seconds=column("forward_seconds"),
+        backward_seconds=backward,
+        input_seconds=back,
+        weight_seconds=backward - back,
+        static_bytes=column("static_bytes"),
+        activation_bytes=summed(digest.activation_bytes[:, 0], "activation_bytes"),
+        reduce_seconds=column("reduce_seconds"),
+        largest_reduce_seconds=np.array(
+            [digest.reduce_seconds[lower:upper].max(initial=0.0) for lower, upper in zip(ends[:-1], ends[1:], strict=True)]
+        ),
+        update_seconds=column("update_seconds"),
     )
 
 

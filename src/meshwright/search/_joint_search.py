@@ -28,8 +28,9 @@ __all__ = ["Limits", "answer"]
 """Cost models that the joint search reads."""
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
-# with what happens between replicas
-_PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL = range(6)
+# with what happens between replicas; with the transfers of its plan
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7)
+_MOST_BUILT = 4  # plans built at most for each that may be played
 _MOST_DEGREES = 8  # combinations of degrees that are played to the end
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
@@ -141,15 +142,15 @@ class Search:
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
         self.problem, self.params, self.stop = problem, params, stop
         self.chain = chain_of(problem.graph)
-        self.heap: list[tuple[float, int, int, tuple[Mesh | Config, ...]]] = []
+        self.heap: list[tuple[float, int, int, tuple[Mesh] | tuple[Config] | tuple[Config, Plan]]] = []
         self.costs: list[Costs] = []
         self.found: list[Found] = []
         self.others: list[tuple[float, Config, int, Plan]] = []
         self.refused: dict[str, int] = {}
         self.too_large: list[tuple[int, Config]] = []
-        self.n_evaluations = 0
+        self.n_built = self.n_evaluations = 0
         self.open_bound = math.inf
-        self.open: list[tuple[float, int, int, Config, Plan]] = []
+        self.open: list[tuple[float, Config, Plan]] = []
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = _plugins.load("costs", problem.costs, "cost model")
 
@@ -184,33 +185,36 @@ class Search:
         """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
         budget = self.stop.n_iterations or self.params.evaluations
         while self.heap:
-            bound, level, pool, (item,) = heapq.heappop(self.heap)
+            bound, level, pool, item = heapq.heappop(self.heap)
             if bound >= self.best_seconds:
                 break
-            if self.found and (self.n_evaluations >= budget or time.monotonic() > self.deadline):
+            spent = self.n_evaluations >= budget or self.n_built >= _MOST_BUILT * budget
+            if self.found and (spent or time.monotonic() > self.deadline):
                 self.open_bound = min(self.open_bound, bound)
                 break
             costs = self.costs[pool]
-            if isinstance(item, Config):
-                if level == _FULL:
-                    self._evaluate(pool, item, bound)
-                    continue
-                if level == _SCHEDULE:
-                    for config in _variants(item, costs, self.params):
-                        self._push_config(costs, config, pool, _LIGHT)
-                    continue
-                full = costs.bound(item, self._n_microbatches(item.mesh), min(self.best_seconds, 1e9))
-                self._push(max(bound, full), _FULL, pool, item)
-            elif level < _WITH_COMMUNICATION:
-                quick = costs.quick_bound(item, self._n_microbatches(item), with_communication=level == _COMPUTE)
-                self._push(max(bound, quick), level + 1, pool, item)
+            config = item[0]
+            if isinstance(config, Mesh):
+                if level < _WITH_COMMUNICATION:
+                    quick = costs.quick_bound(config, self._n_microbatches(config), with_communication=level == _COMPUTE)
+                    self._push(max(bound, quick), level + 1, pool, config)
+                else:
+                    self._expand(costs, config, pool)
+            elif level == _SCHEDULE:
+                for variant in _variants(config, costs, self.params):
+                    self._push_config(costs, variant, pool, _LIGHT)
+            elif level == _LIGHT:
+                full = costs.bound(config, self._n_microbatches(config.mesh), min(self.best_seconds, 1e9))
+                self._push(max(bound, full), _FULL, pool, config)
+            elif level == _FULL:
+                self._build(pool, config, bound)
             else:
-                self._expand(costs, item, pool)
+                self._evaluate(pool, config, item[1], bound)
 
-    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config) -> None:
-        """Put a mesh or a configuration on the heap if it may still hold the best plan."""
+    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config, *plan: Plan) -> None:
+        """Put a mesh or a configuration, and its plan once that is built, on the heap if it may still hold the best plan."""
         if bound < self.best_seconds:
-            heapq.heappush(self.heap, (bound, level, pool, (item,)))
+            heapq.heappush(self.heap, (bound, level, pool, (item, *plan)))
 
     def _n_microbatches(self, mesh: Mesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -238,23 +242,44 @@ class Search:
             best = min(self.found, key=rank)
             self._improve(self.costs[best.pool], best)
 
-    def _evaluate(self, pool: int, config: Config, bound: float) -> None:
-        """Build the plan of a configuration and play it: without transfers, without collectives on links, then as it is."""
-        self.n_evaluations += 1
-        one_way = config.chunks > 1 or (config.mesh.pipeline == 1 and self.chain.equal)
-        plan = plans.build(self.costs[pool], config, self._n_microbatches(config.mesh), bound, uniform=self.params.uniform)
-        if not one_way:
-            # its bound stays part of the proof: another split of the layers may be as good as the bound says
-            if plan is None:
-                self.open_bound = min(self.open_bound, bound)
-            else:
-                self.open.append((bound, self.n_evaluations, pool, config, plan))
+    def _build(self, pool: int, config: Config, bound: float) -> None:
+        """Build the plan of a configuration and put it on the heap again, its bound raised by the transfers of its stages."""
+        self.n_built += 1
+        costs, n_microbatches = self.costs[pool], self._n_microbatches(config.mesh)
+        plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
+            if not self._one_way(config):
+                # its bound stays part of the proof: a split that building does not find may still fit
+                self.open_bound = min(self.open_bound, bound)
             return
-        loads = self.model.loads(self.problem, plan)
+        loads = self.model.loads(self.problem, plan, ledger=False)
+        hops = costs.transfer_seconds(config, plan, loads)
+        if config.chunks > 1:
+            full = sim.estimate(plan, loads, hops) if self._closed(config, plan) else bound
+        else:
+            full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
+        bound = max(bound, full)
+        if bound >= self.best_seconds and math.isfinite(full):
+            self.others.append((bound, config, pool, plan))
+        self._push(bound, _BUILT, pool, config, plan)
+
+    def _one_way(self, config: Config) -> bool:
+        """Return whether the layers of a configuration can be split in one way only."""
+        return config.chunks > 1 or config.mesh.pipeline == 1
+
+    def _closed(self, config: Config, plan: Plan) -> bool:
+        """Return whether no other plan of a configuration can be quicker: one split, and the least recomputed."""
+        nothing = all(word == "none" for stage in plan.stages for word in stage.recompute)
+        return self._one_way(config) and (self.chain.equal or nothing)
+
+    def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
+        """Play the plan of a configuration, quickly without transfers first, then as it is."""
+        self.n_evaluations += 1
+        if not self._closed(config, plan):
+            # its bound stays part of the proof: another split of the layers may be as good as the bound says
+            self.open.append((bound, config, plan))
+        loads = self.model.loads(self.problem, plan, ledger=False)
         least = sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
-        if least < self.best_seconds < math.inf:
-            least = sim.least_seconds(self.problem, plan, loads)
         if least >= self.best_seconds:
             self.others.append((least, config, pool, plan))
             return
@@ -317,19 +342,8 @@ class Search:
                     break
 
     def _proven(self) -> float:
-        """Return the smallest bound on any plan not played, once transfers count for those configurations that hold it."""
-        best = self.best_seconds
-        waiting = [(bound, number, pool, config, plan, False) for bound, number, pool, config, plan in self.open]
-        heapq.heapify(waiting)
-        while waiting:
-            bound, number, pool, config, plan, final = heapq.heappop(waiting)
-            if final or bound >= min(best, self.open_bound):
-                return min(bound, best, self.open_bound)
-            costs = self.costs[pool]
-            hops = costs.transfer_seconds(config, plan)
-            full = costs.bound(config, plan.n_microbatches, min(best, 1e9), transfer_seconds=hops)
-            heapq.heappush(waiting, (max(bound, full), number, pool, config, plan, True))
-        return min(best, self.open_bound)
+        """Return the smallest bound on any plan not played."""
+        return min(self.best_seconds, self.open_bound, *(bound for bound, _, _ in self.open))
 
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""

@@ -64,7 +64,7 @@ def items(slots: Slots, loads: tuple[StageLoad, ...]) -> Items:
     """Return what every rank does at the end of the step.
 
     Gradients of a stage become ready evenly while its last backward task runs, and leave as they come: the share
-    ``overlap_ratio`` of a reduction starts with that task, the rest when the rank has nothing more to compute. Reductions of
+    ``overlap_ratio`` of a reduction starts with that task, the rest with the rank's next task, or when it has none. Reductions of
     the stages of one rank follow each other on its links. Then come the weight update and the gathering of weights.
 
     Parameters
@@ -90,10 +90,12 @@ def items(slots: Slots, loads: tuple[StageLoad, ...]) -> Items:
     first = [0]
     for rank in range(slots.n_ranks):
         last = _last_tasks(slots, rank)
+        upper = int(slots.first[rank + 1])
         for stage, task in last:
-            rows.append(("reduce", stage, loads[stage].reduce_seconds * loads[stage].overlap_ratio, reduce + stage, task))
-        for stage, _ in last:
-            rows.append(("reduce", stage, loads[stage].reduce_seconds * (1.0 - loads[stage].overlap_ratio), reduce + stage, -1))
+            beside = loads[stage].reduce_seconds * loads[stage].overlap_ratio
+            rows.append(("reduce", stage, beside, reduce + stage, task))
+            after = task + 1 if task + 1 < upper else -1
+            rows.append(("reduce", stage, loads[stage].reduce_seconds - beside, reduce + stage, after))
         stages = [int(stage) for stage in np.flatnonzero(slots.rank_of_stage == rank)]
         rows += [("optimizer", stage, loads[stage].optimizer_seconds, -1, -1) for stage in stages]
         rows += [("gather", stage, loads[stage].gather_seconds, gather + stage, -1) for stage in stages]
