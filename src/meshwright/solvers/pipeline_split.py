@@ -123,11 +123,12 @@ def split(
     else:
         return None
     counts = room.astype(np.int64)
-    while counts.sum() > n_layers:
+    least = (ranks.fixed_work_seconds == 0.0).astype(np.int64)  # a rank without pinned layers needs one
+    while counts.sum() > n_layers and (counts > least).any():
         # take a layer away where the rank would then be ahead of the others by most: the largest work, last rank first
-        work = counts * ranks.work_seconds[:, 0] + ranks.fixed_work_seconds
+        work = np.where(counts > least, counts * ranks.work_seconds[:, 0] + ranks.fixed_work_seconds, -1.0)
         counts[len(work) - 1 - int(np.argmax(work[::-1]))] -= 1
-    return counts
+    return counts if counts.sum() == n_layers else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
