@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -257,7 +258,7 @@ def stage_sums(digest: Digest, counts: Sequence[int]) -> StageSums:
         activation_bytes=summed(digest.activation_bytes[:, 0], "activation_bytes"),
         reduce_seconds=column("reduce_seconds"),
         largest_reduce_seconds=np.array(
-            [digest.reduce_seconds[lower:upper].max(initial=0.0) for lower, upper in zip(ends[:-1], ends[1:], strict=True)]
+            [digest.reduce_seconds[lower:upper].max(initial=0.0) for lower, upper in itertools.pairwise(ends.tolist())]
         ),
         update_seconds=column("update_seconds"),
     )

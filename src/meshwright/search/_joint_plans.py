@@ -181,13 +181,15 @@ def _held(loads: RowLoads, rows: list[int], words: list[str], in_flight: float) 
     )
 
 
-def missing_bytes(costs: Costs, config: Config, n_microbatches: int) -> float:
+def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
     """Return by how much the fullest device exceeds its memory when everything is recomputed and layers are spread evenly.
 
     Parameters
     ----------
     costs, config, n_microbatches
         As in `counts_of`.
+    light : bool
+        Whether the loads may leave out what is slow to find, as for bounds.
 
     Returns
     -------
@@ -199,7 +201,7 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int) -> float:
     in_flight = costs.in_flight(config, n_microbatches)
     rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
     _, rows = costs.stages(counts)
-    kinds, of_rank, memory = costs.rows(config, light=True), costs.kind_of_rank(config), costs.memory_bytes(config)
+    kinds, of_rank, memory = costs.rows(config, light=light), costs.kind_of_rank(config), costs.memory_bytes(config)
     pinned = {*chain.prefix, *chain.suffix}
     worst = -math.inf
     for rank in range(p):

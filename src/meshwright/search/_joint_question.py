@@ -9,13 +9,19 @@ from meshwright.errors import InputError
 from meshwright.problem import Problem
 from meshwright.result import Answer
 
-__all__ = ["COSTS", "default_batch", "with_batch", "without_bound"]
+__all__ = ["COSTS", "default_batch", "with_batch", "within_limits"]
 
 COSTS = ("analytic", "sharded")
 
 
-def without_bound(answer: Answer) -> Answer:
-    """Return an answer of a limited space without its bound, which would be read as one on all plans."""
+def within_limits(answer: Answer, search: str) -> Answer:
+    """Return the answer of a search of a limited space: without its bound, which would be read as one on all plans.
+
+    Where no plan of that space is legal, the search says so under its own name, and that others have more room.
+    """
+    if answer.plan is None and not answer.missing_bytes:
+        notes = (*answer.notes[:-1], f"search {search}: {answer.notes[-1]}")
+        return replace(answer, bound=None, notes=notes, nearest="--search best, which is not bound to this space")
     return replace(answer, bound=None)
 
 

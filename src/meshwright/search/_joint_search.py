@@ -92,12 +92,12 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     Returns
     -------
     Answer
-        ``objective`` is the simulated step.
+        ``objective`` is the simulated step. Without a plan, nothing missing and a last note that says why where none is legal.
 
     Raises
     ------
     InputError
-        When no combination of degrees is legal.
+        When more than all of the memory is asked for.
     """
     assert problem.cluster is not None
     if params.memory_ratio > 1.0:
@@ -147,7 +147,7 @@ class Search:
         self.found: list[Found] = []
         self.others: list[tuple[float, Config, int, Plan]] = []
         self.refused: dict[str, int] = {}
-        self.too_large: list[tuple[int, Config]] = []
+        self.too_large: list[tuple[int, Config, bool]] = []
         self.n_built = self.n_evaluations = 0
         self.open_bound = math.inf
         self.open: list[tuple[float, Config, Plan]] = []
@@ -234,7 +234,7 @@ class Search:
         if math.isfinite(bound):
             self._push(bound, level, pool, config)
         elif not self.found:
-            self.too_large.append((pool, config))
+            self.too_large.append((pool, config, True))
 
     def improve(self) -> None:
         """Move single layers of the best plan between neighbouring stages while that shortens the step."""
@@ -248,6 +248,7 @@ class Search:
         costs, n_microbatches = self.costs[pool], self._n_microbatches(config.mesh)
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
+            self.too_large.append((pool, config, False))
             if not self._one_way(config):
                 # its bound stays part of the proof: a split that building does not find may still fit
                 self.open_bound = min(self.open_bound, bound)
@@ -382,13 +383,17 @@ class Search:
     def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
         """Say which configuration misses the least memory, and by how much."""
         closest: tuple[float, Config] | None = None
-        for pool, config in self.too_large:
-            missing = plans.missing_bytes(self.costs[pool], config, self._n_microbatches(config.mesh))
+        for pool, config, light in self.too_large:
+            missing = plans.missing_bytes(self.costs[pool], config, self._n_microbatches(config.mesh), light=light)
             if missing > 0 and (closest is None or (missing, config) < closest):
                 closest = (missing, config)
         if closest is None:
-            reasons = "; ".join(sorted(self.refused)) or "no combination of degrees divides the batch and the devices"
-            raise InputError(f"search best: no plan is legal for {self.problem.reading.name} with these options: {reasons}")
+            reasons = (
+                "; ".join(sorted(self.refused)) or "no combination of degrees divides the batch, the layers and the devices"
+            )
+            return Answer(
+                None, notes=(*notes, f"no plan of the space is legal for {self.problem.reading.name}: {reasons}"), extra=extra
+            )
         nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(closest[1])}"
         return Answer(None, missing_bytes=closest[0], nearest=nearest, notes=notes, extra=extra)
 

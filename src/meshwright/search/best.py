@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright import _plugins
+from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer
 from meshwright.search import _joint_search as joint
@@ -56,4 +57,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         note = f"{reading.format} brings its own costs: search best passes it on to search {reading.search}, with its default options"
         return replace(answer, notes=(note, *answer.notes))
     notes: list[str] = []
-    return joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))
+    found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))
+    if found.plan is None and not found.missing_bytes:  # a whole model on one device is always legal: the options exclude it
+        raise InputError(f"search best, with these options: {found.notes[-1]}")
+    return found

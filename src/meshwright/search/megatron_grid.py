@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
-from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer
 from meshwright.search import _joint_search as joint
-from meshwright.search._joint_question import with_batch, without_bound
+from meshwright.search._joint_limits import largest_degrees
+from meshwright.search._joint_question import with_batch, within_limits
 
 __all__ = ["Params", "search"]
 
@@ -44,12 +43,12 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Returns
     -------
     Answer
-        The best plan of the grid, without a bound: it says nothing about plans off the grid.
+        The best plan of the grid, without a bound: it says nothing about plans off the grid. None where no point of it is legal.
 
     Raises
     ------
     InputError
-        When there is no cluster or no legal grid point.
+        When there is no cluster.
 
     Notes
     -----
@@ -71,14 +70,11 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     limits = joint.Limits(
         tensor=tuple(degree for degree in powers if degree <= node),
         context=(1,) if problem.graph.sequence_length < 32768 else tuple(degree for degree in powers if degree <= 16),
-        expert=tuple(degree for degree in powers if degree <= 64),
+        expert=tuple(degree for degree in powers if degree <= largest_degrees(problem.graph)["expert"] and degree <= 64),
         pipeline=powers,
         micro_batch=(problem.batch.micro_batch,) if problem.batch.micro_batch else (1, 2, 4),
         shard=(1,),
         schedules=("1f1b", "interleaved_1f1b"),
         uniform=True,
     )
-    answer = joint.answer(problem, limits, Stop(n_iterations=10**6), tuple(notes))
-    if answer.plan is None and not math.isfinite(answer.missing_bytes):
-        raise InputError(f"search megatron_grid: no point of the grid is legal for {problem.reading.name}")
-    return without_bound(answer)
+    return within_limits(joint.answer(problem, limits, Stop(n_iterations=10**6), tuple(notes)), "megatron_grid")

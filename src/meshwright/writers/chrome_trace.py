@@ -2,7 +2,8 @@
 
 References
 ----------
-.. [1] Trace Event Format, Google, 2016: duration events (``X``), counters (``C``), metadata (``M``); times in microseconds.
+.. [1] Trace Event Format, Google, 2016: duration events (``X``), flow events (``s``, ``f``), counters (``C``), metadata (``M``);
+   times in microseconds.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+
 from meshwright import _files
 from meshwright.errors import InputError
 from meshwright.result import Result
 from meshwright.timeline import PHASES, Timeline
+from meshwright.writers._trace_event import durations, in_order, microseconds
 
 __all__ = ["as_json", "write"]
 
 _COMPUTE, _REDUCE, _SEND = 0, 1, 2
 """Threads of a rank; sends to rank k run on thread _SEND + k, one at a time."""
+_BACKWARD = ("backward", "backward_input")
+"""Tasks whose end lets a gradient leave."""
+_NANOSECOND = 1e-3
+"""In microseconds."""
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -52,8 +60,8 @@ def as_json(result: Result) -> dict[str, Any]:
     for rank, thread in sorted({(span["pid"], span["tid"]) for span in spans}):
         name = {_COMPUTE: "compute", _REDUCE: "reduce"}.get(thread, f"send to rank {thread - _SEND}")
         events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}})
-    events.extend(spans)
-    events.extend(_memory(timeline))
+        events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": thread, "args": {"sort_index": thread}})
+    events.extend(in_order([*spans, *_memory(timeline), *_flows(spans, rank_of_stage)]))
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -95,37 +103,59 @@ def _title(rank: int, devices: tuple[int, ...]) -> str:
 
 def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...]) -> list[dict[str, Any]]:
     """Return one duration event per span."""
+    starts = microseconds(timeline.start_seconds).tolist()
+    lengths = durations(timeline.start_seconds, timeline.end_seconds).tolist()
     columns = (timeline.stage, timeline.microbatch, timeline.phase, timeline.start_seconds, timeline.end_seconds)
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    back = {(s, j): end for s, j, code, _, end in rows if PHASES[code] in ("backward", "backward_input")}
+    back = {(s, j): end for s, j, code, _, end in rows if PHASES[code] in _BACKWARD}
     events = []
-    for stage, microbatch, code, start, end in rows:
+    for (stage, microbatch, code, start, _), ts, dur in zip(rows, starts, lengths, strict=True):
         phase, thread = PHASES[code], _COMPUTE
+        args = {"stage": stage} if microbatch < 0 else {"stage": stage, "microbatch": microbatch}
         if phase == "reduce":
             thread = _REDUCE
         elif phase == "send":
             # What leaves after the stage's backward task is a gradient; an activation has left before.
-            to_stage = stage - 1 if start >= back[stage, microbatch] else stage + 1
-            thread = _SEND + rank_of_stage[to_stage]
-        events.append(
-            {
-                "ph": "X",
-                "name": phase if microbatch < 0 else f"{phase} {microbatch}",
-                "cat": phase,
-                "pid": rank_of_stage[stage],
-                "tid": thread,
-                "ts": start * 1e6,
-                "dur": (end - start) * 1e6,
-                "args": {"stage": stage} if microbatch < 0 else {"stage": stage, "microbatch": microbatch},
-            }
-        )
+            args["to_stage"] = stage - 1 if start >= back[stage, microbatch] else stage + 1
+            thread = _SEND + rank_of_stage[args["to_stage"]]
+        name = phase if microbatch < 0 else f"{phase} {microbatch}"
+        place = {"pid": rank_of_stage[stage], "tid": thread}
+        events.append({"ph": "X", "name": name, "cat": phase, **place, "ts": ts, "dur": dur, "args": args})
+    return events
+
+
+def _flows(spans: list[dict[str, Any]], rank_of_stage: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return an arrow from what leaves a rank to the task that waits for it: from the send, or from the task if that takes no time."""
+    sends: dict[tuple[int, int, int], dict[str, Any]] = {}
+    tasks: dict[tuple[int, int, bool], dict[str, Any]] = {}
+    for span in spans:
+        args, phase = span["args"], span["cat"]
+        if phase == "send" and span["dur"] > 0.0:
+            sends[args["stage"], args["microbatch"], args["to_stage"]] = span
+        elif phase == "forward" or phase in _BACKWARD:
+            tasks[args["stage"], args["microbatch"], phase == "forward"] = span
+    arrows = []
+    for (stage, microbatch, forward), task in tasks.items():
+        to_stage = stage + 1 if forward else stage - 1
+        waiting = tasks.get((to_stage, microbatch, forward))
+        if waiting is None or rank_of_stage[to_stage] == rank_of_stage[stage]:
+            continue
+        send = sends.get((stage, microbatch, to_stage))
+        last = max(task["ts"], task["ts"] + task["dur"] - _NANOSECOND)
+        arrows.append((forward, send or task, last if send is None else send["ts"], waiting))
+    leaves = microseconds(np.array([moment for _, _, moment, _ in arrows]) / 1e6).tolist()
+    events: list[dict[str, Any]] = []
+    for i, (forward, source, _, waiting) in enumerate(arrows):
+        arrow = {"name": "activation" if forward else "gradient", "cat": "transfer", "id": i}
+        events.append({"ph": "s", **arrow, "pid": source["pid"], "tid": source["tid"], "ts": leaves[i]})
+        events.append({"ph": "f", "bp": "e", **arrow, "pid": waiting["pid"], "tid": waiting["tid"], "ts": waiting["ts"]})
     return events
 
 
 def _memory(timeline: Timeline) -> list[dict[str, Any]]:
     """Return one counter event per change of a rank's memory."""
     return [
-        {"ph": "C", "name": "memory", "pid": rank, "ts": second * 1e6, "args": {"bytes": held}}
+        {"ph": "C", "name": "memory", "pid": rank, "ts": second, "args": {"bytes": held}}
         for rank, (seconds, n_bytes) in enumerate(zip(timeline.memory_seconds, timeline.memory_bytes, strict=True))
-        for second, held in zip(seconds.tolist(), n_bytes.tolist(), strict=True)
+        for second, held in zip(microseconds(seconds).tolist(), n_bytes.tolist(), strict=True)
     ]

@@ -173,6 +173,34 @@ def test_a_model_too_large_says_what_is_missing_and_where_it_would_fit() -> None
     assert "dgx-h100:" in result.answer.nearest
 
 
+@pytest.mark.parametrize("gibibytes", [2.0, 2.1, 2.114, 2.1155])
+def test_a_grid_whose_points_just_do_not_fit_says_by_how_much(gibibytes: float) -> None:
+    """Its bounds let some points through whose equal stages then hold too much; 2.116 GiB are enough."""
+    problem = _small_memory(api.pose(TINY, "dgx-h100:4", batch=Batch(8)), gibibytes * 2**30)
+    answer = api.plan(problem, search="megatron_grid").answer
+    assert answer.plan is None
+    assert 0.0 < answer.missing_bytes < 0.12 * 2**30
+    assert "dgx-h100:8" in answer.nearest
+
+
+def test_a_search_without_a_legal_plan_says_so_under_its_own_name() -> None:
+    """Eight replicas of one sample each cannot have micro-batches of eight."""
+    problem = api.pose(TINY, "dgx-h100:8", batch=Batch(8, 8))
+    answer = api.plan(problem, search="data_parallel").answer
+    assert answer.plan is None
+    assert answer.missing_bytes == 0.0
+    assert answer.notes[-1].startswith("search data_parallel: no plan of the space is legal for tiny_llama")
+    assert "--search best" in answer.nearest
+    assert api.plan(problem, search="best").feasible
+
+
+def test_the_grid_of_a_model_without_experts_spreads_none() -> None:
+    answer = api.plan(api.pose("llama-3.1-8b", "dgx-h100:16", batch=Batch(32)), search="megatron_grid").answer
+    plans = [answer.plan, *(other.plan for other in answer.alternatives)]
+    assert len(plans) >= 2
+    assert all(stage.strategy.expert == 1 for plan in plans for stage in plan.stages)
+
+
 def test_fixed_degrees_are_kept_and_impossible_ones_are_told() -> None:
     problem = api.pose(TINY, "dgx-h100:8", batch=Batch(32))
     result = api.plan(problem, search="best", settings={"tensor": "2", "pipeline": "2"})

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pathlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from meshwright import api, schedules, sim
 from meshwright.errors import InputError
 from meshwright.graph import Graph, Op
 from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading
+from meshwright.problem import Batch, Problem, Reading
 from meshwright.result import Answer, Result
 from meshwright.sim import engine
 from meshwright.sim.transfers import fixed
+from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 from meshwright.timeline import PHASES
-from meshwright.writers import chrome_trace
+from meshwright.writers import _trace_event, chrome_trace
 
-FIELDS = {
-    "X": {"ph": str, "name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
-    "C": {"ph": str, "name": str, "pid": int, "ts": float, "args": dict},
-    "M": {"ph": str, "name": str, "pid": int, "args": dict},
-}
+from . import trace_event_rules
 
 
 def answered() -> Result:
@@ -40,21 +39,137 @@ def answered() -> Result:
     return Result(problem, "test", 0, Answer(plan), loads, timeline)
 
 
-def test_every_event_has_the_fields_of_its_phase_in_microseconds(tmp_path: pathlib.Path) -> None:
-    chrome_trace.write(answered(), str(tmp_path / "trace.json"))
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    assert trace["displayTimeUnit"] in ("ms", "ns")
-    for event in trace["traceEvents"]:
-        wanted = FIELDS[event["ph"]]
-        assert set(wanted) - {"tid"} <= set(event) <= set(wanted) | {"tid"}
-        for name, value in event.items():
-            assert isinstance(value, wanted.get(name, int)), (name, value)
-        assert event.get("ts", 0.0) >= 0.0 and event.get("dur", 0.0) >= 0.0
-        if event["ph"] == "C":
-            assert all(isinstance(value, float) for value in event["args"].values())
-    longest = max(event["ts"] + event["dur"] for event in trace["traceEvents"] if event["ph"] == "X")
-    assert longest == pytest.approx(trace["otherData"]["step_seconds"] * 1e6)
+def piped(schedule: str, n_ranks: int, n_chunks: int, transfer_seconds: float, n_microbatches: int = 8) -> Result:
+    """Return a pipeline whose times are no round numbers."""
+    n_stages = n_ranks * n_chunks
+    graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
+    problem = Problem(Reading("tiny", "test", "tiny", graph))
+    place = schedules.load(schedule).placement(n_ranks, n_chunks)
+    stages = tuple(Stage((i,), (int(place[i]),)) for i in range(n_stages))
+    plan = Plan(stages, n_microbatches, 1, schedule, n_microbatches)
+    loads = tuple(
+        StageLoad(
+            1 / 3 + i / 77, 1 / 7, 1 / 11, activation_bytes=5.0, reduce_seconds=0.1, overlap_ratio=0.3, optimizer_seconds=1e-3
+        )
+        for i in range(n_stages)
+    )
+    sends = fixed(np.array(plan.rank_of_stage()), np.full(n_stages - 1, transfer_seconds))
+    return Result(problem, "test", 0, Answer(plan), loads, engine.play(plan, loads, sends))
+
+
+def text_of(result: Result) -> str:
+    return json.dumps(chrome_trace.as_json(result))
+
+
+CASES = [
+    ("gpipe", 3, 1),
+    ("1f1b", 4, 1),
+    ("interleaved_1f1b", 2, 3),
+    ("interleaved_1f1b", 4, 2),
+    ("zb_h1", 3, 1),
+    ("zb_v", 4, 2),
+]
+
+
+@pytest.mark.parametrize("transfer_seconds", [0.0, 1e-10, 1 / 13], ids=["none", "below a nanosecond", "long"])
+@pytest.mark.parametrize(("schedule", "n_ranks", "n_chunks"), CASES, ids=[f"{name} {p}x{v}" for name, p, v in CASES])
+def test_traces_of_all_schedules_keep_the_rules_of_the_format(
+    schedule: str, n_ranks: int, n_chunks: int, transfer_seconds: float
+) -> None:
+    result = piped(schedule, n_ranks, n_chunks, transfer_seconds)
+    assert trace_event_rules.broken_rules(text_of(result)) == []
+
+
+def test_a_trace_of_a_real_plan_on_shared_links_keeps_the_rules(tmp_path: pathlib.Path) -> None:
+    """Stages of devices far apart reduce while others send: rates change at odd moments."""
+    problem = api.pose("llama-3.1-8b", "pcie-a100:32", batch=Batch(global_batch=64))
+    n = len(problem.graph.ops)
+    spread = [tuple(range(i, 32, 4)) for i in range(4)]
+    stages = tuple(
+        Stage(tuple(range(i * n // 4, (i + 1) * n // 4)), devices, Strategy(data=8, shard=3))
+        for i, devices in enumerate(spread)
+    )
+    plan = Plan(stages, 8, 1, "1f1b", 64)
+    loads, timeline = api.judge(problem, plan)
+    assert timeline is not None
+    assert timeline.step_seconds > 1.001 * sim.least_seconds(problem, plan, loads)
+    chrome_trace.write(Result(problem, "test", 0, Answer(plan), loads, timeline), str(tmp_path / "trace.json"))
+    text = (tmp_path / "trace.json").read_text()
+    assert trace_event_rules.broken_rules(text) == []
+    events = json.loads(text)["traceEvents"]
+    longest = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert longest == pytest.approx(timeline.step_seconds * 1e6, abs=2e-3)
+
+
+def test_every_handover_between_ranks_is_an_arrow() -> None:
+    """Four stages, three micro-batches: three hand-overs each way of every micro-batch; with two ranks folded one stays at home."""
+    straight, folded = piped("1f1b", 4, 1, 0.1, 3), answered()
+    for result, n_hops in ((straight, 3), (folded, 2)):
+        events = chrome_trace.as_json(result)["traceEvents"]
+        assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 2 * 3 * n_hops
+        assert all(event["tid"] > 1 for event in events if event["ph"] == "s")
+        assert all(event["tid"] == 0 for event in events if event["ph"] == "f")
+
+
+@given(ticks=st.lists(st.integers(0, 10**15), min_size=2, max_size=20))
+def test_times_come_back_as_the_nanoseconds_they_are(ticks: list[int]) -> None:
+    seconds = np.sort(np.array(ticks)) / 1e9
+    starts = _trace_event.microseconds(seconds)
+    lengths = _trace_event.durations(seconds[:-1], seconds[1:])
+    back = [trace_event_rules._nanoseconds(start) for start in starts]
+    assert back == np.rint(seconds * 1e9).astype(int).tolist()
+    assert [trace_event_rules._nanoseconds(length) for length in lengths] == np.diff(back).tolist()
+
+
+def broken(how: str) -> str:
+    """Return the text of a trace with one thing wrong."""
+    trace = chrome_trace.as_json(answered())
+    events = trace["traceEvents"]
+    first = {phase: next(i for i, event in enumerate(events) if event["ph"] == phase) for phase in "MXCsf"}
+    if how == "cut off":
+        return json.dumps(trace)[:-20]
+    if how == "no list":
+        return json.dumps({"events": events})
+    if how == "not a number":
+        events[first["X"]]["ts"] = float("nan")
+    elif how == "a field is missing":
+        del events[first["X"]]["dur"]
+    elif how == "text for a number":
+        events[first["X"]]["ts"] = "0"
+    elif how == "a negative time":
+        events[first["X"]]["ts"] = -1.0
+    elif how == "an unknown phase":
+        events[first["X"]]["ph"] = "Y"
+    elif how == "an unnamed process":
+        del events[first["M"]]
+    elif how == "a counter of text":
+        events[first["C"]]["args"] = {"bytes": "many"}
+    elif how == "a span that overlaps the next":
+        events[first["X"]]["dur"] += 1e7
+    elif how == "an arrow without an end":
+        del events[first["f"]]
+    elif how == "an arrow without a start":
+        del events[first["s"]]
+    elif how == "an arrow bound to the next span":
+        events[first["f"]]["bp"] = "x"
+    elif how == "an arrow from nowhere":
+        events[first["s"]]["tid"] = 1
+    elif how == "time that goes back":
+        events.append(events.pop(first["X"]))
+    return json.dumps(trace)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cut off", "no list", "not a number", "a field is missing", "text for a number", "a negative time", "an unknown phase",
+        "an unnamed process", "a counter of text", "a span that overlaps the next", "an arrow without an end",
+        "an arrow without a start", "an arrow bound to the next span", "an arrow from nowhere", "time that goes back",
+    ],
+)  # fmt: skip
+def test_the_rules_find(how: str) -> None:
+    assert trace_event_rules.broken_rules(broken(how)) != []
+    assert trace_event_rules.broken_rules(broken("nothing")) == []
 
 
 def test_every_span_and_every_change_of_memory_is_in_the_trace() -> None:
@@ -72,16 +187,6 @@ def test_every_span_and_every_change_of_memory_is_in_the_trace() -> None:
     assert threads == [
         (0, "compute"), (0, "reduce"), (0, "send to rank 1"), (1, "compute"), (1, "reduce"), (1, "send to rank 0"),
     ]  # fmt: skip
-
-
-def test_no_two_spans_of_one_thread_overlap_so_that_viewers_draw_them_side_by_side() -> None:
-    rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in chrome_trace.as_json(answered())["traceEvents"]:
-        if event["ph"] == "X":
-            rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    for row in rows.values():
-        row.sort()
-        assert all(b[0] >= a[1] - 1e-6 for a, b in itertools.pairwise(row))
 
 
 def test_an_answer_without_a_timeline_is_refused() -> None:

@@ -1,0 +1,33 @@
+"""The trace of a co-design keeps the rules of the format, with everything that runs at the same time on threads of its own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from meshwright.api import codesign
+from meshwright.writers import codesign_trace
+
+from . import trace_event_rules
+
+
+@pytest.mark.parametrize("topology", ["full-mesh", "switch", "topoopt"])
+def test_the_trace_of_a_codesign_keeps_the_rules_of_the_format(topology: str, tmp_path: pathlib.Path) -> None:
+    design = codesign(
+        "topoopt:dlrm,tables=6,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64",
+        servers=4,
+        degree=2,
+        link_bandwidth="10 Gbit/s",
+        topologies=(topology,),
+        budget=20,
+    )
+    codesign_trace.write(design, str(tmp_path / "step.json"))
+    text = (tmp_path / "step.json").read_text()
+    assert trace_event_rules.broken_rules(text) == []
+    trace = json.loads(text)
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    longest = max(event["ts"] + event["dur"] for event in spans)
+    assert longest <= trace["otherData"]["step_seconds"] * 1e6 + 1e-3
+    assert {event["cat"] for event in spans} >= {"compute", "all-reduce"}
