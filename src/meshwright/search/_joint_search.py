@@ -142,7 +142,7 @@ class Search:
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
         self.problem, self.params, self.stop = problem, params, stop
         self.chain = chain_of(problem.graph)
-        self.heap: list[tuple[float, int, int, tuple[Mesh] | tuple[Config] | tuple[Config, Plan]]] = []
+        self.heap: list[tuple[float, int, int, Mesh | Config, Plan | None]] = []
         self.costs: list[Costs] = []
         self.found: list[Found] = []
         self.others: list[tuple[float, Config, int, Plan]] = []
@@ -179,13 +179,13 @@ class Search:
                 self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
                 continue
             bound = flops / (peak * mesh.rank_size * mesh.pipeline)
-            heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, (mesh,)))
+            heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, mesh, None))
 
     def run(self) -> None:
         """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
         budget = self.stop.n_iterations or self.params.evaluations
         while self.heap:
-            bound, level, pool, item = heapq.heappop(self.heap)
+            bound, level, pool, config, plan = heapq.heappop(self.heap)
             if bound >= self.best_seconds:
                 break
             spent = self.n_evaluations >= budget or self.n_built >= _MOST_BUILT * budget
@@ -193,7 +193,6 @@ class Search:
                 self.open_bound = min(self.open_bound, bound)
                 break
             costs = self.costs[pool]
-            config = item[0]
             if isinstance(config, Mesh):
                 if level < _WITH_COMMUNICATION:
                     quick = costs.quick_bound(config, self._n_microbatches(config), with_communication=level == _COMPUTE)
@@ -208,13 +207,13 @@ class Search:
                 self._push(max(bound, full), _FULL, pool, config)
             elif level == _FULL:
                 self._build(pool, config, bound)
-            else:
-                self._evaluate(pool, config, item[1], bound)
+            elif plan is not None:
+                self._evaluate(pool, config, plan, bound)
 
-    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config, *plan: Plan) -> None:
+    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config, plan: Plan | None = None) -> None:
         """Put a mesh or a configuration, and its plan once that is built, on the heap if it may still hold the best plan."""
         if bound < self.best_seconds:
-            heapq.heappush(self.heap, (bound, level, pool, (item, *plan)))
+            heapq.heappush(self.heap, (bound, level, pool, item, plan))
 
     def _n_microbatches(self, mesh: Mesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)

@@ -131,7 +131,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     assert quick <= played * (1 + 1e-9), config
                     if chunks > 1:
                         continue
-                    hops = costs.transfer_seconds(config, plan)
+                    hops = costs.transfer_seconds(config, plan, model.loads(problem, plan))
                     with_transfers = costs.bound(config, m, 1e9, transfer_seconds=hops)
                     assert with_transfers >= full
                     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in plan.stages]
