@@ -19,7 +19,7 @@ from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.what_if import Change
-from meshwright.wording import describe, layers_of, ranges_of, step_interval, utilization
+from meshwright.wording import axes_of, describe, layers_of, ranges_of, step_interval, utilization
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
@@ -170,9 +170,8 @@ def _answer(result: Result) -> str:
 
 
 def _stages(result: Result, plan: Plan) -> Table:
-    table = _table(
-        "", "stage", "layers", "devices", "data", "tensor", "recompute", "forward", "backward", "peak memory", left=3
-    )
+    axes = axes_of(plan)
+    table = _table("", "stage", "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory", left=3)
     rank_of_stage = plan.rank_of_stage()
     for i, stage in enumerate(plan.stages):
         words = [word for word in stage.recompute if word != "none"]
@@ -182,15 +181,14 @@ def _stages(result: Result, plan: Plan) -> Table:
             str(i),
             layers_of(result.problem.graph, stage),
             ranges_of(sorted(stage.devices)),
-            str(stage.strategy.data),
-            str(stage.strategy.tensor),
+            *(str(getattr(stage.strategy, axis)) for axis in axes),
             f"{len(words)} of {len(stage.ops)}" if words else "-",
             format_seconds(load.forward_total_seconds) if load else "-",
             format_seconds(load.backward_total_seconds) if load else "-",
             peak,
         )
         if i == 31 and len(plan.stages) > 36:
-            table.add_row("...", f"and {len(plan.stages) - 32} more stages", *[""] * 7)
+            table.add_row("...", f"and {len(plan.stages) - 32} more stages", *[""] * (5 + len(axes)))
             break
     return table
 

@@ -9,7 +9,7 @@ from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 
-__all__ = ["describe", "layers_of", "ranges_of", "step_interval", "utilization"]
+__all__ = ["axes_of", "describe", "layers_of", "ranges_of", "step_interval", "utilization"]
 
 
 MEASURED_COSTS = ("analytic", "sharded")
@@ -52,6 +52,12 @@ def ranges_of(numbers: Sequence[int]) -> str:
             runs.append([number, number])
     text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:4])
     return text + (f",... ({len(numbers)})" if len(runs) > 4 else "")
+
+
+def axes_of(plan: Plan) -> tuple[str, ...]:
+    """Return the axes that tables of stages show: data and tensor always, the others where a stage uses them."""
+    used = [axis for axis in ("context", "expert") if any(getattr(stage.strategy, axis) > 1 for stage in plan.stages)]
+    return ("data", *used, "tensor")
 
 
 def layers_of(graph: Graph, stage: Stage) -> str:

@@ -85,7 +85,7 @@ def _events(rows: list[tuple[float, float, int, str, str, dict[str, Any]]]) -> l
         lane = next((i for i, moment in enumerate(until) if moment <= start), len(until))
         until[lane : lane + 1] = [end]
         lanes.append(lane)
-    threads = {}
+    threads: dict[tuple[int, str, int], int] = {}
     for server, what in sorted(busy_until, key=lambda key: (key[0], _KINDS.index(key[1]))):
         for lane in range(len(busy_until[server, what])):
             threads[server, what, lane] = sum(key[0] == server for key in threads)

@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from meshwright import _files
+from meshwright.cluster import Cluster
 from meshwright.errors import ExportError
 from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan
 from meshwright.result import Result
-from meshwright.timeline import PHASES
-from meshwright.units import format_count, format_seconds
-from meshwright.wording import describe, layers_of, ranges_of, step_interval, utilization
+from meshwright.timeline import PHASES, Timeline
+from meshwright.units import format_bytes, format_count, format_seconds
+from meshwright.wording import axes_of, describe, layers_of, ranges_of, step_interval, utilization
 from meshwright.writers import _topology
 
 __all__ = ["page", "write"]
 
 _MOST_SPANS = 60_000
+_MOST_KINDS_OF_LINK = 5
 
 
 def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
@@ -74,6 +78,7 @@ def _data(result: Result) -> dict[str, Any]:
         "question": _question(result),
         "cards": _cards(result),
         "plan": describe(plan),
+        "axes": list(axes_of(plan)),
         "stages": _stages(result, plan),
         "step": timeline.step_seconds,
         "causes": [[name, seconds] for name, seconds in timeline.causes if seconds > 0],
@@ -128,6 +133,7 @@ def _cards(result: Result) -> list[list[str]]:
 
 
 def _stages(result: Result, plan: Plan) -> list[list[str]]:
+    axes = axes_of(plan)
     rows = []
     for i, stage in enumerate(plan.stages):
         load = result.loads[i]
@@ -137,8 +143,7 @@ def _stages(result: Result, plan: Plan) -> list[list[str]]:
                 str(i),
                 layers_of(result.problem.graph, stage),
                 ranges_of(sorted(stage.devices)),
-                str(stage.strategy.data),
-                str(stage.strategy.tensor),
+                *(str(getattr(stage.strategy, axis)) for axis in axes),
                 f"{recomputed} of {len(stage.ops)}",
                 format_seconds(load.forward_total_seconds),
                 format_seconds(load.backward_total_seconds),
@@ -187,7 +192,7 @@ def _cluster(result: Result, plan: Plan) -> dict[str, Any]:
     cluster, timeline = result.problem.cluster, result.timeline
     assert timeline is not None
     if cluster is None:
-        return {"text": "", "picture": None, "ranks": [], "kinds": []}
+        return {"text": "", "picture": None, "ranks": [], "kinds": [], "busiest": []}
     ranks = []
     for devices in plan.ranks():
         strategy = next(stage.strategy for stage in plan.stages if stage.devices == devices)
@@ -210,7 +215,42 @@ def _cluster(result: Result, plan: Plan) -> dict[str, Any]:
         else " What links carry is not known."
     )
     kinds = [] if len(cluster.kinds) == 1 else [cluster.kinds[kind].name for kind in cluster.kind_of_device.tolist()]
-    return {"text": text, "picture": drawn, "ranks": ranks, "kinds": kinds}
+    return {"text": text, "picture": drawn, "ranks": ranks, "kinds": kinds, "busiest": _busiest(cluster, timeline)}
+
+
+def _busiest(cluster: Cluster, timeline: Timeline) -> list[list[str]]:
+    """Return the links that carry the largest share of what they could, those alike in one row: which, how many, rate, bytes, share."""
+    if not timeline.link_bytes.any() or timeline.step_seconds <= 0.0:
+        return []
+    links, n = cluster.links, cluster.n_devices
+    share = timeline.link_bytes / links.bytes_per_second / timeline.step_seconds
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for link in np.argsort(-share, kind="stable").tolist():
+        if share[link] <= 0.0:
+            break
+        ends = (int(links.source[link]), int(links.target[link]))
+        key = (f"{share[link]:.2g}", *(end < n for end in ends), float(links.bytes_per_second[link]))
+        if key not in alike and len(alike) == _MOST_KINDS_OF_LINK:
+            if key[0] != next(reversed(alike))[0]:
+                break
+            continue
+        alike.setdefault(key, []).append(link)
+    rows = []
+    for found in alike.values():
+        names = [
+            f"device {end}" if end < n else f"switch {end - n}"
+            for end in (int(links.source[found[0]]), int(links.target[found[0]]))
+        ]
+        more = f" and {len(found) - 1} alike" if len(found) > 1 else ""
+        rows.append(
+            [
+                f"{names[0]} to {names[1]}{more}",
+                f"{links.bytes_per_second[found[0]] / 1e9:.4g} GB/s",
+                format_bytes(float(timeline.link_bytes[found].max())),
+                f"{share[found[0]]:.2%}",
+            ]
+        )
+    return rows
 
 
 def _runs(devices: Sequence[int]) -> list[list[int]]:

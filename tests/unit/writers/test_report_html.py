@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.errors import ExportError
 from meshwright.result import Answer, Result
+from meshwright.units import format_bytes
 from meshwright.writers import report_html
 
 
@@ -69,6 +70,34 @@ def test_every_device_of_the_cluster_is_drawn_once(planned: Result) -> None:
     runs = [run for rank in data["cluster"]["ranks"] for run in rank["devices"]]
     listed = [first + k * step for first, count, step in runs for k in range(count)]
     assert listed == [device for devices in planned.plan.ranks() for device in devices]
+
+
+def test_the_busiest_links_are_listed_with_what_they_carry_those_alike_in_one_row(planned: Result) -> None:
+    _, data = _read(report_html.page(planned))
+    timeline, cluster = planned.timeline, planned.problem.cluster
+    assert timeline is not None and cluster is not None
+    (busiest, most), rows = timeline.link_busy_ratio[0], data["cluster"]["busiest"]
+    assert rows[0][3] == f"{most:.2%}"
+    assert rows[0][2] == format_bytes(float(timeline.link_bytes[busiest]))
+    alike = [1 + int(row[0].rpartition(" and ")[2].split()[0]) if " and " in row[0] else 1 for row in rows]
+    assert len(rows) <= 5
+    assert sum(alike) <= int((timeline.link_bytes > 0.0).sum())
+    shares = [float(row[3].rstrip("%")) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_the_stages_show_the_axes_that_are_used(planned: Result) -> None:
+    _, data = _read(report_html.page(planned))
+    assert data["axes"] == ["data", "tensor"]
+    stages = tuple(
+        replace(stage, strategy=replace(stage.strategy, data=1, context=stage.strategy.data)) for stage in planned.plan.stages
+    )
+    asked = replace(planned, answer=replace(planned.answer, plan=replace(planned.plan, stages=stages)))
+    _, data = _read(report_html.page(asked))
+    assert data["axes"] == (
+        ["data", "context", "tensor"] if any(s.strategy.context > 1 for s in stages) else ["data", "tensor"]
+    )
+    assert all(len(row) == len(data["axes"]) + 6 for row in data["stages"])
 
 
 @pytest.mark.parametrize("devices", [(0,), (3, 1, 2), (0, 1, 2, 3, 8, 9, 10), (7, 5, 3, 1, 0), (0, 4, 8, 1, 5, 9), (2, 9)])
