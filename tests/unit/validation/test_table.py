@@ -25,6 +25,11 @@ def test_a_good_file_is_read_with_blanks_around_names_and_empty_lines(tmp_path: 
     assert read.kind == "vtrain" and len(read.rows) == 2 and read.rows[1]["tp"] == "1"
 
 
+def test_names_of_columns_are_known_in_any_case_and_with_blanks(tmp_path: pathlib.Path) -> None:
+    read = _read(tmp_path, f"{HEADER.upper().replace('PARAMS_B', 'Params B')}\n{ROW}\n")
+    assert read.kind == "vtrain" and list(read.rows[0]) == HEADER.split(",")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -82,6 +82,7 @@ def test_errors_are_those_of_a_case_computed_by_hand() -> None:
     assert found["memory"] == {
         "mape_ratio": pytest.approx(0.15), "max_ratio": pytest.approx(0.2), "false_fits": 1, "false_refusals": 0,
     }  # fmt: skip
+    assert found["verdicts"] == {"n_failed": 1, "false_fits": 1, "n_ran": 3, "false_refusals": 0}
     # group a: the second is ranked first and takes twice the best; group b: the failed one is ranked first
     assert found["regret"] == {
         "mean_ratio": pytest.approx(1.0),
