@@ -300,9 +300,10 @@ def _seconds_only(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) ->
 def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], Cluster]:
     """Return what builds clusters from the folder, wires and routes only once for each state of a cluster's file."""
     built: dict[tuple[str, str], tuple[str, Cluster]] = {}
+    names = _nodes.kinds()
 
     def cluster(spec: str) -> Cluster:
-        name = _nodes.kinds()[spec.partition(":")[0]]
+        name = names[spec.partition(":")[0]]
         text = (folder / "clusters" / f"{name}.toml").read_text(encoding="utf-8")
         device = tomllib.loads(text)["device"]
         if (spec, text) not in built:

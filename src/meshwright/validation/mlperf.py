@@ -122,7 +122,7 @@ def _precision(fields: Mapping[str, str], cluster: str) -> str:
     for precision in ("fp4", "fp8"):
         if precision in config:
             return precision
-    return "fp4" if float(fields["round"]) >= FP4_ROUND and "nvl72" in cluster else "fp8"
+    return "fp4" if ratio(fields, "round") >= FP4_ROUND and "nvl72" in cluster else "fp8"
 
 
 def _virtual(fields: Mapping[str, str], pipeline: int) -> int:

@@ -12,7 +12,7 @@ from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.topologies import _wires
 from meshwright.validation._machines import Machine, machines
-from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
@@ -63,11 +63,11 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
     try:
         measured, held = ratio(fields, "real_iter_s"), ratio(fields, "max_mem_bytes")
         tensor, pipeline, batch = count(fields, "tp"), count(fields, "pp"), count(fields, "gbs")
-        degrees = {int(text) for text in fields["dp"].split("|")}
+        degrees = set(counts(fields, "dp"))
         if len(degrees) != 1:
             raise InputError("stages of different data degrees are not modelled")
         data = degrees.pop()
-        stages = [int(text) for text in fields["layers_per_stage"].split("|")]
+        stages = counts(fields, "layers_per_stage")
         for end in (0, -1):
             stages[end] -= 1  # the set counts the embedding and the head as layers
         graph = _graph(sum(stages))

@@ -183,7 +183,7 @@ def test_a_completed_plan_says_so_in_its_row_and_its_set(tmp_path: pathlib.Path)
     assert report.kind == "mist_aceso"
     assert report.points[0].note.startswith("plan completed")
     assert "plan completed" in validation.explain([report])
-    assert report.skipped == (Skipped(2, "gpus_per_stage is '1|one'; numbers with | between them are needed"),)
+    assert report.skipped == (Skipped(2, "gpus_per_stage is '1|one'; whole numbers with | between them are needed"),)
 
 
 def test_coverage_counts_runs_inside_their_interval_and_keeps_those_held_out_apart() -> None:
