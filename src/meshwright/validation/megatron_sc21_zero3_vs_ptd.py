@@ -46,6 +46,10 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         if fields["scheme"] == "ZeRO-3":
             strategy, pipeline = Strategy(data=gpus, shard=3), 1
         else:
+            if gpus % ranks or ranks % TENSOR:
+                raise InputError(
+                    f"{ranks} devices of a replica do not divide {gpus}, or are no multiple of the tensor degree {TENSOR}"
+                )
             strategy, pipeline = Strategy(data=gpus // ranks, tensor=TENSOR), ranks // TENSOR
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,
