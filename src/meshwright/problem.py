@@ -111,6 +111,9 @@ class Program:
     dispatches_once : bool
         Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there (DeepEP,
         HybridEP) instead of once for each expert.
+    splits_transfers : bool
+        Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the receivers
+        (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are pieces anyway.
     """
 
     issue_seconds: float = 0.0
@@ -121,6 +124,7 @@ class Program:
     shard_bytes_per_second: float = 0.0
     overlaps_scatter: bool = True
     dispatches_once: bool = False
+    splits_transfers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def layer_load(
     saved, working = _activation_bytes(work, recompute)
     gathered, communication = _unit_bytes(work, mesh, strategy, training)
     with_waste = 1.0 + training.fragmentation_ratio
+    splits = program.splits_transfers and not strategy.sequence_parallel
     moved = 2.0 * gradients + 2.0 * optimizer + weights
     if strategy.shard < 3 and strategy.shard > 0:
         moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + weights
@@ -79,7 +80,7 @@ def layer_load(
         recompute_seconds=again,
         forward_communication=forward,
         backward_communication=backward,
-        output_bytes=work.output_bytes,
+        output_bytes=work.output_bytes / (strategy.tensor if splits else 1),
         reduce_seconds=_reduce_seconds(work, mesh, strategy, training),
         gather_seconds=_gather_seconds(work, mesh, strategy, training),
         optimizer_seconds=moved / (device.memory_bytes_per_second * device.memory_ratio),

@@ -28,6 +28,11 @@ LARGEST_FORWARDED = 128
 MOST_PAIRS = 1 << 22
 """How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
 
+LIBRARY_PAIR = 1.0
+"""Share of the bytes that a tree of a communication library sends over its edge between two nodes: both halves of the double tree could
+halve it, yet NCCL's tuner (tuning.cc) counts two full passes for any number of nodes, and all-reduces over two nodes of A100 (vTrain,
+tensor degree 16) ran at the rate of rings, which is less than half of what two such trees would reach."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
@@ -171,7 +176,8 @@ def _tree(cluster: Cluster, shape: Layout, kind: str) -> Way:
     up = [np.concatenate(source[::3]), np.concatenate(target[::3])]
     across = [np.concatenate(source[1::3] + source[2::3]), np.concatenate(target[1::3] + target[2::3])]
     inside_load, inside_latency = _both_ways(cluster, up, 1.0 / n_local, kind)
-    across_load, across_latency = _both_ways(cluster, across, 0.5 / n_local, kind)
+    share = LIBRARY_PAIR if n_nodes == 2 and cluster.algorithms else 0.5
+    across_load, across_latency = _both_ways(cluster, across, share / n_local, kind)
     n_ways = 2 if kind == "all_reduce" else 1
     latency = n_ways * ((n_local - 1) * inside_latency + depth * across_latency)
     return _way(cluster, "tree", latency, inside_load + across_load)

@@ -52,7 +52,7 @@ def _set(report: Report, errors: dict[str, Any]) -> dict[str, Any]:
         "name": Path(report.file).name,
         "kind": report.kind,
         "n_rows": errors["n_rows"],
-        "errors": {"time": errors["time"], "memory": errors["memory"]},
+        "errors": {"time": errors["time"], "memory": errors["memory"], "verdicts": errors["verdicts"]},
         "regret": errors["regret"],
         "skipped": errors["skipped"],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Point", "Skipped", "count", "fitted", "ratio"]
+__all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
 
 from collections.abc import Mapping
 
@@ -59,6 +59,9 @@ class Skipped:
     reason: str
 
 
+LEAST = 1e-9
+"""Measured numbers below it, in whatever unit, stand for nothing that ran."""
+
 UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling")
 """Sets that are only predicted: no constant is fitted to any of their rows."""
 
@@ -88,7 +91,7 @@ def count(fields: Mapping[str, str], name: str, default: int | None = None) -> i
     Raises
     ------
     InputError
-        When it is missing and there is no default, or no whole number of at least 0.
+        When it is missing and there is no default, or no whole number of at least 1 (0 where that is what a missing one stands for).
     """
     text = fields.get(name, "").strip()
     if not text or text == "n/a":
@@ -99,9 +102,24 @@ def count(fields: Mapping[str, str], name: str, default: int | None = None) -> i
         value = float(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number") from None
-    if not 0 <= value < 1e15 or value != int(value):
-        raise InputError(f"{name} is {text}; it must be a whole number of at least 0")
+    least = 0 if default == 0 else 1
+    if not least <= value < 1e15 or value != int(value):
+        raise InputError(f"{name} is {text}; it must be a whole number of at least {least}")
     return int(value)
+
+
+def counts(fields: Mapping[str, str], name: str) -> list[int]:
+    """Return whole numbers with | between them, one for each stage.
+
+    Raises
+    ------
+    InputError
+        When there is none, or one is no whole number.
+    """
+    texts = [text.strip() for text in fields.get(name, "").split("|")]
+    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
+        raise InputError(f"{name} is '{fields.get(name, '').strip()}'; whole numbers with | between them are needed")
+    return [int(text) for text in texts]
 
 
 def ratio(fields: Mapping[str, str], name: str) -> float:
@@ -117,6 +135,6 @@ def ratio(fields: Mapping[str, str], name: str) -> float:
         value = float(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
-    if not value > 0.0:
+    if not value > LEAST:
         raise InputError(f"{name} is {text}; it must be above 0")
     return value

@@ -39,4 +39,5 @@ def program(name: str) -> Program:
         shard_bytes_per_second=quantity("shard", "bytes_per_second"),
         overlaps_scatter=bool(number("overlaps_scatter", 1.0)),
         dispatches_once=bool(number("dispatches_once", 0.0)),
+        splits_transfers=bool(number("splits_transfers", 0.0)),
     )

@@ -93,6 +93,7 @@ def _set(report: Report) -> dict[str, object]:
         "skipped": [{"row": skipped.row, "reason": skipped.reason} for skipped in report.skipped],
         "time": _time(report.points),
         "memory": _memory(report.points),
+        "verdicts": _verdicts(report.points),
         "regret": _regret(report.points),
         "interval": coverage(report.points, report.held_out),
     }
@@ -148,6 +149,17 @@ def _memory(points: Sequence[Point]) -> dict[str, float | int | None] | None:
     }
 
 
+def _verdicts(points: Sequence[Point]) -> dict[str, int]:
+    """Count runs that failed for memory and those of them that fit by the prediction, runs that ran and those that do not."""
+    failed = [point for point in points if not point.ran]
+    return {
+        "n_failed": len(failed),
+        "false_fits": sum(point.fits for point in failed),
+        "n_ran": len(points) - len(failed),
+        "false_refusals": sum(not point.fits for point in points if point.ran),
+    }
+
+
 def _regret(points: Sequence[Point]) -> dict[str, float | int] | None:
     """Return what choosing by our prediction costs: measured time of our first choice over the best measured, less one."""
     groups: dict[str, list[Point]] = {}
@@ -193,8 +205,7 @@ def explain(reports: Sequence[Report]) -> str:
         lines.append(line)
         for note in dict.fromkeys(point.note for point in report.points if point.note):
             lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
-        if memory:
-            lines += _of_memory(report, memory)
+        lines += _of_memory(report, memory)
         reasons: dict[str, list[int]] = {}
         for skipped in report.skipped:
             reasons.setdefault(skipped.reason, []).append(skipped.row)
@@ -204,17 +215,15 @@ def explain(reports: Sequence[Report]) -> str:
     return "\n".join(lines)
 
 
-def _of_memory(report: Report, memory: Mapping[str, float | int | None]) -> list[str]:
+def _of_memory(report: Report, memory: Mapping[str, float | int | None] | None) -> list[str]:
     """Return what there is to say about memory beyond its mean error: the worst row, and verdicts that were wrong."""
-    lines = []
-    if memory["max_ratio"] is not None:
+    lines, counts = [], _verdicts(report.points)
+    if memory and memory["max_ratio"] is not None:
         lines.append(f"  memory: worst {_percent(memory['max_ratio'])}")
-    n_failed = sum(not point.ran for point in report.points)
-    if n_failed:
-        lines.append(f"  failed for memory: {n_failed} runs; {memory['false_fits']} of them fit by the prediction")
-    if memory["false_refusals"]:
-        n_ran = len(report.points) - n_failed
-        lines.append(f"  ran: {n_ran} runs; {memory['false_refusals']} of them do not fit by the prediction")
+    if counts["n_failed"]:
+        lines.append(f"  failed for memory: {counts['n_failed']} runs; {counts['false_fits']} of them fit by the prediction")
+    if counts["false_refusals"] or counts["n_failed"]:
+        lines.append(f"  ran: {counts['n_ran']} runs; {counts['false_refusals']} of them do not fit by the prediction")
     return lines
 
 

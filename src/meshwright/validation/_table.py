@@ -53,7 +53,7 @@ def read(path: str | Path) -> Measured:
         When the file cannot be read, its columns are those of no known set, or a number is none.
     """
     header, *lines = _lines(path)
-    header = [name.strip() for name in header]
+    header = _named(header)
     for i, name in enumerate(header):
         if name in header[:i]:
             raise InputError(f"{path}: the column '{name}' is there twice; each needs a name of its own")
@@ -98,6 +98,17 @@ def _check(path: str | Path, row: int, name: str, cell: str) -> None:
         raise InputError(
             f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell empty where it is not known"
         )
+
+
+def _named(header: Sequence[str]) -> list[str]:
+    """Return the names of the columns as the sets write them, whatever their case and whether blanks or dashes join their words."""
+    plugins = [_plugins.load("validation", name, "measured set") for name in _plugins.names("validation")]
+    known = {name for plugin in plugins for name in (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))}
+    plain = {re.sub(r"[\s_-]+", "_", name.lower()): name for name in sorted(known)}
+    return [
+        name if name in known else plain.get(re.sub(r"[\s_-]+", "_", name.lower()), name)
+        for name in (name.strip() for name in header)
+    ]
 
 
 def _kind(path: str | Path, header: Sequence[str]) -> str:

@@ -14,14 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from meshwright import topologies
-from meshwright.cluster import Cluster, Links
+from meshwright.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
+from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
 from meshwright.validation._runs import Run, gpt, predict
@@ -126,22 +125,6 @@ def _layers(text: str, pipeline: int, n_layers: int) -> tuple[int, ...]:
 
 def _mixed() -> Cluster:
     """Three P3 nodes of four V100 each and a G4dn node of four T4 [1, section 4.2], joined by the network of the slower ones."""
-    parts = (topologies.cluster("p3-v100:4"), topologies.cluster("g4dn-t4:4"))
-    n_nodes, per_node = 4, 4
-    n_devices = n_nodes * per_node
-    kinds = tuple(part.kinds[0] for part in parts)
-    node = np.arange(n_devices) // per_node
-    devices = np.arange(n_devices)
-    fast, slow, network = 20e9, 6e9, 1.2e9  # one NVLink pair or PCIe per device; 10 Gb/s per P3 node [1]
-    rate = np.where(node < 3, fast, slow)
-    inside = n_devices + node
-    uplink = n_devices + np.arange(n_nodes)
-    spine = np.full(n_nodes, n_devices + n_nodes)
-    source = np.concatenate([devices, inside, uplink, spine])
-    target = np.concatenate([inside, devices, spine, uplink])
-    bandwidth = np.concatenate([rate, rate, np.full(n_nodes, network), np.full(n_nodes, network)])
-    latency = np.concatenate([np.full(2 * n_devices, 4e-6), np.full(2 * n_nodes, 2e-5)])
-    return Cluster(
-        "p3-and-g4dn", kinds, (node == 3).astype(np.int64), n_nodes + 1, Links(source, target, bandwidth, latency),
-        node.reshape(1, -1), forwards=False, launch_seconds=parts[0].launch_seconds, algorithms=parts[0].algorithms,
-    )  # fmt: skip
+    volta, turing = (topologies.cluster(name).kinds[0] for name in ("p3-v100:4", "g4dn-t4:4"))
+    # one NVLink pair or PCIe per device; 10 Gb/s per P3 node [1]
+    return machines("p3-and-g4dn", (*(Machine(volta, 4, 20e9),) * 3, Machine(turing, 4, 6e9)), 1.2e9)

@@ -25,11 +25,11 @@ SEQUENCE, VOCABULARY, TENSOR = 2048, 51200, 8
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where, zero = clusters(), program("zero3_2021")
-    return [_point(i, fields, where, zero) for i, fields in enumerate(rows, 1)]
+    where, programs = clusters(), (program("megatron_2021"), program("zero3_2021"))
+    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, zero: Program) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Program, Program]) -> Point | Skipped:
     sizes = {"174.6": (12288, 96, 96), "529.6": (20480, 105, 128)}
     try:
         if fields["params_b"] not in sizes:
@@ -46,11 +46,15 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, zero: Program) 
         if fields["scheme"] == "ZeRO-3":
             strategy, pipeline = Strategy(data=gpus, shard=3), 1
         else:
+            if gpus % ranks or ranks % TENSOR:
+                raise InputError(
+                    f"{ranks} devices of a replica do not divide {gpus}, or are no multiple of the tensor degree {TENSOR}"
+                )
             strategy, pipeline = Strategy(data=gpus // ranks, tensor=TENSOR), ranks // TENSOR
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,
             recompute="full", training=Training("fp16", gradient_bytes=2 if strategy.shard else 4),
-            program=zero if strategy.shard else Program(),
+            program=programs[strategy.shard > 0],
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

@@ -8,7 +8,7 @@ from meshwright.errors import InputError
 from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
 from meshwright.validation._completed import NOTE, cluster_of, complete
-from meshwright.validation._points import Point, Skipped, count, ratio
+from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
@@ -43,7 +43,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
 def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
     try:
         measured = ratio(fields, "measured_ms") / 1e3
-        sizes = [int(size) for size in fields["gpus_per_stage"].split("|")]
+        sizes = counts(fields, "gpus_per_stage")
         hidden, layers = count(fields, "hidden"), count(fields, "layers")
         graph = gpt(
             f"gpt-{hidden}x{layers}", hidden=hidden, layers=layers, heads=count(fields, "heads"),
@@ -57,8 +57,6 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         predicted = predict(complete(run))
     except InputError as error:
         return Skipped(row, str(error))
-    except ValueError:
-        return Skipped(row, f"gpus_per_stage is '{fields['gpus_per_stage']}'; numbers with | between them are needed")
     group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"
     return Point(
         row,

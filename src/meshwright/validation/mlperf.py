@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph
@@ -41,11 +42,44 @@ VIRTUAL = 6
 FP4_ROUND = 5.1
 """From this round on, large submissions on GB200 and GB300 use fp4."""
 
+PLAN = ("tp", "pp", "vpp", "cp", "mbs")
+"""Columns that are taken over where a plan is completed."""
+
+SAID = "plan completed: that of the nearest run of this file on the same kind of device with as many micro-batches for its size"
+"""What a completed row says about itself."""
+
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds of every row."""
+    """Return measured and predicted seconds of every row; plans that are not told are completed from other rows where one agrees."""
     where, trained_by = clusters(), program("megatron")
-    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+    found = []
+    for i, fields in enumerate(rows, 1):
+        told = bool(fields["tp"].strip())
+        point = _point(i, fields if told else _completed(fields, rows), where, trained_by)
+        found.append(point if told or isinstance(point, Skipped) else replace(point, note=SAID))
+    return found
+
+
+def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return a row with the plan of another: of the same benchmark and kind of device, its degrees, micro-batch and the row's own
+    accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself where none is.
+    """
+    try:
+        name, gpus = _cluster(fields)
+        batch, steps = count(fields, "gbs"), count(fields, "grad_accum")
+    except InputError:
+        return fields
+    agreeing = []
+    for i, other in enumerate(rows):
+        try:
+            kind, devices = _cluster(other)
+            ranks = count(other, "tp") * count(other, "pp", 1) * count(other, "cp", 1)
+            agrees = gpus % ranks == 0 and gpus // ranks * count(other, "mbs", 1) * steps == batch
+            if agrees and other["bench"] == fields["bench"] and kind.partition(":")[0] == name.partition(":")[0]:
+                agreeing.append((abs(ratio(other, "round") - ratio(fields, "round")), abs(devices - gpus), i))
+        except (InputError, ZeroDivisionError):  # another row that does not tell its plan either
+            continue
+    return {**fields, **{column: rows[min(agreeing)[2]].get(column, "") for column in PLAN}} if agreeing else fields
 
 
 def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
@@ -74,7 +108,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         row,
         measured,
         predicted.seconds,
-        group=f"{fields['bench']} {name} {fields['gbs']}",
+        group=f"{fields['round']} {fields['bench']} {name} {fields['gbs']}",  # rounds differ in programs, not in plans alone
         fits=predicted.fits,
         device=predicted.device,
         causes=predicted.causes,
@@ -88,7 +122,7 @@ def _precision(fields: Mapping[str, str], cluster: str) -> str:
     for precision in ("fp4", "fp8"):
         if precision in config:
             return precision
-    return "fp4" if float(fields["round"]) >= FP4_ROUND and "nvl72" in cluster else "fp8"
+    return "fp4" if ratio(fields, "round") >= FP4_ROUND and "nvl72" in cluster else "fp8"
 
 
 def _virtual(fields: Mapping[str, str], pipeline: int) -> int:

@@ -46,7 +46,10 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         held = ratio(fields, "mem_gib") * 2.0**30 if fields["mem_gib"].strip() else 0.0
         graph = built_in(fields["model"].replace("llama3", "llama-3"), sequence)
         tensor, context, pipeline = count(fields, "tp", 1), count(fields, "cp", 1), count(fields, "pp", 1)
-        data = gpus // (tensor * context * pipeline)
+        ranks = tensor * context * pipeline
+        if gpus % ranks:
+            raise InputError(f"{gpus} devices do not divide by tensor times context times pipeline degree, {ranks}")
+        data = gpus // ranks
         degree = count(fields, "dp_shard", data)
         sharded = 3 if pipeline == 1 else 1  # with a pipeline, weights stay gathered between micro-batches
         if data * context == 1:

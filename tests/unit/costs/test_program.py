@@ -150,3 +150,10 @@ def test_the_default_program_changes_nothing() -> None:
     assert graph() is not None
     for strategy in (Strategy(), Strategy(tensor=4, sequence_parallel=True), Strategy(data=4, context=2)):
         assert _row(strategy, Program()) == _row(strategy)
+
+
+def test_an_output_that_all_ranks_of_a_tensor_axis_hold_is_sent_in_pieces_where_the_program_does_so() -> None:
+    whole, split = _row(Strategy(tensor=4)), _row(Strategy(tensor=4), Program(splits_transfers=True))
+    assert split.output_bytes == pytest.approx(whole.output_bytes / 4)
+    pieces = Strategy(tensor=4, sequence_parallel=True)
+    assert _row(pieces, Program(splits_transfers=True)).output_bytes == _row(pieces).output_bytes  # these are pieces anyway

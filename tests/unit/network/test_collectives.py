@@ -174,3 +174,16 @@ def test_more_bytes_never_take_less_time_and_no_link_moves_faster_than_it_can(ki
     out = np.bincount(cluster.links.source, cluster.links.bytes_per_second)[: cluster.n_devices].max()
     share = {"broadcast": 0.0}.get(kind, (axis.size - 1) / axis.size)
     assert times[-1] >= share * 1e9 / out
+
+
+def test_a_librarys_tree_moves_everything_twice_between_two_nodes_so_that_rings_are_as_quick() -> None:
+    groups = np.arange(16)[None]
+    bought, free = topologies.cluster("dgx-a100:16"), topologies.cluster("two-level:16,per_node=8,bandwidth=180 GB/s")
+    lines = {line.algorithm: line for line in collectives.lines(bought, groups, "all_reduce")}
+    uplinks = 8 * 25 * GB * 0.9  # eight adapters a node
+    assert lines["tree"].seconds_per_byte == pytest.approx(2 / uplinks)
+    assert lines["ring"].seconds_per_byte == pytest.approx(2 * 15 / 16 / uplinks)
+    assert not free.algorithms  # nothing is known of its library: both halves of the double tree are used
+    assert {line.algorithm: line for line in collectives.lines(free, groups, "all_reduce")}[
+        "tree"
+    ].seconds_per_byte == pytest.approx(1 / (180 * GB))

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright import _plugins
 from meshwright.errors import InputError
-from meshwright.validation import _table
+from meshwright.validation import _points, _table
 
 HEADER = "params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms"
 ROW = "3.6,8,16,2,1024,16,12,1024,1,8,1,500"
@@ -23,6 +23,11 @@ def _read(folder: pathlib.Path, text: str | bytes) -> _table.Measured:
 def test_a_good_file_is_read_with_blanks_around_names_and_empty_lines(tmp_path: pathlib.Path) -> None:
     read = _read(tmp_path, "\ufeff" + HEADER.replace(",tp", ", tp ") + f"\n{ROW}\n\n{ROW}\n")
     assert read.kind == "vtrain" and len(read.rows) == 2 and read.rows[1]["tp"] == "1"
+
+
+def test_names_of_columns_are_known_in_any_case_and_with_blanks(tmp_path: pathlib.Path) -> None:
+    read = _read(tmp_path, f"{HEADER.upper().replace('PARAMS_B', 'Params B')}\n{ROW}\n")
+    assert read.kind == "vtrain" and list(read.rows[0]) == HEADER.split(",")
 
 
 @pytest.mark.parametrize(
@@ -59,3 +64,18 @@ def test_every_column_that_must_be_a_number_belongs_to_some_set() -> None:
     known = {column for plugin in plugins for column in (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))}
     assert set(_table.NUMBERS) <= known
     assert list(_table.NUMBERS) == sorted(set(_table.NUMBERS), key=str.lower)
+
+
+@pytest.mark.parametrize("cell", ["", "4|", "inf", "1e5", "-3", "x|y", "٣"])
+def test_lists_of_whole_numbers_are_read_strictly(cell: str) -> None:
+    with pytest.raises(InputError, match="dp is '"):
+        _points.counts({"dp": cell}, "dp")
+    assert _points.counts({"dp": " 4| 8"}, "dp") == [4, 8]
+
+
+@pytest.mark.parametrize("cell", ["0", "-1", "1.5", "1e16"])
+def test_degrees_are_at_least_one(cell: str) -> None:
+    for default in (None, 1):
+        with pytest.raises(InputError, match=f"tp is {cell}; it must be a whole number of at least 1"):
+            _points.count({"tp": cell}, "tp", default)
+    assert _points.count({"shard": "0"}, "shard", 0) == 0

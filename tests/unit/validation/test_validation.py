@@ -82,6 +82,7 @@ def test_errors_are_those_of_a_case_computed_by_hand() -> None:
     assert found["memory"] == {
         "mape_ratio": pytest.approx(0.15), "max_ratio": pytest.approx(0.2), "false_fits": 1, "false_refusals": 0,
     }  # fmt: skip
+    assert found["verdicts"] == {"n_failed": 1, "false_fits": 1, "n_ran": 3, "false_refusals": 0}
     # group a: the second is ranked first and takes twice the best; group b: the failed one is ranked first
     assert found["regret"] == {
         "mean_ratio": pytest.approx(1.0),
@@ -182,7 +183,7 @@ def test_a_completed_plan_says_so_in_its_row_and_its_set(tmp_path: pathlib.Path)
     assert report.kind == "mist_aceso"
     assert report.points[0].note.startswith("plan completed")
     assert "plan completed" in validation.explain([report])
-    assert report.skipped == (Skipped(2, "gpus_per_stage is '1|one'; numbers with | between them are needed"),)
+    assert report.skipped == (Skipped(2, "gpus_per_stage is '1|one'; whole numbers with | between them are needed"),)
 
 
 def test_coverage_counts_runs_inside_their_interval_and_keeps_those_held_out_apart() -> None:
