@@ -188,14 +188,14 @@ def _simple(asked: _Asked, graph: StageGraph) -> list[tuple[str, Mapping]]:
     return found
 
 
-def _scales(asked: _Asked, mapping: Mapping, typical: float) -> NDArray[np.float64]:
+def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArray[np.float64]:
     """Return the factors on compute and transfers of each stage that follow from the devices it got."""
     n_stages = asked.shape[0]
     scales = np.ones((2, n_stages))
     for s in range(n_stages):
-        scales[0, s] = float(asked.slower[mapping.devices[s]].max())
+        scales[0, s] = float(asked.slower[devices[s]].max())
         neighbours = [t for t in (s - 1, s + 1) if 0 <= t < n_stages]
-        worst = max((float(asked.slow[mapping.devices[s], mapping.devices[t]].max()) for t in neighbours), default=typical)
+        worst = max((float(asked.slow[devices[s], devices[t]].max()) for t in neighbours), default=typical)
         scales[1, s] = max(worst / typical, 1e-6) if typical > 0.0 else 1.0
     return scales
 
@@ -212,7 +212,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
     lay = StageGraph(np.zeros(n_stages), (), np.zeros(n_stages), n_replicas)
     starts: list[NDArray[np.float64] | None] = [None]
     if unequal and n_stages > 1:
-        starts += [_scales(asked, Mapping(consecutive(lay, order), np.zeros((0, 0)), 0.0), typical) for _, order in asked.laid]
+        starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
     judged: list[Judged] = []
     best_mapping: Mapping | None = None
     best = float("inf")
@@ -231,5 +231,5 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
                         best, best_mapping, of_turn = judged[-1].seconds_per_sample, candidate, ringed
             if best >= before * (1 - 1e-9) or n_stages == 1 or typical == 0.0:
                 break
-            scales = _scales(asked, of_turn, typical)
+            scales = _scales(asked, of_turn.devices, typical)
     return judged, best_mapping
