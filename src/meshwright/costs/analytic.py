@@ -159,11 +159,11 @@ def loads(problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loa
         reason = illegal(problem, stage.strategy, plan.micro_batch)
         if reason:
             raise InputError(f"stage {i}: {reason}")
-        key = (stage.strategy, stage.devices)
+        key = (stage.strategy, stage.ring_devices)
         if key not in priced:
-            priced[key] = price(problem, stage.strategy, stage.devices, plan.micro_batch)
+            priced[key] = price(problem, stage.strategy, stage.ring_devices, plan.micro_batch)
     row_of_op = rows(problem)
-    return tuple(_stage_load(stage, priced[stage.strategy, stage.devices], row_of_op) for stage in plan.stages)
+    return tuple(_stage_load(stage, priced[stage.strategy, stage.ring_devices], row_of_op) for stage in plan.stages)
 
 
 def _stage_load(stage: Stage, layers: RowLoads, row_of_op: tuple[int, ...]) -> StageLoad:

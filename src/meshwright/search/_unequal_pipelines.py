@@ -15,11 +15,10 @@ from meshwright.network.placement import orders
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.mapping import Mapping
 from meshwright.solvers.units import Units
 from meshwright.strategy import Strategy
 
-__all__ = ["along_rings", "device_orders", "slowness", "unequal_plans"]
+__all__ = ["device_orders", "slowness", "unequal_plans"]
 
 _PATTERNS = 12  # of replicas, that are mapped and simulated
 
@@ -54,16 +53,6 @@ def device_orders(cluster: Cluster) -> tuple[tuple[str, NDArray[np.int64]], ...]
     for name, order in found:
         seen.setdefault(order.tobytes(), (name, order))
     return tuple(seen.values())
-
-
-def along_rings(mapping: Mapping) -> Iterator[Mapping]:
-    """Yield the mapping with its replicas renumbered along the ring of each stage: a plan names devices in ring order.
-
-    A plan has one order of replicas for all stages, because replica r of a stage exchanges tensors with replica r of the next.
-    """
-    n_replicas = mapping.devices.shape[1]
-    for ring in sorted({tuple(row) for row in mapping.rings.tolist()} - {tuple(range(n_replicas))}):
-        yield replace(mapping, devices=np.ascontiguousarray(mapping.devices[:, list(ring)]))
 
 
 def _patterns(n_devices: int, most_stages: int) -> Iterator[tuple[int, ...]]:
