@@ -130,20 +130,16 @@ def test_the_proof_alone_finds_the_best_of_all_mappings(seed: int, shape: tuple[
 
 
 def test_a_proof_that_is_given_up_leaves_a_bound_below_the_best() -> None:
-    graph, slow = problem_of(1, 8, 2, 16)
-    packed = graph.arrays(slow)
-    start = np.arange(16).reshape(8, 2)
-    known = evaluate(graph, slow, start).seconds
-    best = mapping_proof.prove(packed, start, known, 0.0)
-    short = mapping_proof.prove(packed, start, known, 0.0, n_nodes=20_000)
+    graph, slow = problem_of(1, 6, 2, 12)
+    packed, start = graph.arrays(slow), map_stages(graph, slow, prove=False, n_moves=5000)
+    best = mapping_proof.prove(packed, start.devices, start.seconds, 0.0)
+    short = mapping_proof.prove(packed, start.devices, start.seconds, 0.0, n_nodes=3000)
     assert best.exact and not short.exact
-    assert short.bound_seconds <= best.seconds <= short.seconds
+    assert 0.0 < short.bound_seconds <= best.seconds <= short.seconds
 
 
-@pytest.mark.parametrize(
-    "cluster", ["parmesan-dgx1:16", "parmesan-uniform:16", "parmesan-torus:4x4", "dgx-h100:16", "mesh:4x4"]
-)
-@pytest.mark.parametrize(("n_stages", "skips"), [(4, False), (8, False), (16, False), (4, True)])
+@pytest.mark.parametrize("cluster", ["parmesan-dgx1:16", "parmesan-uniform:16", "mesh:4x4"])
+@pytest.mark.parametrize(("n_stages", "skips"), [(4, False), (16, False), (4, True)])
 def test_mappings_onto_sixteen_devices_are_proven(cluster: str, n_stages: int, skips: bool) -> None:
     random = np.random.default_rng(n_stages)
     transfers = [(s, s + 1, 20e6) for s in range(n_stages - 1)] + [(0, n_stages - 1, 1e7)] * skips

@@ -13,7 +13,7 @@ from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
 from meshwright.search._sharded_pipelines import fitted, micro_batches
-from meshwright.search._unequal_pipelines import device_orders, slowness, unequal_plans
+from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
 from meshwright.solvers.units import Units, contract
@@ -115,6 +115,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         judged += [judge(problem, plan, label) for label, plan in plans]
     if params.published:
         judged += _published(problem, params, seed, stop)
+    if problem.costs == "partition" and len(slow) <= _MOST_UNEQUAL:
+        judged += swapped(problem, judged)
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
     if problem.costs != "partition":
         variants = fitted(problem, ranked)

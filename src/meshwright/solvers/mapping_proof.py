@@ -276,4 +276,6 @@ def _one_of_each_orbit(layer: kernel.Layer, symmetries: NDArray[np.int64]) -> ke
                     leader[i] = leader[j] = least
                     changed = True
     first = np.flatnonzero(leader == np.arange(len(placed)))
-    return kernel.Layer(*(column[first] for column in layer))
+    return kernel.Layer(
+        layer.used[first], layer.devices[first], layer.cost[first], layer.parent[first], layer.placed[first], layer.order[first]
+    )
