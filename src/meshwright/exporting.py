@@ -10,6 +10,8 @@ from meshwright.result import Result
 
 __all__ = ["export", "names"]
 
+_WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what was simulated
+
 
 def names() -> tuple[str, ...]:
     """Return the writers that take a plan: those whose first argument is called ``result``."""
@@ -66,4 +68,7 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
     notes: tuple[str, ...] | None = _plugins.load("writers", wanted, "export").write(result, path)
-    return notes or ()
+    notes = notes or ()
+    if wanted not in _WITH_RINGS and any(stage.ring for stage in result.plan.stages):
+        notes += ("the order of the gradient rings is left out: the communication library finds its own",)
+    return notes

@@ -24,12 +24,24 @@ class Stage:
         Degrees; ``strategy.n_devices == len(devices)``.
     recompute : tuple of str
         One of `meshwright.strategy.RECOMPUTE` for each layer.
+    ring : tuple of int
+        Replicas (places on the data axis) in the order of the ring that reduces their gradients; empty where the communication
+        library is to choose.
     """
 
     ops: tuple[int, ...]
     devices: tuple[int, ...]
     strategy: Strategy = Strategy()
     recompute: tuple[str, ...] = ()
+    ring: tuple[int, ...] = ()
+
+    @property
+    def ring_devices(self) -> tuple[int, ...]:
+        """Devices in mesh order, replicas in the order of their gradient ring."""
+        if not self.ring:
+            return self.devices
+        size = len(self.devices) // len(self.ring)
+        return tuple(device for r in self.ring for device in self.devices[r * size : (r + 1) * size])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from meshwright import topologies
 from meshwright._kernels import mapping as kernel
-from meshwright.solvers.mapping import StageGraph, evaluate, map_stages
+from meshwright.solvers import mapping_proof
+from meshwright.solvers.mapping import StageGraph, evaluate, map_stages, pair_seconds
 from meshwright.solvers.mapping_bounds import lower_bound
 
 
@@ -105,3 +107,44 @@ def test_the_same_seed_gives_the_same_mapping() -> None:
     graph, slow = problem_of(3, 4, 6, 24)
     first, second = (map_stages(graph, slow, seed=5, n_moves=4000) for _ in range(2))
     assert np.array_equal(first.devices, second.devices) and np.array_equal(first.rings, second.rings)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from([(2, 2, 5), (3, 2, 6), (6, 1, 6), (2, 3, 6), (1, 5, 5), (4, 1, 5), (5, 1, 6)]),
+    alike=st.booleans(),
+)
+def test_the_proof_alone_finds_the_best_of_all_mappings(seed: int, shape: tuple[int, int, int], alike: bool) -> None:
+    graph, slow = problem_of(seed, *shape)
+    if alike:  # two equal halves, so that devices, pairs and halves can be exchanged
+        half = shape[2] // 2
+        slow = np.where(np.arange(shape[2])[:, None] // half == np.arange(shape[2]) // half, slow.min(initial=1.0) + 1.0, 10.0)
+        np.fill_diagonal(slow, 0.0)
+    packed = graph.arrays(slow)
+    worst = np.arange(shape[0] * shape[1]).reshape(shape[0], shape[1])
+    proof = mapping_proof.prove(packed, worst, evaluate(graph, slow, worst).seconds, 0.0)
+    assert proof.exact
+    assert proof.bound_seconds == proof.seconds == pytest.approx(evaluate(graph, slow, proof.devices).seconds, rel=1e-12)
+    assert proof.seconds == pytest.approx(brute(graph, slow), rel=1e-9)
+
+
+def test_a_proof_that_is_given_up_leaves_a_bound_below_the_best() -> None:
+    graph, slow = problem_of(1, 6, 2, 12)
+    packed, start = graph.arrays(slow), map_stages(graph, slow, prove=False, n_moves=5000)
+    best = mapping_proof.prove(packed, start.devices, start.seconds, 0.0)
+    short = mapping_proof.prove(packed, start.devices, start.seconds, 0.0, n_nodes=3000)
+    assert best.exact and not short.exact
+    assert 0.0 < short.bound_seconds <= best.seconds <= short.seconds
+
+
+@pytest.mark.parametrize("cluster", ["parmesan-dgx1:16", "parmesan-uniform:16", "mesh:4x4"])
+@pytest.mark.parametrize(("n_stages", "skips"), [(4, False), (16, False), (4, True)])
+def test_mappings_onto_sixteen_devices_are_proven(cluster: str, n_stages: int, skips: bool) -> None:
+    random = np.random.default_rng(n_stages)
+    transfers = [(s, s + 1, 20e6) for s in range(n_stages - 1)] + [(0, n_stages - 1, 1e7)] * skips
+    graph = StageGraph(
+        random.uniform(0.5e-3, 1e-3, n_stages), tuple(transfers), random.uniform(5e6, 3e7, n_stages), 16 // n_stages
+    )
+    found = map_stages(graph, pair_seconds(topologies.cluster(cluster)))
+    assert found.exact and found.bound_seconds == found.seconds

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["MapArrays", "all_costs", "anneal", "own_seconds", "pair_rates", "ring_seconds"]
+__all__ = ["MapArrays", "all_costs", "anneal", "pair_rates"]
 
 
 class MapArrays(NamedTuple):

@@ -124,6 +124,28 @@ def _workspace(n_nodes, n_links):
 
 
 @njit(cache=True)
+def _ways(net, best, node, links):
+    """Write the links of a node that lie on shortest paths to the target into `links`; return how many there are."""
+    n_ways = 0
+    for k in range(net.out_first[node], net.out_first[node + 1]):
+        link = net.out_link[k]
+        after = net.target[link]
+        if best[after] != FAR and best[after] + net.cost[link] == best[node]:
+            links[n_ways] = link
+            n_ways += 1
+    return n_ways
+
+
+@njit(cache=True)
+def _most_out(net):
+    """Return the largest number of links out of a node."""
+    most = 0
+    for node in range(len(net.out_first) - 1):
+        most = max(most, net.out_first[node + 1] - net.out_first[node])
+    return most
+
+
+@njit(cache=True)
 def distances(net, target, pair_first, pair_source):
     """Return the distance of every pair, in the unit of ``net.cost``; FAR where there is no path.
 
@@ -181,6 +203,7 @@ def spread(net, target, pair_first, pair_source, pair_amount):
     work = _workspace(n_nodes, len(net.source))
     best = work.best
     wanted = np.zeros(n_nodes, dtype=np.bool_)
+    ways = np.empty(_most_out(net), dtype=np.int64)
     amount = np.zeros(n_nodes, dtype=np.float64)
     latency = np.zeros(n_nodes, dtype=np.float64)
     load = np.zeros(len(net.source), dtype=np.float64)
@@ -197,28 +220,17 @@ def spread(net, target, pair_first, pair_source, pair_amount):
         for i in range(1, n_settled):  # nearest first: the next hops of a node are settled before it
             node = work.order[i]
             slowest = 0.0
-            for k in range(net.out_first[node], net.out_first[node + 1]):
-                link = net.out_link[k]
-                after = net.target[link]
-                if best[after] != FAR and best[after] + net.cost[link] == best[node]:
-                    slowest = max(slowest, net.latency[link] + latency[after])
+            for k in range(_ways(net, best, node, ways)):
+                slowest = max(slowest, net.latency[ways[k]] + latency[net.target[ways[k]]])
             latency[node] = slowest
         for i in range(n_settled - 1, 0, -1):  # farthest first: everything a node forwards has arrived at it
             node = work.order[i]
             if amount[node] == 0.0:
                 continue
-            n_next = 0
-            for k in range(net.out_first[node], net.out_first[node + 1]):
-                link = net.out_link[k]
-                after = net.target[link]
-                if best[after] != FAR and best[after] + net.cost[link] == best[node]:
-                    n_next += 1
-            for k in range(net.out_first[node], net.out_first[node + 1]):
-                link = net.out_link[k]
-                after = net.target[link]
-                if best[after] != FAR and best[after] + net.cost[link] == best[node]:
-                    load[link] += amount[node] / n_next
-                    amount[after] += amount[node] / n_next
+            n_ways = _ways(net, best, node, ways)
+            for k in range(n_ways):
+                load[ways[k]] += amount[node] / n_ways
+                amount[net.target[ways[k]]] += amount[node] / n_ways
         for p in range(pair_first[t], pair_first[t + 1]):
             pair_latency[p] = latency[pair_source[p]]
             wanted[pair_source[p]] = False
@@ -247,6 +259,7 @@ def trace(net, target, pair_first, pair_source):
     work = _workspace(n_nodes, len(net.source))
     best = work.best
     wanted = np.zeros(n_nodes, dtype=np.bool_)
+    ways = np.empty(_most_out(net), dtype=np.int64)
     amount = np.zeros(n_nodes, dtype=np.float64)
     route_first = np.zeros(len(pair_source) + 1, dtype=np.int64)
     links = np.empty(max(16, 4 * len(pair_source)), dtype=np.int64)
@@ -265,27 +278,19 @@ def trace(net, target, pair_first, pair_source):
                 node = work.order[i]
                 if amount[node] == 0.0:
                     continue
-                n_next = 0
-                for k in range(net.out_first[node], net.out_first[node + 1]):
-                    link = net.out_link[k]
-                    after = net.target[link]
-                    if best[after] != FAR and best[after] + net.cost[link] == best[node]:
-                        n_next += 1
-                if n_found + n_next > len(links):
-                    longer = np.empty(2 * len(links) + n_next, dtype=np.int64)
+                n_ways = _ways(net, best, node, ways)
+                if n_found + n_ways > len(links):
+                    longer = np.empty(2 * len(links) + n_ways, dtype=np.int64)
                     longer[:n_found] = links[:n_found]
                     links = longer
                     more = np.empty(len(longer), dtype=np.float64)
                     more[:n_found] = shares[:n_found]
                     shares = more
-                for k in range(net.out_first[node], net.out_first[node + 1]):
-                    link = net.out_link[k]
-                    after = net.target[link]
-                    if best[after] != FAR and best[after] + net.cost[link] == best[node]:
-                        links[n_found] = link
-                        shares[n_found] = amount[node] / n_next
-                        n_found += 1
-                        amount[after] += amount[node] / n_next
+                for k in range(n_ways):
+                    links[n_found] = ways[k]
+                    shares[n_found] = amount[node] / n_ways
+                    n_found += 1
+                    amount[net.target[ways[k]]] += amount[node] / n_ways
                 amount[node] = 0.0
             amount[target[t]] = 0.0
             route_first[p + 1] = n_found

@@ -171,14 +171,14 @@ def loads(
         reason = illegal(problem, stage.strategy, plan.micro_batch)
         if reason:
             raise InputError(f"stage {i}: {reason}")
-        key = (stage.strategy, stage.devices)
+        key = (stage.strategy, stage.ring_devices)
         if key not in priced:
-            priced[key] = price(problem, stage.strategy, stage.devices, plan.micro_batch)
+            priced[key] = price(problem, stage.strategy, stage.ring_devices, plan.micro_batch)
     row_of_op = rows(problem)
     found = []
     for stage in plan.stages:
         counts = _counts(stage, row_of_op)
-        layers = priced[stage.strategy, stage.devices]
+        layers = priced[stage.strategy, stage.ring_devices]
         load = combine([(layers[key], count) for key, count in counts.items()])
         found.append(replace(load, collectives=_collectives(problem, stage, plan.micro_batch, counts)) if ledger else load)
     return tuple(found)
@@ -200,8 +200,8 @@ def _collectives(
     """Return the collectives of a stage; where devices differ, beside the compute of the kind that every layer waits for."""
     cluster, strategy = problem.cluster, stage.strategy
     assert cluster is not None
-    axes, shape = mesh(cluster, stage.devices, strategy), _shape(strategy, micro_batch)
-    devices = [cluster.kinds[kind] for kind in _kinds(cluster, stage.devices)]
+    axes, shape = mesh(cluster, stage.ring_devices, strategy), _shape(strategy, micro_batch)
+    devices = [cluster.kinds[kind] for kind in _kinds(cluster, stage.ring_devices)]
     works = [_works(problem, shape, device) for device in devices]
 
     def waited_for(row: int, recompute: str) -> LayerWork:

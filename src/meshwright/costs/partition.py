@@ -81,7 +81,7 @@ def _load(
         from meshwright import network
 
         assert problem.cluster is not None
-        groups = np.array(stage.devices, dtype=np.int64).reshape(stage.strategy.data, -1).T
+        groups = np.array(stage.ring_devices, dtype=np.int64).reshape(stage.strategy.data, -1).T
         reduce_seconds = network.axis(problem.cluster, groups).seconds("all_reduce", weights)
     inside = () if own_links or host else ((("transfer", paid[0] * unit),), (("transfer", paid[1] * unit),))
     held = float(posed.operators.memory[ops].sum())

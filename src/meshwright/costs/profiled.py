@@ -164,5 +164,5 @@ def _collective(problem: Problem, profile: Profile, stage: Stage, axis: str, kin
         return 0.0
     from meshwright import network
 
-    grid = np.array(stage.devices).reshape(strategy.data, strategy.tensor)
+    grid = np.array(stage.ring_devices).reshape(strategy.data, strategy.tensor)
     return float(network.axis(problem.cluster, grid.T if axis == "data" else grid).seconds(kind, n_bytes))

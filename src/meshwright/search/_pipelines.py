@@ -98,7 +98,7 @@ def plan_of(problem: Problem, groups: tuple[tuple[int, ...], ...], mapping: Mapp
     stages = tuple(
         Stage(
             tuple(sorted(group, key=rank.__getitem__)), tuple(int(d) for d in mapping.devices[s]), Strategy(data=n_replicas),
-            ("none",) * len(group),
+            ("none",) * len(group), _ring(mapping.rings[s].tolist()),
         )
         for s, group in enumerate(groups) if group
     )  # fmt: skip
@@ -106,6 +106,15 @@ def plan_of(problem: Problem, groups: tuple[tuple[int, ...], ...], mapping: Mapp
     if problem.batch.global_batch:
         n_microbatches = max(1, problem.batch.global_batch // (micro_batch * n_replicas))
     return Plan(stages, n_microbatches, micro_batch, "gpipe", n_microbatches * micro_batch * n_replicas)
+
+
+def _ring(order: list[int]) -> tuple[int, ...]:
+    """Return the order of a ring from replica 0 on, the lower neighbour first; nothing where it is the order of the replicas."""
+    n, start = len(order), order.index(0)
+    turned = [order[(start + k) % n] for k in range(n)]
+    if n > 2 and turned[-1] < turned[1]:
+        turned = [0, *reversed(turned[1:])]
+    return () if turned == list(range(n)) else tuple(turned)
 
 
 def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> Judged:

@@ -106,6 +106,7 @@ def _variants(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
                 replace(
                     stage, recompute=(recompute,) * len(stage.ops),
                     strategy=Strategy(data=data, tensor=tensor, sequence_parallel=tensor > 1, shard=shard),
+                    ring=stage.ring if tensor == 1 else (),
                 )
                 for stage, data in zip(plan.stages, split, strict=True)
             )  # fmt: skip

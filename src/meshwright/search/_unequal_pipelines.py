@@ -14,14 +14,16 @@ from meshwright.costs._operators import Question, question
 from meshwright.network.placement import orders
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
+from meshwright.search._pipelines import Judged, judge
 from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.mapping import Mapping
 from meshwright.solvers.units import Units
 from meshwright.strategy import Strategy
 
-__all__ = ["along_rings", "device_orders", "slowness", "unequal_plans"]
+__all__ = ["device_orders", "slowness", "swapped", "unequal_plans"]
 
 _PATTERNS = 12  # of replicas, that are mapped and simulated
+_SWAPPED = 8  # shapes whose devices are exchanged
+_TRIALS = 200  # plans simulated for one of them
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -54,16 +56,6 @@ def device_orders(cluster: Cluster) -> tuple[tuple[str, NDArray[np.int64]], ...]
     for name, order in found:
         seen.setdefault(order.tobytes(), (name, order))
     return tuple(seen.values())
-
-
-def along_rings(mapping: Mapping) -> Iterator[Mapping]:
-    """Yield the mapping with its replicas renumbered along the ring of each stage: a plan names devices in ring order.
-
-    A plan has one order of replicas for all stages, because replica r of a stage exchanges tensors with replica r of the next.
-    """
-    n_replicas = mapping.devices.shape[1]
-    for ring in sorted({tuple(row) for row in mapping.rings.tolist()} - {tuple(range(n_replicas))}):
-        yield replace(mapping, devices=np.ascontiguousarray(mapping.devices[:, list(ring)]))
 
 
 def _patterns(n_devices: int, most_stages: int) -> Iterator[tuple[int, ...]]:
@@ -120,3 +112,39 @@ def unequal_plans(
             )  # fmt: skip
             label = f"{'-'.join(map(str, pattern))} replicas"
             yield label, Plan(stages, slots, micro_batch, "gpipe", slots * micro_batch * most)
+
+
+def swapped(problem: Problem, judged: Sequence[Judged]) -> list[Judged]:
+    """Return the best plan of several shapes after exchanges of two devices, as long as the simulated step gets shorter.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    judged : sequence of Judged
+        Plans; of each number of stages and replicas the best one counts, and of these the first few.
+    """
+    best: dict[tuple[int, ...], Judged] = {}
+    for one in sorted(judged, key=lambda one: one.seconds_per_sample):
+        best.setdefault(tuple(len(stage.devices) for stage in one.plan.stages), one)
+    found: list[Judged] = []
+    for start in list(best.values())[:_SWAPPED]:
+        now, n_trials, improved = start, 0, True
+        used = sorted({device for stage in now.plan.stages for device in stage.devices})
+        while improved and n_trials < _TRIALS:
+            improved = False
+            for a, b in itertools.combinations(used, 2):
+                exchange = {a: b, b: a}
+                stages = tuple(
+                    replace(stage, devices=tuple(exchange.get(device, device) for device in stage.devices))
+                    for stage in now.plan.stages
+                )
+                trial = judge(problem, replace(now.plan, stages=stages), f"{start.label}, devices exchanged")
+                n_trials += 1
+                if trial.step_seconds < now.step_seconds * (1 - 1e-9):
+                    now, improved = trial, True
+                if n_trials == _TRIALS:
+                    break
+        if now is not start:
+            found.append(now)
+    return found

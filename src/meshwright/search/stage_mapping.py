@@ -13,7 +13,7 @@ from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
 from meshwright.search._sharded_pipelines import fitted, micro_batches
-from meshwright.search._unequal_pipelines import along_rings, device_orders, slowness, unequal_plans
+from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
 from meshwright.solvers.units import Units, contract
@@ -82,7 +82,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     stage are charged at the slowest of the links that it got, relative to that bandwidth, its compute at its slowest device,
     and the exact partitioner with factors per stage cuts again. Whatever simulates best is kept; the simple mappings of each
     partition and the published flow's answer are among the candidates. Models with a cost model of their layers get tensors and state sharded and
-    activations recomputed on top, and only plans that fit count. The order of a stage's devices is that of its ring.
+    activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient ring.
 
     The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
     together do the work of a sample in no less than its compute shared among them.
@@ -115,6 +115,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         judged += [judge(problem, plan, label) for label, plan in plans]
     if params.published:
         judged += _published(problem, params, seed, stop)
+    if problem.costs == "partition" and len(slow) <= _MOST_UNEQUAL:
+        judged += swapped(problem, judged)
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
     if problem.costs != "partition":
         variants = fitted(problem, ranked)
@@ -188,14 +190,14 @@ def _simple(asked: _Asked, graph: StageGraph) -> list[tuple[str, Mapping]]:
     return found
 
 
-def _scales(asked: _Asked, mapping: Mapping, typical: float) -> NDArray[np.float64]:
+def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArray[np.float64]:
     """Return the factors on compute and transfers of each stage that follow from the devices it got."""
     n_stages = asked.shape[0]
     scales = np.ones((2, n_stages))
     for s in range(n_stages):
-        scales[0, s] = float(asked.slower[mapping.devices[s]].max())
+        scales[0, s] = float(asked.slower[devices[s]].max())
         neighbours = [t for t in (s - 1, s + 1) if 0 <= t < n_stages]
-        worst = max((float(asked.slow[mapping.devices[s], mapping.devices[t]].max()) for t in neighbours), default=typical)
+        worst = max((float(asked.slow[devices[s], devices[t]].max()) for t in neighbours), default=typical)
         scales[1, s] = max(worst / typical, 1e-6) if typical > 0.0 else 1.0
     return scales
 
@@ -212,7 +214,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
     lay = StageGraph(np.zeros(n_stages), (), np.zeros(n_stages), n_replicas)
     starts: list[NDArray[np.float64] | None] = [None]
     if unequal and n_stages > 1:
-        starts += [_scales(asked, Mapping(consecutive(lay, order), np.zeros((0, 0)), 0.0), typical) for _, order in asked.laid]
+        starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
     judged: list[Judged] = []
     best_mapping: Mapping | None = None
     best = float("inf")
@@ -221,15 +223,14 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
             cut = partition(asked.units, n_stages, scales=scales, seed=asked.seed)
             groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
             graph = stage_graph(asked.posed, groups, n_replicas, n_microbatches=params.n_microbatches, both=both)
-            mapping = map_stages(graph, slow, seed=asked.seed + turn, n_moves=params.moves, n_nodes=2_000_000)
+            mapping = map_stages(graph, slow, seed=asked.seed + turn, n_moves=params.moves, n_nodes=50_000_000)
             before, of_turn = best, mapping
             for name, candidate in [("annealed", mapping), *_simple(asked, graph)]:
-                for ringed in (candidate, *along_rings(candidate)):
-                    plan = plan_of(problem, groups, ringed, params.n_microbatches)
-                    judged.append(judge(problem, plan, f"{n_stages} stages x {n_replicas}, round {turn}, {name}"))
-                    if judged[-1].seconds_per_sample < best:
-                        best, best_mapping, of_turn = judged[-1].seconds_per_sample, candidate, ringed
+                plan = plan_of(problem, groups, candidate, params.n_microbatches)
+                judged.append(judge(problem, plan, f"{n_stages} stages x {n_replicas}, round {turn}, {name}"))
+                if judged[-1].seconds_per_sample < best:
+                    best, best_mapping, of_turn = judged[-1].seconds_per_sample, candidate, candidate
             if best >= before * (1 - 1e-9) or n_stages == 1 or typical == 0.0:
                 break
-            scales = _scales(asked, of_turn, typical)
+            scales = _scales(asked, of_turn.devices, typical)
     return judged, best_mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from meshwright.solvers import mapping_proof
 from meshwright.solvers.mapping_bounds import lower_bound
 
 __all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point"]
-
-_ROUNDED = 1e-8  # relative; constraint programming counts in whole parts of 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,26 +191,6 @@ def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]
     return devices
 
 
-def twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return classes of devices that can be exchanged for each other without any change; shape (n_devices,), int64."""
-    n = len(slow)
-    label = np.full(n, -1, dtype=np.int64)
-    n_classes = 0
-    for d in range(n):
-        for other in range(d):
-            if label[other] == label[d]:
-                continue
-            keep = np.ones(n, dtype=bool)
-            keep[[d, other]] = False
-            if np.array_equal(slow[d, keep], slow[other, keep]):
-                label[d] = label[other]
-                break
-        if label[d] < 0:
-            label[d] = n_classes
-            n_classes += 1
-    return label
-
-
 def map_stages(
     graph: StageGraph,
     slow: NDArray[np.float64],
@@ -221,7 +198,7 @@ def map_stages(
     seed: int = 0,
     n_moves: int = 0,
     prove: bool = True,
-    n_nodes: int = 30_000_000,
+    n_nodes: int = 500_000_000,
 ) -> Mapping:
     """Return a mapping of all replicas of all stages with a small largest cost, and how far from the least it can be.
 
@@ -236,15 +213,14 @@ def map_stages(
     n_moves : int
         Moves of annealing over all starts; 0 for a number that suits the size.
     prove : bool
-        Whether to try a proof where there are at most 16 devices: by branch and bound, then by constraint programming where
-        OR-Tools is installed (the extra ``proof``).
+        Whether to try a proof where there are at most 16 devices: see `meshwright.solvers.mapping_proof`.
     n_nodes : int
-        Most nodes of the branch and bound.
+        Most devices that one search of the proof tries.
 
     Returns
     -------
     Mapping
-        With bound, and proof where the bound is met or the search of all mappings finished.
+        With bound, and proof where the bound is met or all mappings were looked at.
 
     Notes
     -----
@@ -275,44 +251,11 @@ def map_stages(
             if seconds < best.seconds:
                 best, best_name = Mapping(place.reshape(graph.n_stages, -1), rings, float(seconds)), name
     exact = best.seconds <= bound * (1 + 1e-12)
-    if prove and not exact and len(slow) <= 16 and graph.n_replicas <= 9:
-        better, exact = _prove(graph, packed, best.seconds, n_nodes)
-        if better is not None:
-            best, best_name = better, "branch and bound"
-        if not exact and mapping_proof.available():
-            best, bound, exact = _by_constraints(graph, packed, best, bound, seed)
+    if prove and not exact and len(slow) <= mapping_proof.LARGEST:
+        proof = mapping_proof.prove(packed, best.devices, best.seconds, bound, n_nodes=n_nodes)
+        bound, exact = max(bound, proof.bound_seconds), proof.exact
+        if proof.seconds < best.seconds:
+            rings = np.stack([mapping_search.best_ring(slow, np.ascontiguousarray(row)) for row in proof.devices])
+            best, best_name = Mapping(proof.devices, rings, proof.seconds), "proof"
     checked = float(kernel.all_costs(packed, np.ascontiguousarray(best.devices).ravel(), best.rings).max())
     return Mapping(best.devices, best.rings, checked, checked if exact else min(bound, checked), exact, best_name)
-
-
-def _by_constraints(
-    graph: StageGraph, packed: kernel.MapArrays, best: Mapping, bound: float, seed: int
-) -> tuple[Mapping, float, bool]:
-    """Let constraint programming better and prove a mapping; return it, the bound, and whether they meet."""
-    place = np.ascontiguousarray(best.devices).ravel()
-    proof = mapping_proof.prove(packed, graph.n_replicas, place, best.seconds, seed=seed)
-    if proof.place is not None and proof.rings is not None:
-        seconds = float(kernel.all_costs(packed, proof.place, proof.rings).max())
-        if seconds < best.seconds:
-            best = Mapping(proof.place.reshape(graph.n_stages, -1), proof.rings, seconds, start="constraints")
-    bound = max(bound, proof.bound_seconds)
-    return best, bound, best.seconds <= bound * (1 + _ROUNDED)
-
-
-def _prove(graph: StageGraph, packed: kernel.MapArrays, seconds: float, n_nodes: int) -> tuple[Mapping | None, bool]:
-    """Search all mappings for a better one; return it, and whether the search finished."""
-    n_stages, n_replicas = graph.n_stages, graph.n_replicas
-    slots = np.arange(n_stages * n_replicas).reshape(n_stages, n_replicas)
-    # what costs most should be known first: whole stages where rings weigh more, whole replicas where transfers do
-    order = (slots if packed.ring.sum() > packed.volume.sum() else slots.T).ravel().copy()
-    least = np.sort(packed.slow + np.diag(np.full(len(packed.slow), np.inf)), axis=1)[:, 0].copy()
-    least[~np.isfinite(least)] = 0.0
-    widest = packed.slow.copy()
-    for k in range(len(widest)):
-        widest = np.minimum(widest, np.maximum(widest[:, k : k + 1], widest[k : k + 1, :]))
-    options = np.array([n_replicas, 1, 0, n_nodes], dtype=np.int64)
-    place, rings, value, visited = mapping_search.branch(
-        packed, order, twins(packed.slow), least, widest, options, seconds * (1 - 1e-12)
-    )
-    found = Mapping(place.reshape(n_stages, n_replicas), rings, float(value)) if math.isfinite(value) else None
-    return found, visited <= n_nodes

@@ -68,8 +68,6 @@ def backtrack(
     devices, high = best.devices, best.seconds
     low, finished = lower_bound(graph, slow), True
     order = np.arange(graph.n_stages * n_replicas).reshape(graph.n_stages, n_replicas).T.ravel().copy()
-    options = np.array([n_replicas, 0, 1, n_nodes], dtype=np.int64)
-    nothing = np.zeros(n), np.zeros((n, n))
     for _ in range(n_rounds):
         if high <= low * (1 + 1e-3):
             break
@@ -81,8 +79,8 @@ def backtrack(
                 turned = np.roll(np.arange(n), -(turn * n) // n_same_target)
                 table = np.ascontiguousarray(slow[np.ix_(turned, turned)])
                 table.setflags(write=False)
-                place, _, value, visited = mapping_search.branch(
-                    packed._replace(slow=table), order, np.arange(n), *nothing, options, float(target)
+                place, value, visited = mapping_search.branch(
+                    packed._replace(slow=table), order, n_replicas, n_nodes, float(target)
                 )
                 complete = complete or visited <= n_nodes
                 if math.isfinite(value):

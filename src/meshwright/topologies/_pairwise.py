@@ -13,11 +13,58 @@ from meshwright.errors import InputError
 from meshwright.topologies import _fields
 from meshwright.topologies._wires import Wires, check_count
 
-__all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "check", "hop_table", "pairwise"]
+__all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "Drawn", "Grid", "by_hops", "check", "hop_table", "pairwise"]
 
 GIGABYTES = 1e9
 MEGABYTES_PER_MICROSECOND = 1e6 / 1024 * GIGABYTES  # the paper's generators: 1 GB/s is 1024 / 1e6 of their MB/us
 LARGEST = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawn:
+    """Parameters of clusters whose figures are drawn.
+
+    Parameters
+    ----------
+    n_devices : int
+        Number of devices.
+    device : str
+        Kind of device.
+    latency_seconds : float
+        Latency between two devices (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    seed : int
+        Of the random figures (``seed=``).
+    """
+
+    n_devices: int
+    device: str = _fields.kind()
+    latency_seconds: float = _fields.latency(0.0)
+    launch_seconds: float = _fields.launch()
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grid:
+    """Parameters of meshes and tori.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Sizes of one to three dimensions.
+    device : str
+        Kind of device.
+    latency_seconds : float
+        Latency between two devices (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    """
+
+    shape: tuple[int, ...]
+    device: str = _fields.kind()
+    latency_seconds: float = _fields.latency(0.0)
+    launch_seconds: float = _fields.launch()
 
 
 def check(n_devices: int, name: str) -> int:
@@ -61,6 +108,17 @@ def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
     near = np.array(first)[np.clip(hops, 1, len(first)) - 1]
     result: NDArray[np.float64] = np.where(hops <= len(first), near, far) * GIGABYTES
     return result
+
+
+def by_hops(params: Grid, name: str, *, around: bool) -> Cluster:
+    """Return a mesh, or a torus whose ends are joined, with the bandwidth of any two devices by their hops."""
+    n = check(_fields.sizes(params.shape, (1, 2, 3), name), name)
+    where = np.stack(np.unravel_index(np.arange(n), params.shape))
+    apart = np.abs(where[:, :, None] - where[:, None, :])
+    if around:
+        apart = np.minimum(apart, np.array(params.shape)[:, None, None] - apart)
+    table = hop_table(apart.sum(axis=0))
+    return pairwise(name, table, params, None, "Parmesan (TCAD 2024), Table IX: bandwidth by hops")
 
 
 def pairwise(

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshwright.cluster import Cluster
-from meshwright.topologies import _fields, _pairwise
+from meshwright.topologies import _pairwise
+from meshwright.topologies._pairwise import Drawn as Params
 
 __all__ = ["EXAMPLE", "Params", "build"]
 
 EXAMPLE = "64"
-
-
-@dataclass(frozen=True, slots=True)
-class Params:
-    """Parameters.
-
-    Parameters
-    ----------
-    n_devices : int
-        Number of devices.
-    device : str
-        Kind of device.
-    latency_seconds : float
-        Latency between two devices (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
-    seed : int
-        Of the random figures (``seed=``).
-    """
-
-    n_devices: int
-    device: str = _fields.kind()
-    latency_seconds: float = _fields.latency(0.0)
-    launch_seconds: float = _fields.launch()
-    seed: int = 0
 
 
 def build(params: Params, name: str) -> Cluster:

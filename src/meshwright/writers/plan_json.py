@@ -42,6 +42,7 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
         "shard": strategy.shard,
         "shard_degree": strategy.shard_degree,
         "recompute": list(stage.recompute),
+        "ring": list(stage.ring),
     }
     if result.timeline is not None and plan is result.plan:
         rank, cluster = plan.rank_of_stage()[i], result.problem.cluster
@@ -230,9 +231,10 @@ def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> 
                     f"{where}: stage {i}: the model has no layer '{unknown[0]}'; is this the plan of another model?"
                 )
             strategy = Strategy(**{name: stage[name] for name in Strategy.__dataclass_fields__ if name in stage})
-            stages.append(
-                Stage(tuple(names[name] for name in stage["ops"]), tuple(stage["devices"]), strategy, tuple(stage["recompute"]))
-            )
+            ops, ring = tuple(names[name] for name in stage["ops"]), tuple(stage.get("ring", ()))
+            stages.append(Stage(ops, tuple(stage["devices"]), strategy, tuple(stage["recompute"]), ring))
+            if ring and sorted(ring) != list(range(strategy.data)):
+                raise InputError(f"{where}: stage {i}: ring {list(ring)} must name each of its {strategy.data} replicas once")
             if len(stage["devices"]) != strategy.n_devices:
                 raise InputError(
                     f"{where}: stage {i}: {len(stage['devices'])} devices, but its degrees ask for {strategy.n_devices}"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from meshwright import api
+from meshwright import api, exporting, topologies
 from meshwright.errors import InputError, UnknownNameError
+from meshwright.plan import Plan, Stage
+from meshwright.strategy import Strategy
+from meshwright.writers import plan_json
 
 
 def chain(tmp_path: Path, n: int = 12) -> str:
@@ -98,3 +102,29 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
             api.plan(path, cluster, search=search, settings=settings)
     with pytest.raises(UnknownNameError):
         api.plan(path, "parmesan-two-level:8", search="ensemble", settings={"searches": "parmesam"})
+
+
+def test_the_simulator_runs_gradient_rings_in_the_order_that_the_plan_names(tmp_path: Path) -> None:
+    # a square: 0 1 3 2 runs round it, 0 1 2 3 crosses both diagonals, which have half the bandwidth
+    square = replace(topologies.cluster("parmesan-mesh:2x2"), algorithms=("ring",), _cache={})
+    profile = tmp_path / "one.txt"
+    times = "forward_compute_time=1.0, backward_compute_time=2.0, activation_size=1.0, parameter_size=100000000.0"
+    profile.write_text(f"node1 -- Layer -- {times}\n")
+    problem = replace(api.pose(str(profile), square), costs="partition")
+    seconds = []
+    for devices, ring in (((0, 1, 3, 2), ()), ((0, 1, 2, 3), (0, 1, 3, 2)), ((0, 1, 2, 3), ()), ((0, 1, 3, 2), (0, 1, 3, 2))):
+        plan = Plan((Stage((0,), devices, Strategy(data=4), ("none",), ring),), 1, 1, "gpipe", 4)
+        seconds.append(api.judge(problem, plan)[0][0].reduce_seconds)
+    assert seconds[0] == seconds[1] < seconds[2] == seconds[3]
+
+
+def test_a_plan_file_keeps_the_rings_and_other_programs_are_told_that_they_are_lost(tmp_path: Path) -> None:
+    result = api.plan(chain(tmp_path), "parmesan-uniform:8,seed=3", search="stage_mapping", settings={"n_stages": "1"})
+    assert sorted(result.plan.stages[0].ring) == list(range(8))
+    entry = plan_json.as_json(result)
+    names = {op.name: i for i, op in enumerate(result.problem.graph.ops)}
+    assert plan_json.plan_from_json(entry, names, "plan.json") == result.plan
+    entry["stages"][0]["ring"] = [0, 0, 1, 2, 3, 4, 5, 6]
+    with pytest.raises(InputError, match="each of its 8 replicas once"):
+        plan_json.plan_from_json(entry, names, "plan.json")
+    assert any("rings" in note for note in exporting.export(result, "dot", str(tmp_path / "plan.dot")))

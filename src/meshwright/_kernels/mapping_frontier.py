@@ -1,0 +1,318 @@
+"""Loops of the proof of a mapping: all partial mappings below a limit, stage by stage, told by what later stages can see of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["Layer", "Step", "expand", "ring_table"]
+
+
+class Layer(NamedTuple):
+    """Partial mappings of the same stages; a slot is a replica of a stage that still has neighbours to be placed.
+
+    Parameters
+    ----------
+    used : ndarray, shape (n,), int64
+        Devices taken, one bit each.
+    devices : ndarray, shape (n, n_slots), int8
+        Device of each slot; open stages in turn, replicas fastest.
+    cost : ndarray, shape (n, n_slots), float64
+        Cost of each slot as far as it is known, in seconds.
+    parent : ndarray, shape (n,), int64
+        The partial mapping of the layer before.
+    placed, order : ndarray, shape (n, n_replicas), int8
+        Devices of the stage placed last, and which replica of the parent each replica is.
+    """
+
+    used: NDArray[np.int64]
+    devices: NDArray[np.int8]
+    cost: NDArray[np.float64]
+    parent: NDArray[np.int64]
+    placed: NDArray[np.int8]
+    order: NDArray[np.int8]
+
+
+class Step(NamedTuple):
+    """Placing one stage.
+
+    Parameters
+    ----------
+    own : ndarray, shape (3,), float64
+        Seconds of the stage's compute, bytes over each link of its ring, bytes it will exchange with stages placed later.
+    volume : ndarray, shape (n_open,), float64
+        Bytes that it exchanges with each open stage.
+    rest : ndarray, shape (n_open,), float64
+        Bytes that each open stage exchanges with stages placed later.
+    keep : ndarray, shape (n_kept,), int64
+        Open stages afterwards: positions among the open stages, the new one last.
+    below : ndarray, shape (n_devices,), int64
+        Interchangeable devices with a lower id, one bit each.
+    least : ndarray, shape (n_devices,), float64
+        Seconds per byte of the fastest link of each device.
+    widest : ndarray, shape (n_devices, n_devices), float64
+        Slowest link on the best path between two devices.
+    rings : ndarray, shape (2**n_devices,), float64
+        See `ring_table`.
+    """
+
+    own: NDArray[np.float64]
+    volume: NDArray[np.float64]
+    rest: NDArray[np.float64]
+    keep: NDArray[np.int64]
+    below: NDArray[np.int64]
+    least: NDArray[np.float64]
+    widest: NDArray[np.float64]
+    rings: NDArray[np.float64]
+
+
+@njit(cache=True)
+def ring_table(slow, size):
+    """Return the slowest link of the best ring through each set of `size` devices; infinity for sets of other sizes.
+
+    Parameters
+    ----------
+    slow : ndarray, shape (n_devices, n_devices), float64
+        Seconds per byte; zero on the diagonal.
+    size : int
+        Devices of a ring.
+
+    Returns
+    -------
+    ndarray, shape (2**n_devices,), float64
+        By the set's bits.
+    """
+    n = len(slow)
+    path = np.full((1 << n, n), np.inf)  # slowest link of the best path through a set, from its lowest device to another
+    table = np.full(1 << n, np.inf)
+    count = np.zeros(1 << n, np.int8)
+    for d in range(n):
+        path[1 << d, d] = 0.0
+    for members in range(1, 1 << n):
+        count[members] = count[members >> 1] + (members & 1)
+        if count[members] > size:
+            continue
+        low = 0
+        while not members >> low & 1:
+            low += 1
+        for last in range(low, n):
+            here = path[members, last]
+            if here == np.inf:
+                continue
+            if count[members] == size:
+                table[members] = min(table[members], max(here, slow[last, low]))
+                continue
+            for d in range(low + 1, n):
+                if not members >> d & 1:
+                    more = members | 1 << d
+                    path[more, d] = min(path[more, d], max(here, slow[last, d]))
+    return table
+
+
+@njit(cache=True)
+def _code(used, devices):
+    """Return a hash of what a partial mapping is told by."""
+    code = np.uint64(used) * np.uint64(0x9E3779B97F4A7C15)
+    for k in range(len(devices)):
+        code = (code ^ np.uint64(devices[k] + 1)) * np.uint64(0x100000001B3)
+        code ^= code >> np.uint64(29)
+    return np.int64(code >> np.uint64(2))
+
+
+@njit(cache=True)
+def _insert(layer, head, after, n, entry):
+    """Keep a partial mapping unless one told alike costs no more anywhere; return how many are kept."""
+    used, devices, cost, parent, placed, order = entry
+    place = _code(used, devices) & (len(head) - 1)
+    i = head[place]
+    while i >= 0:
+        if layer.used[i] == used:
+            same = True
+            for k in range(len(devices)):
+                if layer.devices[i, k] != devices[k]:
+                    same = False
+                    break
+            if same:
+                no_more = True
+                no_less = True
+                for k in range(len(cost)):
+                    if layer.cost[i, k] > cost[k]:
+                        no_more = False
+                    if layer.cost[i, k] < cost[k]:
+                        no_less = False
+                if no_more:
+                    return n
+                if no_less:
+                    break
+        i = after[i]
+    if i < 0:
+        i = n
+        n += 1
+        after[i] = head[place]
+        head[place] = i
+    layer.used[i] = used
+    layer.devices[i, :] = devices
+    layer.cost[i, :] = cost
+    layer.parent[i] = parent
+    layer.placed[i, :] = placed
+    layer.order[i, :] = order
+    return n
+
+
+@njit(cache=True)
+def _empty(n, width, n_replicas):
+    """Return room for `n` partial mappings."""
+    return Layer(
+        np.empty(n, np.int64),
+        np.empty((n, width), np.int8),
+        np.empty((n, width), np.float64),
+        np.empty(n, np.int64),
+        np.empty((n, n_replicas), np.int8),
+        np.empty((n, n_replicas), np.int8),
+    )
+
+
+@njit(cache=True)
+def _first(layer, n):
+    """Return the first `n` partial mappings of a layer."""
+    return Layer(
+        layer.used[:n].copy(),
+        layer.devices[:n].copy(),
+        layer.cost[:n].copy(),
+        layer.parent[:n].copy(),
+        layer.placed[:n].copy(),
+        layer.order[:n].copy(),
+    )
+
+
+@njit(cache=True)
+def _roomier(layer, n, room):
+    """Return `n` partial mappings with room for more, and where to find them: first of each hash, next with the same hash."""
+    made = _empty(room, layer.devices.shape[1], layer.placed.shape[1])
+    head = np.full(room, -1, np.int64)
+    after = np.empty(room, np.int64)
+    for i in range(n):
+        made.used[i] = layer.used[i]
+        made.devices[i, :] = layer.devices[i, :]
+        made.cost[i, :] = layer.cost[i, :]
+        made.parent[i] = layer.parent[i]
+        made.placed[i, :] = layer.placed[i, :]
+        made.order[i, :] = layer.order[i, :]
+        place = _code(layer.used[i], layer.devices[i]) & (room - 1)
+        after[i] = head[place]
+        head[place] = i
+    return made, head, after
+
+
+@njit(cache=True)
+def expand(slow, layer, step, limit, most_entries, most_nodes):
+    """Return the layer after one more stage, and how many devices were tried.
+
+    Parameters
+    ----------
+    slow : ndarray, shape (n_devices, n_devices), float64
+        Seconds per byte.
+    layer : Layer
+        Partial mappings before.
+    step : Step
+        The stage to be placed.
+    limit : float
+        A slot that costs more is refused.
+    most_entries, most_nodes : int
+        Beyond, the search is given up: the number returned is negative.
+    """
+    n_devices = len(slow)
+    n_replicas = layer.placed.shape[1]
+    n_open, n_kept = len(step.volume), len(step.keep)
+    compute, ring_bytes, own_rest = step.own[0], step.own[1], step.own[2]
+    width = n_kept * n_replicas
+    made, head, after = _roomier(_empty(0, width, n_replicas), 0, 1 << 12)
+    picked = np.zeros(n_replicas, np.int64)
+    own = np.zeros(n_replicas)
+    slots = np.zeros((n_open + 1, n_replicas))
+    devices = np.zeros((n_open + 1, n_replicas), np.int64)
+    new_devices, new_cost = np.zeros(width, np.int8), np.zeros(width)
+    order, new_placed = np.zeros(n_replicas, np.int8), np.zeros(n_replicas, np.int8)
+    n = n_nodes = 0
+    for i in range(len(layer.used)):
+        used = layer.used[i]
+        for o in range(n_open):
+            for r in range(n_replicas):
+                devices[o, r] = layer.devices[i, o * n_replicas + r]
+        r = 0
+        picked[0] = -1
+        while r >= 0:
+            if picked[r] >= 0:
+                used ^= 1 << picked[r]
+            d = picked[r] + 1
+            if n_open == 0 and r > 0 and d <= picked[r - 1]:
+                d = picked[r - 1] + 1  # replicas are alike as long as nothing tells them apart
+            while d < n_devices:
+                n_nodes += 1
+                if not used >> d & 1 and step.below[d] & ~used == 0:
+                    ring = step.least[d] if n_replicas > 1 else 0.0
+                    for k in range(r):
+                        ring = max(ring, step.widest[picked[k], d])
+                    own[r] = compute
+                    fits = True
+                    for o in range(n_open):
+                        moved = step.volume[o] * slow[devices[o, r], d]
+                        own[r] += moved
+                        slots[o, r] = layer.cost[i, o * n_replicas + r] + moved
+                        if slots[o, r] + step.rest[o] * step.least[devices[o, r]] > limit:
+                            fits = False
+                    if fits and own[r] + own_rest * step.least[d] + ring_bytes * ring <= limit:
+                        break
+                d += 1
+            if n_nodes > most_nodes:
+                return _first(made, 0), -1
+            if d == n_devices:
+                r -= 1
+                continue
+            picked[r] = d
+            used |= 1 << d
+            if r + 1 < n_replicas:
+                r += 1
+                picked[r] = -1
+                continue
+            ring = ring_bytes * step.rings[used ^ layer.used[i]] if ring_bytes > 0.0 else 0.0
+            fits = True
+            for k in range(n_replicas):
+                devices[n_open, k] = picked[k]
+                slots[n_open, k] = own[k] + ring
+                order[k] = k
+            for p in range(n_kept):
+                o = step.keep[p]
+                rest = own_rest if o == n_open else step.rest[o]
+                for k in range(n_replicas):
+                    nearest = np.inf
+                    for e in range(n_devices):
+                        if not used >> e & 1:
+                            nearest = min(nearest, slow[devices[o, k], e])
+                    if slots[o, k] + rest * nearest > limit:
+                        fits = False
+            for k in range(n_replicas):
+                if slots[n_open, k] + own_rest * step.least[picked[k]] > limit:
+                    fits = False
+            if not fits:
+                continue
+            if n_kept > 0:  # replicas are alike: those of the first open stage stand in ascending order
+                for k in range(1, n_replicas):
+                    j = k
+                    while j > 0 and devices[step.keep[0], order[j - 1]] > devices[step.keep[0], order[j]]:
+                        order[j - 1], order[j] = order[j], order[j - 1]
+                        j -= 1
+            for k in range(n_replicas):
+                new_placed[k] = picked[order[k]]
+                for p in range(n_kept):
+                    new_devices[p * n_replicas + k] = devices[step.keep[p], order[k]]
+                    new_cost[p * n_replicas + k] = slots[step.keep[p], order[k]]
+            if n == len(made.used):
+                if 2 * n > most_entries:
+                    return _first(made, 0), -1
+                made, head, after = _roomier(made, n, 2 * n)
+            n = _insert(made, head, after, n, (used, new_devices, new_cost, i, new_placed, order))
+    return _first(made, n), n_nodes
