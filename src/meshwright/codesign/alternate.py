@@ -212,8 +212,11 @@ def alternate(
     shapes = shapes or [_fitting(step, rng, placement)]
     shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
     halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
-    for plan in [*shapes, *_screened(step, candidates, halves, budget // 10)]:
+    few = [plan for plan in moves.fewer(step.space) if step.memory_bytes(plan).max() <= capacity]
+    for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10)]:
         limit = min((entry[0] for entry in found), default=math.inf)
+        if plan in few and step.compute_seconds(plan) >= limit:
+            continue
         for fabric in candidates(plan):
             seconds = step.seconds(plan, fabric, 2.0 * limit)
             found.append((seconds, n_used, plan, fabric))
