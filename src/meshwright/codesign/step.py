@@ -122,7 +122,7 @@ class Step:
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
         self.model: Model = Model(
-            batch,
+            np.full(len(operations), batch, dtype=np.int64),
             _first(inputs),
             np.array([p for row in inputs for p in row], dtype=np.int64),
             np.array([size * operation.n_elements for operation in operations], dtype=np.int64),
