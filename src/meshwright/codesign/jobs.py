@@ -102,7 +102,8 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
         _one_model([job.step.model for job in jobs]), split, fabric.pair_ways, fabric.pair_share, SEGMENT_BYTES
     )
     if traffic == "fair":
-        played = fair_steps.play(tasks, split, fabric.network(), n_gpus, 1.0 / rate, np.inf)
+        stay = fair_steps.Windows(np.zeros(1), 0.0)
+        played = fair_steps.play(tasks, split, fabric.network(), stay, n_gpus, 1.0 / rate, np.inf)
     else:
         played = flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, n_gpus, 1.0 / rate, np.inf)
     last_op = np.cumsum([len(job.placement.choice) for job in jobs])

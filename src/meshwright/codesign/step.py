@@ -176,7 +176,8 @@ class Step:
 
         network = fabric.network()
         if traffic == "fair":
-            return fair_steps.play(tasks, split, network, *self._inside(), limit_seconds)
+            stay = fair_steps.Windows(np.zeros(1), 0.0)
+            return fair_steps.play(tasks, split, network, stay, *self._inside(), limit_seconds)
         return flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds)
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
