@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.codesign import finder, moves, published
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step, data_parallel
+from meshwright.codesign.windows import Changing
 
 __all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
@@ -60,6 +61,8 @@ class Found:
         Of the data-parallel plan the search began with, on the network found for it.
     n_proposals : int
         Plans simulated.
+    changing : Changing or None
+        The same plan's step where circuits change while it runs; None where they cannot, or it does not pay.
     """
 
     placement: Placement
@@ -67,6 +70,7 @@ class Found:
     seconds: float
     start_seconds: float
     n_proposals: int
+    changing: Changing | None = None
 
 
 def released(

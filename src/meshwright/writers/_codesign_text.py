@@ -45,6 +45,12 @@ def explain(design: Design) -> str:
             f"{name:24s} {' '.join(f'{one:>10s}' for one in seconds)} {max(row['gap_ratio'], 0.0):7.1%} {row['mean_hops']:6.2f} "
             f"{len(row['links']):6d} {row['cost']:10.0f}"
         )
+        if row["changing"]:
+            lines.append(
+                f"  {name}: circuits chosen anew {len(row['changing']['windows'])} times a step make it "
+                f"{format_seconds(row['changing']['iteration_seconds'])} instead of "
+                f"{format_seconds(row['changing']['staying_seconds'])} (fair shares of links)"
+            )
     splits = Counter((op["key"], op["samples"], op["columns"], op["rows"]) for op in answer["plan"]["operators"])
     lines.append("operators (samples x columns x rows):")
     for (key, samples, columns, rows), count in sorted(splits.items()):
