@@ -149,7 +149,15 @@ def test_the_codesign_page_names_every_field_every_option_and_every_topology() -
     model = "topoopt:bert,layers=1,batch=512"
     answer = codesign_json.as_json(api.codesign(model, servers=4, degree=2, link_bandwidth="100 Gbit/s", budget=2))
     plan, network = answer["plan"], answer["topologies"]["topoopt"]
-    fields = [*answer, *network, *network["seconds_by_traffic"], *answer["bound"], *answer["model"], *plan, *plan["operators"][0]]
+    fields = [
+        *answer,
+        *network,
+        *network["seconds_by_traffic"],
+        *answer["bound"],
+        *answer["model"],
+        *plan,
+        *plan["operators"][0],
+    ]
     options = [entry.metadata.get("word", entry.name) for entry in dataclasses.fields(design.Params)]
     for word in (*fields, *options, *plan["rings"][0], *networks.NAMES, *families.names(), *wiring_csv.HEADER):
         assert f"`{word}`" in page, word

@@ -112,9 +112,7 @@ def _sizes(tasks, network, n_windows):
     for w in range(n_windows):
         for r in range(n_reduces):
             group = w * n_groups + tasks.reduce_group[r]
-            first[w * n_reduces + r + 1] = (
-                first[w * n_reduces + r] + network.flow_first[group + 1] - network.flow_first[group]
-            )
+            first[w * n_reduces + r + 1] = first[w * n_reduces + r] + network.flow_first[group + 1] - network.flow_first[group]
     size = np.zeros(first[-1])
     number = np.zeros(first[-1], np.int64)
     for w in range(n_windows):
@@ -313,6 +311,9 @@ def play(tasks, split, network, windows, n_gpus, gpu_seconds_per_byte, limit_sec
                 op_ready[i] = max(op_ready[i], end[entity])
                 if op_left[i] == 0:
                     for r in range(tasks.reduce_first[i], tasks.reduce_first[i + 1]):
-                        n_heap, number = push(times, keys, n_heap, op_ready[i], number << _BITS | (first_reduce + r)), number + 1
+                        n_heap, number = (
+                            push(times, keys, n_heap, op_ready[i], number << _BITS | (first_reduce + r)),
+                            number + 1,
+                        )
     return Played(last, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                   start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip

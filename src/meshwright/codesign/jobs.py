@@ -16,7 +16,7 @@ from meshwright.errors import InputError
 if TYPE_CHECKING:
     from meshwright._kernels.flow_simulation import Model, Split
 
-__all__ = ["Job", "scattered", "together"]
+__all__ = ["Job", "fitted", "scattered", "together"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +60,17 @@ def scattered(n_servers: int, sizes: Sequence[int], rng: np.random.Generator | N
     order = (np.arange(n_servers) if rng is None else rng.permutation(n_servers)).tolist()
     ends = np.cumsum(sizes).tolist()
     return [tuple(sorted(order[end - size : end])) for end, size in zip(ends, sizes, strict=True)]
+
+
+def fitted(jobs: Sequence[Job], fabric: Fabric) -> Fabric:
+    """Return the same wires with routes and rings chosen for what all jobs send."""
+    pair = np.zeros((fabric.n_servers, fabric.n_servers))
+    groups: list[tuple[tuple[int, ...], float]] = []
+    for job in jobs:
+        traffic, servers = job.step.traffic(job.placement), list(job.servers)
+        pair[np.ix_(servers, servers)] += traffic.pair_bytes
+        groups += [(tuple(sorted(servers[i] for i in members)), n_bytes) for members, n_bytes in traffic.group_bytes]
+    return fabric.refitted(pair, groups)
 
 
 def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> tuple[float, ...]:
@@ -149,9 +160,7 @@ def _side_by_side(splits: Sequence[Split]) -> Split:
 
     def padded(arrays: Sequence[NDArray[np.int64]], value: int) -> NDArray[np.int64]:
         most = max(array.shape[1] for array in arrays)
-        return np.concatenate(
-            [np.pad(array, ((0, 0), (0, most - array.shape[1])), constant_values=value) for array in arrays]
-        )
+        return np.concatenate([np.pad(array, ((0, 0), (0, most - array.shape[1])), constant_values=value) for array in arrays])
 
     return splits[0]._replace(
         samples=np.concatenate([split.samples for split in splits]),

@@ -14,7 +14,18 @@ from meshwright.errors import InputError
 
 __all__ = ["NAMES", "Built", "build"]
 
-NAMES = ("topoopt", "fat-tree", "oversubscribed", "switch", "full-mesh", "random", "expander", "torus", "rail-optimised", "optical")
+NAMES = (
+    "topoopt",
+    "fat-tree",
+    "oversubscribed",
+    "switch",
+    "full-mesh",
+    "random",
+    "expander",
+    "torus",
+    "rail-optimised",
+    "optical",
+)
 """Topologies; ``topoopt`` and ``optical`` are found together with the plan."""
 
 OVERSUBSCRIPTION_RATIO = 2.0
@@ -120,9 +131,7 @@ def _fat_tree(name: str, n: int, bytes_per_second: float, latency_seconds: float
     ends = zip(made.links.source.tolist(), made.links.target.tolist(), strict=True)
     count = {(a, b): above_ratio if min(a, b) >= n else 1.0 for a, b in ends}
     ports = math.ceil(sum(width * ((a >= n) + (b >= n)) for (a, b), width in count.items()) / 2)
-    return Built(
-        Fabric(name, n, count, bytes_per_second, latency_seconds, forwards=False), 0, ports, 1, bytes_per_second
-    )
+    return Built(Fabric(name, n, count, bytes_per_second, latency_seconds, forwards=False), 0, ports, 1, bytes_per_second)
 
 
 def _torus(n: int, degree: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.codesign import networks
 from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.jobs import Job, scattered, together
+from meshwright.codesign.jobs import Job, fitted, scattered, together
 from meshwright.codesign.step import Step, data_parallel
 from meshwright.errors import InputError
 
@@ -38,10 +38,9 @@ def test_jobs_that_share_one_cable_are_slower_and_jobs_that_share_none_are_not(
     shared = together(crossing, fabric, traffic)
     assert all(after >= before * (1 - 1e-9) for before, after in zip(alone, shared, strict=True))
     assert max(after / before for before, after in zip(alone, shared, strict=True)) > 1.2
+    assert together(crossing, fitted(crossing, fabric), traffic) == pytest.approx(shared, rel=0.1)  # there is one way only
     apart = [Job(step, both[0], (0, 2)), Job(wide, both[1], (3, 5))]
-    assert together(apart, fabric, traffic) == pytest.approx(
-        [together([job], fabric, traffic)[0] for job in apart], rel=1e-9
-    )
+    assert together(apart, fabric, traffic) == pytest.approx([together([job], fabric, traffic)[0] for job in apart], rel=1e-9)
 
 
 def test_a_tree_with_half_the_links_above_its_edge_is_slower_and_cheaper() -> None:
