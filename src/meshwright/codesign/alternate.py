@@ -219,7 +219,7 @@ def alternate(
     few = [plan for plan in moves.fewer(step.space) if step.memory_bytes(plan).max() <= capacity]
     for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10)]:
         limit = min((entry[0] for entry in found), default=math.inf)
-        if plan in few and step.compute_seconds(plan) >= limit:
+        if plan in few and not _faster(step, plan, found):
             continue
         for fabric in candidates(plan):
             seconds = step.seconds(plan, fabric, 2.0 * limit)
@@ -240,6 +240,15 @@ def alternate(
         n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
     seconds, plan, fabric = states[0]
     return Found(plan, fabric, seconds, first_seconds, n_used + n_done)
+
+
+def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:
+    """Return whether a plan is faster than the best so far on that one's network, with routes and rings of its own."""
+    limit, _, _, fabric = min(found, key=lambda entry: entry[:2])
+    if step.compute_seconds(plan) >= limit:
+        return False
+    traffic = step.traffic(plan)
+    return step.seconds(plan, fabric.refitted(traffic.pair_bytes, traffic.group_bytes), limit) < limit
 
 
 State = tuple[float, Placement, Fabric]
