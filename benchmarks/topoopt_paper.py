@@ -1,19 +1,26 @@
 """Iteration time against degree, bandwidth, servers and batch, on the topology found and on others of equal cost; a shared cluster.
 
-Run ``python benchmarks/topoopt_paper.py FOLDER [sweep ...]`` with the folder that holds ``workloads.json`` and ``measures``; the
-sweeps are ``targets degree bandwidth servers batch shared speed`` (default: the first three). Rows are printed as CSV.
+Run ``python benchmarks/topoopt_paper.py FOLDER [sweep ...] [--out FOLDER] [--budget N]`` with the folder that holds ``workloads.json``
+and ``measures``; sweeps are ``targets degree bandwidth servers batch shared optical packet speed`` (default: all but the last).
+Rows are printed as CSV and written to ``SWEEP.csv``; a sweep over a number is also drawn, one SVG picture for each workload.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+from piper_paper import picture
+
 from meshwright.api import codesign
+from meshwright.codesign import jobs, networks
 from meshwright.codesign.design import Design
+from meshwright.codesign.step import data_parallel
 
 FILES = {"dlrm16": "dlrm16", "candle16": "candle16", "bert16": "transformer16", "vgg16_16node": "vgg16"}
 OTHERS = ("topoopt", "fat-tree", "switch", "expander")
@@ -21,6 +28,13 @@ PUBLISHED_MS = {  # the released program, 100 Gbit/s, degree 4 and 8
     ("dlrm16", 4): 20.86, ("dlrm16", 8): 14.71, ("candle16", 4): 218.36, ("candle16", 8): 133.70,
     ("bert16", 4): 62.75, ("bert16", 8): 62.57, ("vgg16_16node", 4): 100.48, ("vgg16_16node", 8): 100.48,
 }  # fmt: skip
+
+
+HEADER = (
+    "sweep,workload,degree,gbit,servers,published_ms,topology,step_ms,compute_ms,gap_ratio,cost,port_gbit,mean_hops,cpu_seconds"
+)
+AXES = {"degree": "degree", "bandwidth": "gbit", "servers": "servers", "batch": "sweep"}
+"""Which column a sweep's pictures have from left to right."""
 
 
 def ask(folder: Path, name: str, *, servers: int = 16, degree: int = 4, gbit: float = 100, names: tuple[str, ...] = OTHERS,
@@ -45,74 +59,156 @@ def rows_of(label: str, design: Design, seconds: float) -> Iterator[str]:
         )
 
 
-def targets(folder: Path) -> Iterator[str]:
+def targets(folder: Path, budget: int) -> Iterator[str]:
     for (name, degree), published in PUBLISHED_MS.items():
         design, seconds = ask(folder, name, degree=degree, names=("topoopt",))
         yield from rows_of(f"target,{name},{degree},100,16,{published}", design, seconds)
 
 
-def degree(folder: Path) -> Iterator[str]:
+def degree(folder: Path, budget: int) -> Iterator[str]:
     for name in FILES:
         for degree in (2, 4, 6, 8):
-            yield from rows_of(f"degree,{name},{degree},100,16,", *ask(folder, name, degree=degree, budget=300))
+            yield from rows_of(f"degree,{name},{degree},100,16,", *ask(folder, name, degree=degree, budget=budget))
 
 
-def bandwidth(folder: Path) -> Iterator[str]:
+def bandwidth(folder: Path, budget: int) -> Iterator[str]:
     for name in FILES:
         for gbit in (10, 25, 40, 100, 200):
-            yield from rows_of(f"bandwidth,{name},4,{gbit},16,", *ask(folder, name, gbit=gbit, budget=300))
+            yield from rows_of(f"bandwidth,{name},4,{gbit},16,", *ask(folder, name, gbit=gbit, budget=budget))
 
 
-def servers(folder: Path) -> Iterator[str]:
+def servers(folder: Path, budget: int) -> Iterator[str]:
     for n in (8, 16, 32, 64):
         spec = f"topoopt:dlrm,tables={n},batch={1024 * n},bottom=1024x8,top=2048x16-1"
-        yield from rows_of(f"servers,dlrm,4,100,{n},", *ask(folder, spec, servers=n, measured=False, budget=200))
+        yield from rows_of(f"servers,dlrm,4,100,{n},", *ask(folder, spec, servers=n, measured=False, budget=budget))
 
 
-def batch(folder: Path) -> Iterator[str]:
+def batch(folder: Path, budget: int) -> Iterator[str]:
     for local in (64, 128, 256, 512, 1024, 2048):
         spec = f"topoopt:dlrm,tables=32,width=128,batch={local * 64},bottom=2048x8,top=4096x16-1"
-        yield from rows_of(f"batch {local},dlrm,4,100,16,", *ask(folder, spec, measured=False, budget=200))
+        yield from rows_of(f"batch {local},dlrm,4,100,16,", *ask(folder, spec, measured=False, budget=budget))
 
 
-def shared(folder: Path) -> Iterator[str]:
-    """Jobs of 16 servers each on links of their own (a direct topology, wired job by job) against one oversubscribed fat tree."""
-    mix = (("dlrm16", 0.35), ("bert16", 0.30), ("candle16", 0.25), ("vgg16_16node", 0.10))
-    direct = {name: ask(folder, name, names=("topoopt", "fat-tree"))[0] for name, _ in mix}
-    for label in ("topoopt", "fat-tree-equal-cost"):
-        mean = sum(share * dict(direct[name].entries)[label].found.seconds for name, share in mix)
-        worst = max(dict(direct[name].entries)[label].found.seconds for name, _ in mix)
-        yield f"shared,mix,4,100,16,,{label},{mean * 1e3:.3f},{worst * 1e3:.3f},,,,,"
+def shared(folder: Path, budget: int) -> Iterator[str]:
+    """Jobs of 16 servers: each with wires of its own over the patch panel, or scattered over one network of equal cost for all."""
+    order = ("dlrm16", "bert16", "candle16", "vgg16_16node", "dlrm16", "bert16", "candle16", "dlrm16")
+    trees = ("fat-tree", "oversubscribed", "expander")
+    found = {name: ask(folder, name, names=("topoopt", *trees), budget=budget)[0] for name in FILES}
+    rows = {name: dict(design.entries) for name, design in found.items()}
+    for n_jobs in (4, 8):
+        names = order[:n_jobs]
+        own = [rows[name]["topoopt"].found.seconds for name in names]
+        yield f"shared,{n_jobs} jobs,4,100,{16 * n_jobs},,topoopt,{np.mean(own) * 1e3:.3f},{max(own) * 1e3:.3f},,,,,"
+        places = jobs.scattered(16 * n_jobs, [16] * n_jobs, np.random.default_rng(0))
+        for tree in trees:
+            label = tree if f"{tree}-equal-cost" not in rows[names[0]] else f"{tree}-equal-cost"
+            speed = rows[names[0]][label].link_bytes_per_second / (1 if tree == "expander" else 4)
+            fabric = networks.build(tree, 16 * n_jobs, 4, speed, 1e-6, 0).fabric
+            asked = [
+                jobs.Job(found[name].step, rows[name][label].found.placement, servers)
+                for name, servers in zip(names, places, strict=True)
+            ]
+            seconds = jobs.together(asked, jobs.fitted(asked, fabric))
+            yield f"shared,{n_jobs} jobs,4,100,{16 * n_jobs},,{label},{np.mean(seconds) * 1e3:.3f},{max(seconds) * 1e3:.3f},,,,,"
 
 
-def speed(folder: Path) -> Iterator[str]:
+def optical(folder: Path, budget: int) -> Iterator[str]:
+    """Circuits chosen anew during a step, against how long they are dark when they change; flows share links fairly."""
+    for name in FILES:
+        for dark in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2):
+            design, seconds = ask(folder, name, names=("optical",), budget=budget, reconfiguration=str(dark))
+            found = design.entry.found
+            stays = design.step.seconds(found.placement, found.fabric, traffic="fair")
+            moves = found.changing
+            for label, value in (
+                ("stay", moves.staying_seconds if moves else stays),
+                ("change", moves.seconds if moves else stays),
+            ):
+                yield f"optical {dark:g},{name},4,100,16,,{label},{value * 1e3:.4f},,,,,,{seconds:.2f}"
+
+
+def packet(folder: Path, budget: int) -> Iterator[str]:
+    """Data-parallel plans on a k-ary fat tree against the packet-level results of the original's task graphs."""
+    workloads = {
+        "dlrm16": ("dlrm16", "dlrm16"), "transformer16": ("bert16", "transformer16"), "candle16": ("candle16", "candle16"),
+        "vgg16": ("vgg16_16node", "vgg16"), "dlrm32": ("dlrm32", "dlrm32"),
+        "transformer32": ("topoopt:bert,layers=12,length=256,hidden=768,heads=12,batch=2048", "transformer32"),
+    }  # fmt: skip
+    with open(folder.parents[1] / "reference" / "topoopt_packet_level.csv", newline="", encoding="utf-8") as file:
+        reference = list(csv.DictReader(file))
+    for row in reference:
+        n, gbit = int(row["job_nodes"]), float(row["link_gbps"])
+        name, times = workloads[row["workload"] + row["job_nodes"]]
+        model = name if name.startswith("topoopt:") else f"{folder / 'workloads.json'}#{name}"
+        design = codesign(
+            model, servers=n, degree=1, link_bandwidth=gbit * 1e9 / 8, measures=str(folder / "measures" / f"{times}.json"),
+            topologies=("switch",), budget=1,
+        )  # fmt: skip
+        step, plan = design.step, data_parallel(design.step.space)
+        sent = step.traffic(plan)
+        tree = networks.build("fat-tree", n, 1, gbit * 1e9 / 8, 1e-6, 0).fabric.refitted(sent.pair_bytes, sent.group_bytes)
+        for traffic in ("segments", "fair"):
+            seconds = step.seconds(plan, tree, traffic=traffic)
+            ratio = seconds * 1e3 / float(row["iter_ms"]) - 1
+            label = f"packet {traffic},{row['workload']},1,{gbit:g},{n},{float(row['iter_ms']):.4f},fat-tree"
+            yield f"{label},{seconds * 1e3:.4f},{step.compute_seconds(plan) * 1e3:.4f},{ratio:.4f},,,,"
+
+
+def speed(folder: Path, budget: int) -> Iterator[str]:
     for search in ("published", "improved"):
         _, seconds = ask(folder, "dlrm16", names=("topoopt",), search=search)
         yield f"speed,dlrm16,4,100,16,,{search} 600 proposals,,,,,,,{seconds:.2f}"
+    for n_flows in (1000,):
+        rng = np.random.default_rng(0)
+        fabric = networks.build("expander", 128, 4, 12.5e9, 1e-6, 0).fabric
+        ends = rng.integers(128, size=(n_flows, 2))
+        pairs = [fabric.pair(int(a), int((a + 1 + b % 127) % 128)) for a, b in ends]
+        from meshwright.network import fair_share
+
+        first = np.concatenate([[0], np.cumsum([len(links) for links in pairs])])
+        flat = np.array([link for links in pairs for link in links])
+        rate, sizes = fabric.count * fabric.bytes_per_second, rng.random(n_flows) * 1e8
+        for name in ("first", "again"):
+            started = time.process_time()
+            fair_share.finish_seconds(first, flat, rate, sizes)
+            yield f"speed,{n_flows} flows fair {name},4,100,128,,expander,,,,,,,{time.process_time() - started:.4f}"
+
+
+def draw(out: Path, sweep: str, rows: list[dict[str, str]]) -> None:
+    """Draw step against the number that changes, a picture for each workload."""
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in (row for row in rows if row["workload"] == name):
+            point = (float(row[AXES[sweep]].removeprefix("batch ")), float(row["step_ms"]))
+            lines.setdefault(row["topology"].removesuffix("-equal-cost") + "=" * row["topology"].endswith("cost"), []).append(
+                point
+            )
+        picture(out / f"{sweep}_{name}.svg", f"{name}: milliseconds a step (= at equal cost)", sweep, lines)
 
 
 def main() -> None:
+    known = {
+        "targets": targets, "degree": degree, "bandwidth": bandwidth, "servers": servers, "batch": batch, "shared": shared,
+        "optical": optical, "packet": packet, "speed": speed,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("sweeps", nargs="*", default=["targets", "degree", "bandwidth"])
+    parser.add_argument("sweeps", nargs="*", default=[name for name in known if name != "speed"])
+    parser.add_argument("--out", type=Path, default=Path("build/topoopt_paper"))
+    parser.add_argument("--budget", type=int, default=300, help="plans simulated on each topology; targets always take 600")
     options = parser.parse_args()
-    print(
-        "sweep,workload,degree,gbit,servers,published_ms,topology,step_ms,compute_ms,gap_ratio,cost,port_gbit,mean_hops,cpu_seconds"
-    )
-    known = {
-        "targets": targets,
-        "degree": degree,
-        "bandwidth": bandwidth,
-        "servers": servers,
-        "batch": batch,
-        "shared": shared,
-        "speed": speed,
-    }
+    if wrong := [sweep for sweep in options.sweeps if sweep not in known]:
+        sys.exit(f"no sweep called '{wrong[0]}'; there are {', '.join(known)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    print(HEADER)
     for sweep in options.sweeps:
-        if sweep not in known:
-            sys.exit(f"no sweep called '{sweep}'; there are {', '.join(known)}")
-        for row in known[sweep](options.folder):
+        lines = []
+        for row in known[sweep](options.folder, options.budget):
             print(row, flush=True)
+            lines.append(row)
+        (options.out / f"{sweep}.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+        if sweep in AXES:
+            draw(options.out, sweep, list(csv.DictReader([HEADER, *lines])))
 
 
 if __name__ == "__main__":

@@ -135,3 +135,29 @@ def test_the_plan_page_names_every_field_that_is_printed() -> None:
     entry = plan_json.as_json(api.plan(str(ROOT / "tests" / "data" / "tiny_llama.json"), "flat:4", batch=Batch(16)))
     for field in (*entry, *entry["stages"][0], *entry["schedule"], *entry["bound"], *entry["alternatives"][0]):
         assert f"`{field}`" in page, field
+
+
+def test_the_codesign_page_names_every_field_every_option_and_every_topology() -> None:
+    import dataclasses
+
+    from meshwright import api
+    from meshwright.codesign import design, networks
+    from meshwright.readers import _workload_families as families
+    from meshwright.writers import codesign_json, wiring_csv
+
+    page = (ROOT / "docs" / "reference" / "codesign_json.md").read_text()
+    model = "topoopt:bert,layers=1,batch=512"
+    answer = codesign_json.as_json(api.codesign(model, servers=4, degree=2, link_bandwidth="100 Gbit/s", budget=2))
+    plan, network = answer["plan"], answer["topologies"]["topoopt"]
+    fields = [
+        *answer,
+        *network,
+        *network["seconds_by_traffic"],
+        *answer["bound"],
+        *answer["model"],
+        *plan,
+        *plan["operators"][0],
+    ]
+    options = [entry.metadata.get("word", entry.name) for entry in dataclasses.fields(design.Params)]
+    for word in (*fields, *options, *plan["rings"][0], *networks.NAMES, *families.names(), *wiring_csv.HEADER):
+        assert f"`{word}`" in page, word

@@ -169,3 +169,15 @@ def test_data_parallel_steps_on_a_fat_tree_are_those_of_the_packet_simulator(row
     tree = networks.build("fat-tree", 16, 1, float(row["link_gbps"]) * 1e9 / 8, LATENCY, 0).fabric
     fitted = tree.refitted(sent.pair_bytes, sent.group_bytes)
     assert step.seconds(plan, fitted, traffic=traffic) * 1e3 == pytest.approx(float(row["iter_ms"]), rel=0.03)
+
+
+def test_a_data_parallel_step_on_32_servers_of_a_fat_tree_is_that_of_the_packet_simulator() -> None:
+    row = next(r for r in rows("topoopt_packet_level.csv") if r["workload"] == "transformer" and r["job_nodes"] == "32")
+    workload = read("topoopt:bert,layers=12,length=256,hidden=768,heads=12,batch=2048").instance
+    measured = flexflow_measures.load(str(SHARED / "data" / "topoopt" / "measures" / "transformer32.json"))
+    step = Step(space(workload, Servers(32, 4, device("a100-sxm-40gb"), 25e9), measured, shard=False))
+    plan = data_parallel(step.space)
+    sent = step.traffic(plan)
+    tree = networks.build("fat-tree", 32, 1, float(row["link_gbps"]) * 1e9 / 8, LATENCY, 0).fabric
+    fitted = tree.refitted(sent.pair_bytes, sent.group_bytes)
+    assert step.seconds(plan, fitted) * 1e3 == pytest.approx(float(row["iter_ms"]), rel=0.01)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright.codesign import bounds, finder, moves
 from meshwright.codesign.choices import Servers, space
-from meshwright.codesign.step import Step, data_parallel
+from meshwright.codesign.step import Step, Traffic, data_parallel
 from meshwright.readers import read
 from meshwright.topologies._wires import device
 
@@ -43,3 +43,31 @@ def test_a_step_is_never_shorter_than_its_bounds_and_all_parts_have_servers(
         assert np.isfinite(seconds)
         for below in (cut, floor, step.compute_seconds(plan), step.busy_seconds(plan, fabric)):
             assert seconds >= below * (1 - 1e-6)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(n=st.integers(3, 12), degree=st.integers(2, 5), seed=st.integers(0, 1000), n_groups=st.integers(0, 3))
+def test_every_topology_keeps_its_degree_reaches_every_pair_and_sends_all_of_every_byte(
+    n: int, degree: int, seed: int, n_groups: int
+) -> None:
+    rng, degree = np.random.default_rng(seed), min(degree, n - 1)
+    groups = {tuple(sorted(rng.choice(n, size=int(rng.integers(2, n + 1)), replace=False).tolist())) for _ in range(n_groups)}
+    sent = rng.random((n, n)) * (rng.random((n, n)) < 0.5) * 1e8
+    np.fill_diagonal(sent, 0.0)
+    traffic = Traffic(sent, tuple((members, 1e7 * (i + 1)) for i, members in enumerate(sorted(groups))))
+    for made in finder.fabrics(traffic, n, degree, 1e9, 1e-6, finder.random_cycles(n, degree // 2, rng)):
+        assert np.bincount(made.source, made.count, n).max() <= degree
+        assert np.bincount(made.target, made.count, n).max() <= degree
+        assert made.hops.min() >= 0
+        for fabric in (made, made.spread(sent, traffic.group_bytes) or made):
+            for a in range(n):
+                for b in range(n):
+                    if a != b:
+                        assert abs(sum(fabric.way_shares(a, b)) - 1.0) < 1e-9
+                        for way in fabric.ways(a, b):
+                            assert fabric.source[way[0]] == a and fabric.target[way[-1]] == b
+            for members, _ in traffic.group_bytes:
+                leaves = dict.fromkeys(members, 0.0)
+                for links, share in fabric.flows(members):
+                    leaves[int(fabric.source[links[0]])] += share
+                assert all(abs(share - 1.0) < 1e-6 for share in leaves.values())

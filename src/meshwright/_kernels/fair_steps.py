@@ -13,7 +13,22 @@ from meshwright._kernels.heap import pop, push
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
 
-__all__ = ["play"]
+__all__ = ["Windows", "play"]
+
+
+class Windows(NamedTuple):
+    """When circuits change; in window w pairs and groups are those of the network numbered from w times as many.
+
+    Attributes
+    ----------
+    from_seconds : ndarray, shape (n_windows,), float64
+        When each begins; the first at 0.
+    dark_seconds : float
+        How long nothing is sent at the beginning of each, the first too where there are several.
+    """
+
+    from_seconds: np.ndarray
+    dark_seconds: float
 
 
 class Filling(NamedTuple):
@@ -90,13 +105,67 @@ def _fill(active, links, low, high, seconds_per_byte, rate, work):
 
 
 @njit(cache=True)
-def play(tasks, split, network, n_gpus, gpu_seconds_per_byte, limit_seconds):
+def _sizes(tasks, network, n_windows):
+    """Return where the flows of every reduce begin, window by window, the bytes of each, and the longest route of each edge."""
+    n_reduces, n_groups = len(tasks.reduce_group), len(network.group_size) // n_windows
+    first = np.zeros(n_windows * n_reduces + 1, np.int64)
+    for w in range(n_windows):
+        for r in range(n_reduces):
+            group = w * n_groups + tasks.reduce_group[r]
+            first[w * n_reduces + r + 1] = first[w * n_reduces + r] + network.flow_first[group + 1] - network.flow_first[group]
+    size = np.zeros(first[-1])
+    number = np.zeros(first[-1], np.int64)
+    for w in range(n_windows):
+        for r in range(n_reduces):
+            group = w * n_groups + tasks.reduce_group[r]
+            members = network.group_size[group]
+            for k in range(network.flow_first[group + 1] - network.flow_first[group]):
+                flow, f = first[w * n_reduces + r] + k, network.flow_first[group] + k
+                number[flow] = f
+                size[flow] = np.ceil(2.0 * (members - 1) / members * tasks.reduce_bytes[r] * network.share_ratio[f])
+    return first, size, number
+
+
+@njit(cache=True)
+def _change(active, n_active, window, table, pair_of, links_first, left, size, low, high):
+    """Give the active transfers and all-reduces the routes of a window; what an all-reduce has left goes over its new rings."""
+    first_flow, reduce_flow, flowing, pair_first, n_pairs, route_first, number = table
+    n_reduces = len(flowing)
+    kept = 0
+    for k in range(n_active):
+        f = active[k]
+        if f < first_flow:
+            at = window * n_pairs + pair_of[f]
+            low[f], high[f] = pair_first[at], pair_first[at + 1]
+            active[kept] = f
+            kept += 1
+    for r in range(n_reduces):
+        if not flowing[r]:
+            continue
+        whole, rest = 0.0, 0.0
+        for f in range(reduce_flow[(window - 1) * n_reduces + r], reduce_flow[(window - 1) * n_reduces + r + 1]):
+            whole += size[first_flow + f]
+            rest += left[first_flow + f]
+        for f in range(reduce_flow[window * n_reduces + r], reduce_flow[window * n_reduces + r + 1]):
+            flow = first_flow + f
+            left[flow] = size[flow] * rest / whole if whole > 0.0 else 0.0
+            if left[flow] > 0.0:
+                low[flow], high[flow] = links_first + route_first[number[f]], links_first + route_first[number[f] + 1]
+                active[kept] = flow
+                kept += 1
+    return kept
+
+
+@njit(cache=True)
+def play(tasks, split, network, windows, n_gpus, gpu_seconds_per_byte, limit_seconds):
     """Return when everything happens; servers first come, first served, all flows on a link share it at once.
 
     Parameters
     ----------
     tasks, split, network
         As for `meshwright._kernels.flow_simulation.play`; a transfer arrives the latency of its links after its last byte left.
+    windows : Windows
+        When circuits change; one window for circuits that stay.
     n_gpus : int
         Devices of a server; more than one add up among themselves first, which takes ``floor(2 * size / n_gpus)`` bytes.
     gpu_seconds_per_byte : float
@@ -105,73 +174,75 @@ def play(tasks, split, network, n_gpus, gpu_seconds_per_byte, limit_seconds):
         Later ends are of no interest: the step is then infinitely long.
     """
     n_tasks, n_edges, n_reduces = len(tasks.n_before), len(tasks.edge_target), len(tasks.reduce_group)
-    n = int(np.sqrt(len(network.pair_ways)) + 0.5)
-    most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
+    n_windows, n = len(windows.from_seconds), int(np.sqrt(len(network.pair_ways)) + 0.5)
+    n_pairs = (len(network.pair_first) - 1) // n_windows
+    most_ways = n_pairs // len(network.pair_ways)
     n_ops, n_links = len(tasks.part_first) - 1, len(network.seconds_per_byte)
-    reduce_flow = np.zeros(n_reduces + 1, np.int64)
-    for r in range(n_reduces):
-        group = tasks.reduce_group[r]
-        reduce_flow[r + 1] = reduce_flow[r] + network.flow_first[group + 1] - network.flow_first[group]
+    reduce_flow, flow_size, flow_number = _sizes(tasks, network, n_windows)
     first_reduce, first_flow = n_tasks + n_edges, n_tasks + n_edges + n_reduces
-    n_all = first_flow + reduce_flow[n_reduces]
+    n_all = first_flow + len(flow_size)
     links = np.concatenate((network.pair_link, network.route_link))
+    links_first = len(network.pair_link)
     left, rate, size = np.zeros(n_all), np.zeros(n_all), np.zeros(n_all)
-    low, high = np.zeros(n_all, np.int64), np.zeros(n_all, np.int64)
-    longest = np.zeros(n_all)
+    size[first_flow:] = flow_size
+    low, high, pair_of = np.zeros(n_all, np.int64), np.zeros(n_all, np.int64), np.zeros(n_all, np.int64)
     op_of = np.empty(tasks.part_first[n_ops], np.int64)
     server_of = np.empty(tasks.part_first[n_ops], np.int64)
     for i in range(n_ops):
         for p in range(tasks.part_first[i], tasks.part_first[i + 1]):
             op_of[p], server_of[p] = i, split.server[i, p - tasks.part_first[i]]
-    reduce_of, n_crossed = np.empty(reduce_flow[n_reduces], np.int64), 0
+    n_crossed = 0
     for e in range(n_edges):
         if tasks.edge_bytes[e] > 0:
             pair = server_of[tasks.edge_source[e] >> 1] * n + server_of[tasks.edge_target[e] >> 1]
-            pair = pair * most_ways + tasks.edge_way[e]
-            low[n_tasks + e], high[n_tasks + e] = network.pair_first[pair], network.pair_first[pair + 1]
-            size[n_tasks + e] = tasks.edge_bytes[e]
-            n_crossed += network.pair_first[pair + 1] - network.pair_first[pair]
-    for r in range(n_reduces):
-        group = tasks.reduce_group[r]
-        members = network.group_size[group]
-        for k in range(reduce_flow[r + 1] - reduce_flow[r]):
-            f, flow = network.flow_first[group] + k, first_flow + reduce_flow[r] + k
-            reduce_of[reduce_flow[r] + k] = r
-            size[flow] = np.ceil(2.0 * (members - 1) / members * tasks.reduce_bytes[r] * network.share_ratio[f])
-            low[flow], high[flow] = (
-                len(network.pair_link) + network.route_first[f],
-                len(network.pair_link) + network.route_first[f + 1],
-            )
-            n_crossed += high[flow] - low[flow]
-    for f in range(n_tasks, n_all):
-        for x in range(low[f], high[f]):
-            longest[f] += network.latency_seconds[links[x]]
+            pair_of[n_tasks + e], size[n_tasks + e] = pair * most_ways + tasks.edge_way[e], tasks.edge_bytes[e]
+            most = 0
+            for at in range(pair_of[n_tasks + e], n_windows * n_pairs, n_pairs):
+                most = max(most, network.pair_first[at + 1] - network.pair_first[at])
+            n_crossed += most
+    reduce_of = np.empty(len(flow_size), np.int64)
+    for x in range(n_windows * n_reduces):
+        for f in range(reduce_flow[x], reduce_flow[x + 1]):
+            reduce_of[f] = x % n_reduces
+            n_crossed += network.route_first[flow_number[f] + 1] - network.route_first[flow_number[f]]
     work = Filling(np.zeros(n_links, np.int64), np.zeros(n_links, np.int64), np.zeros(n_links), np.empty(n_links, np.int64),
                    np.empty(n_links + 1, np.int64), np.empty(n_links + 1), np.empty(n_crossed + 1, np.int64))  # fmt: skip
     start, end, ready = np.zeros(n_all), np.zeros(n_all), np.zeros(n_tasks)
     n_before = tasks.n_before.copy()
     op_left = tasks.part_first[1:] - tasks.part_first[:-1]
     op_ready, server_free = np.zeros(n_ops), np.zeros(n)
+    waiting, flowing = np.zeros(n_reduces, np.bool_), np.zeros(n_reduces, np.bool_)
+    table = (first_flow, reduce_flow, flowing, network.pair_first, n_pairs, network.route_first, flow_number)
     times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
     n_heap, number, n_active, dirty, now, last = 0, 0, 0, False, 0.0, 0.0
+    window, dark_until = 0, windows.dark_seconds if n_windows > 1 else 0.0
     active = np.empty(n_all, np.int64)
     for t in range(n_tasks):
         if n_before[t] == 0:
             n_heap, number = push(times, keys, n_heap, 0.0, number << _BITS | t), number + 1
     while n_heap > 0 or n_active > 0:
-        if dirty:
+        lit = now >= dark_until
+        if dirty and lit:
             _fill(active[:n_active], links, low, high, network.seconds_per_byte, rate, work)
             dirty = False
-        soonest = np.inf
-        for k in range(n_active):
+        soonest, passed = np.inf, np.inf if lit else dark_until - now
+        for k in range(n_active if lit else 0):
             soonest = min(soonest, left[active[k]] / rate[active[k]])
-        passed = min(soonest, times[0] - now) if n_heap > 0 else soonest
+        if n_heap > 0:
+            passed = min(passed, times[0] - now)
+        if window + 1 < n_windows:
+            passed = min(passed, windows.from_seconds[window + 1] - now)
+        passed = min(passed, soonest)
         kept = 0
         for k in range(n_active):
             f = active[k]
-            left[f] -= rate[f] * passed
+            if lit:
+                left[f] -= rate[f] * passed
             if passed == soonest and left[f] <= 1e-9 * size[f]:  # the last byte leaves; it arrives later
-                n_heap, number = push(times, keys, n_heap, now + passed + longest[f], number << _BITS | f), number + 1
+                arrives, left[f] = now + passed, 0.0
+                for x in range(low[f], high[f]):
+                    arrives += network.latency_seconds[links[x]]
+                n_heap, number = push(times, keys, n_heap, arrives, number << _BITS | f), number + 1
                 dirty = True
             else:
                 active[kept] = f
@@ -181,6 +252,9 @@ def play(tasks, split, network, n_gpus, gpu_seconds_per_byte, limit_seconds):
         if now > limit_seconds or last > limit_seconds:
             last = np.inf
             break
+        if window + 1 < n_windows and now >= windows.from_seconds[window + 1]:
+            window, dark_until, dirty = window + 1, now + windows.dark_seconds, True
+            n_active = _change(active, n_active, window, table, pair_of, links_first, left, size, low, high)
         while n_heap > 0 and times[0] <= now:
             entity = keys[0] & _ENTITY
             n_heap = pop(times, keys, n_heap)
@@ -193,25 +267,33 @@ def play(tasks, split, network, n_gpus, gpu_seconds_per_byte, limit_seconds):
                 low_edge, high_edge = tasks.edge_first[entity], tasks.edge_first[entity + 1]
             elif first_reduce <= entity < first_flow:
                 r = entity - first_reduce
-                start[entity] = end[entity] = now
-                wait = (2 * tasks.reduce_bytes[r] // n_gpus) * gpu_seconds_per_byte if n_gpus > 1 else 0.0
-                for flow in range(first_flow + reduce_flow[r], first_flow + reduce_flow[r + 1]):
-                    n_heap, number = push(times, keys, n_heap, now + wait, number << _BITS | flow), number + 1
+                if not waiting[r]:  # devices of a server add up first
+                    start[entity], waiting[r] = now, True
+                    wait = (2 * tasks.reduce_bytes[r] // n_gpus) * gpu_seconds_per_byte if n_gpus > 1 else 0.0
+                    n_heap, number = push(times, keys, n_heap, now + wait, number << _BITS | entity), number + 1
+                    continue
+                flowing[r], end[entity], last = True, now, max(last, now)
+                for f in range(reduce_flow[window * n_reduces + r], reduce_flow[window * n_reduces + r + 1]):
+                    at = links_first + network.route_first[flow_number[f]]
+                    until = links_first + network.route_first[flow_number[f] + 1]
+                    if flow_size[f] > 0.0 and until > at:
+                        flow = first_flow + f
+                        low[flow], high[flow], left[flow], dirty = at, until, size[flow], True
+                        active[n_active] = flow
+                        n_active += 1
                 continue
-            elif end[entity] == 0.0 and size[entity] > 0.0 and high[entity] > low[entity]:  # begins to flow
-                if entity < first_reduce:
-                    start[entity] = now
-                left[entity], end[entity], dirty = size[entity], -1.0, True
+            elif entity < first_reduce and end[entity] == 0.0 and size[entity] > 0.0:  # begins to flow
+                at = window * n_pairs + pair_of[entity]
+                low[entity], high[entity] = network.pair_first[at], network.pair_first[at + 1]
+                start[entity], left[entity], end[entity], dirty = now, size[entity], -1.0, True
                 active[n_active] = entity
                 n_active += 1
                 continue
+            elif entity >= first_flow:
+                r = first_reduce + reduce_of[entity - first_flow]
+                end[entity], end[r] = now, max(end[r], now)
             else:  # has arrived
-                end[entity] = now
-                if entity >= first_flow:
-                    r = first_reduce + reduce_of[entity - first_flow]
-                    end[r] = max(end[r], now)
-                else:
-                    low_edge, high_edge = entity - n_tasks, entity - n_tasks + 1
+                end[entity], low_edge, high_edge = now, entity - n_tasks, entity - n_tasks + 1
             last = max(last, end[entity])
             for x in range(low_edge, high_edge):
                 e = tasks.edge_order[x] if entity < n_tasks else x

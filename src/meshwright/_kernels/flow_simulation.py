@@ -18,8 +18,8 @@ class Model(NamedTuple):
 
     Attributes
     ----------
-    batch : int
-        Samples of one step.
+    batch : ndarray, shape (n_ops,), int64
+        Samples of one step; operators of several jobs may differ.
     input_first, input_op : ndarray, int64
         Producers of operator i are ``input_op[input_first[i] : input_first[i + 1]]``; one transfer for each.
     sample_bytes : ndarray, shape (n_ops,), int64
@@ -28,7 +28,7 @@ class Model(NamedTuple):
         Weight tensors of operator i, whole.
     """
 
-    batch: int
+    batch: np.ndarray
     input_first: np.ndarray
     input_op: np.ndarray
     sample_bytes: np.ndarray
@@ -184,11 +184,11 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
             e += 1
     for i in range(n_ops):
         inner = split.columns[i] * split.rows[i]
-        step = model.batch // split.samples[i]
+        step = model.batch[i] // split.samples[i]
         for x in range(model.input_first[i], model.input_first[i + 1]):
             j = model.input_op[x]
             inner_j = split.columns[j] * split.rows[j]
-            step_j = model.batch // split.samples[j]
+            step_j = model.batch[j] // split.samples[j]
             for p in range(part_first[i + 1] - part_first[i]):
                 low = (p // inner) * step
                 for a in range(low // step_j, (low + step - 1) // step_j + 1):

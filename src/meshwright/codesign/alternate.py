@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.codesign import finder, moves, published
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step, data_parallel
+from meshwright.codesign.windows import Changing
 
 __all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
 
@@ -60,6 +61,8 @@ class Found:
         Of the data-parallel plan the search began with, on the network found for it.
     n_proposals : int
         Plans simulated.
+    changing : Changing or None
+        The same plan's step where circuits change while it runs; None where they cannot, or it does not pay.
     """
 
     placement: Placement
@@ -67,6 +70,7 @@ class Found:
     seconds: float
     start_seconds: float
     n_proposals: int
+    changing: Changing | None = None
 
 
 def released(
@@ -212,8 +216,11 @@ def alternate(
     shapes = shapes or [_fitting(step, rng, placement)]
     shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
     halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
-    for plan in [*shapes, *_screened(step, candidates, halves, budget // 10)]:
+    few = [plan for plan in moves.fewer(step.space) if step.memory_bytes(plan).max() <= capacity]
+    for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10)]:
         limit = min((entry[0] for entry in found), default=math.inf)
+        if plan in few and not _faster(step, plan, found):
+            continue
         for fabric in candidates(plan):
             seconds = step.seconds(plan, fabric, 2.0 * limit)
             found.append((seconds, n_used, plan, fabric))
@@ -233,6 +240,15 @@ def alternate(
         n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
     seconds, plan, fabric = states[0]
     return Found(plan, fabric, seconds, first_seconds, n_used + n_done)
+
+
+def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:
+    """Return whether a plan is faster than the best so far on that one's network, with routes and rings of its own."""
+    limit, _, _, fabric = min(found, key=lambda entry: entry[:2])
+    if step.compute_seconds(plan) >= limit:
+        return False
+    traffic = step.traffic(plan)
+    return step.seconds(plan, fabric.refitted(traffic.pair_bytes, traffic.group_bytes), limit) < limit
 
 
 State = tuple[float, Placement, Fabric]

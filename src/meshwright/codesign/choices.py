@@ -10,7 +10,7 @@ from meshwright.errors import InputError
 from meshwright.readers._workload import DATA, Operation, Workload, flops
 from meshwright.readers.flexflow_measures import Measurement, Measurements
 
-__all__ = ["Choice", "Servers", "Space", "space"]
+__all__ = ["Choice", "Servers", "Space", "measurements", "space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,25 @@ def space(workload: Workload, servers: Servers, measurements: Measurements | Non
     if shard and measurements is not None:
         notes.append("times of split weights are those measured for as many parts along samples")
     return Space(workload, servers, choices, tuple(notes))
+
+
+def measurements(space: Space) -> Measurements:
+    """Return the times of all splits along samples as a measurement file has them; operators with the same key share the first.
+
+    Parameters
+    ----------
+    space : Space
+        Choices, measured or estimated. Splits of weights are left out: such files have none.
+    """
+    rows: dict[tuple[str, int], Measurement] = {}
+    for operation, options in zip(space.workload.operations, space.choices, strict=True):
+        devices = 1 if operation.kind == "embedding" else space.servers.n_gpus
+        for choice in (choice for choice in options if choice.columns == choice.rows == 1):
+            split = (*(1,) * len(operation.shape), choice.samples)
+            times = (choice.forward_seconds * 1e3, choice.backward_seconds * 1e3)
+            row = Measurement(operation.key, split, times, round(choice.memory_bytes / devices))
+            rows.setdefault((operation.key, choice.samples), row)
+    return Measurements(space.workload.global_batch, space.servers.n_servers, tuple(rows.values()))
 
 
 def _check(workload: Workload, servers: Servers, measurements: Measurements, where: str) -> None:

@@ -405,15 +405,15 @@ class Fabric:
         return float(self.hops[:, :n].sum() / max(n * (n - 1), 1))
 
     def wires(self) -> list[tuple[int, int]]:
-        """Return the links once for both directions, smaller end first, repeated where several lie side by side."""
+        """Return the links once for both directions, smaller end first, repeated where several lie side by side; a part counts as one."""
         found = []
         for a, b, count in zip(self.source.tolist(), self.target.tolist(), self.count.tolist(), strict=True):
             if a < b:
                 back = self.link_of.get((b, a))
                 both = min(count, self.count[back]) if back is not None else 0
-                found += [(a, b)] * int(max(both, count))
+                found += [(a, b)] * math.ceil(max(both, count))
             elif (b, a) not in self.link_of:
-                found += [(b, a)] * int(count)
+                found += [(b, a)] * math.ceil(count)
         return found
 
 

@@ -11,7 +11,7 @@ from meshwright.codesign.choices import Space
 from meshwright.codesign.step import Placement, data_parallel
 from meshwright.readers._workload import DATA, Workload
 
-__all__ = ["beside", "chains", "near", "propose", "published_proposal", "servers_for", "starts", "streams"]
+__all__ = ["beside", "chains", "fewer", "near", "propose", "published_proposal", "servers_for", "starts", "streams"]
 
 PROPAGATE_RATIO = 0.25
 CONTINUE_RATIO = 0.75
@@ -282,6 +282,13 @@ def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tup
         if same:
             choice[i], place[i] = same[0], servers
     return Placement(tuple(choice), tuple(place))
+
+
+def fewer(space: Space) -> Iterator[Placement]:
+    """Yield the data-parallel placement on fewer and fewer servers, down to one: the others stay idle."""
+    n = space.servers.n_servers
+    for k in (k for k in range(n // 2, 0, -1) if n % k == 0):
+        yield data_parallel(space, k)
 
 
 def starts(space: Space, placement: str) -> Iterator[Placement]:

@@ -1,7 +1,8 @@
-"""Topologies to compare with, by name: fat tree, one switch, full mesh, random, expander, torus, rails."""
+"""Topologies to compare with, by name: fat tree, the same oversubscribed, one switch, full mesh, random, expander, torus, rails."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +14,22 @@ from meshwright.errors import InputError
 
 __all__ = ["NAMES", "Built", "build"]
 
-NAMES = ("topoopt", "fat-tree", "switch", "full-mesh", "random", "expander", "torus", "rail-optimised", "optical")
+NAMES = (
+    "topoopt",
+    "fat-tree",
+    "oversubscribed",
+    "switch",
+    "full-mesh",
+    "random",
+    "expander",
+    "torus",
+    "rail-optimised",
+    "optical",
+)
 """Topologies; ``topoopt`` and ``optical`` are found together with the plan."""
+
+OVERSUBSCRIPTION_RATIO = 2.0
+"""Bandwidth of the servers below an edge switch over that of its links upwards in the topology ``oversubscribed``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +67,7 @@ def build(name: str, n: int, degree: int, bytes_per_second: float, latency_secon
     n, degree : int
         Servers and interfaces of each.
     bytes_per_second, latency_seconds : float
-        Of one link. Fat tree and switch have one interface as fast as all `degree` links together.
+        Of one link. Fat trees and switch have one interface as fast as all `degree` links together.
     seed : int
         Of random topologies.
 
@@ -67,8 +82,9 @@ def build(name: str, n: int, degree: int, bytes_per_second: float, latency_secon
         When the numbers do not fit the topology.
     """
     count: dict[tuple[int, int], float] = {}
-    if name == "fat-tree":
-        return _fat_tree(n, degree, bytes_per_second, latency_seconds)
+    if name in ("fat-tree", "oversubscribed"):
+        above_ratio = 1.0 / OVERSUBSCRIPTION_RATIO if name == "oversubscribed" else 1.0
+        return _fat_tree(name, n, degree * bytes_per_second, latency_seconds, above_ratio)
     if name == "switch":
         fast = degree * bytes_per_second
         _star(count, range(n), n)
@@ -109,13 +125,13 @@ def _direct(
     return Built(Fabric(name, n, count, bytes_per_second, latency_seconds), len(pairs), 0, degree, bytes_per_second)
 
 
-def _fat_tree(n: int, degree: int, bytes_per_second: float, latency_seconds: float) -> Built:
-    """Return a k-ary fat tree without oversubscription, one interface of a server as fast as all its links together."""
+def _fat_tree(name: str, n: int, bytes_per_second: float, latency_seconds: float, above_ratio: float) -> Built:
+    """Return a k-ary fat tree; links between switches are so much of a server's only link."""
     made = topologies.cluster(f"fat-tree:{n}")
-    count = dict.fromkeys(zip(made.links.source.tolist(), made.links.target.tolist(), strict=True), 1.0)
-    fast = degree * bytes_per_second
-    ports = sum((a >= n) + (b >= n) for a, b in count) // 2
-    return Built(Fabric("fat-tree", n, count, fast, latency_seconds, forwards=False), 0, ports, 1, fast)
+    ends = zip(made.links.source.tolist(), made.links.target.tolist(), strict=True)
+    count = {(a, b): above_ratio if min(a, b) >= n else 1.0 for a, b in ends}
+    ports = math.ceil(sum(width * ((a >= n) + (b >= n)) for (a, b), width in count.items()) / 2)
+    return Built(Fabric(name, n, count, bytes_per_second, latency_seconds, forwards=False), 0, ports, 1, bytes_per_second)
 
 
 def _torus(n: int, degree: int) -> list[tuple[int, int]]:

@@ -1,12 +1,13 @@
-"""A reconfigurable optical switch: fixed circuits, or circuits that take turns and are dark while they change."""
+"""A reconfigurable optical switch: circuits that stay, that take turns, or that are chosen anew during a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from meshwright.codesign import alternate, finder
+from meshwright.codesign import alternate, finder, windows
 from meshwright.codesign.alternate import Found, Wires
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step
@@ -71,7 +72,8 @@ def search(
     Returns
     -------
     Found
-        Plan and circuits. Circuits that stay are those of ``topoopt``.
+        Plan and circuits. Circuits that stay are those of ``topoopt``. ``changing`` says what the same plan gains where circuits
+        are chosen anew during the step.
     """
     most = wires.degree // 2 if wires.n_servers > 2 else 0
 
@@ -90,4 +92,6 @@ def search(
                 made.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes))
         return made
 
-    return alternate.alternate(step, candidates, rng, budget, placement)
+    found = alternate.alternate(step, candidates, rng, budget, placement)
+    changing = windows.choose(step, found.placement, found.fabric, wires.degree, reconfiguration_seconds, drawn)
+    return replace(found, changing=changing)

@@ -72,9 +72,17 @@ class Traffic:
         return found
 
 
-def data_parallel(space: Space) -> Placement:
-    """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn."""
-    n = space.servers.n_servers
+def data_parallel(space: Space, n_servers: int = 0) -> Placement:
+    """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn.
+
+    Parameters
+    ----------
+    space : Space
+        Choices.
+    n_servers : int
+        Only the first so many servers, a divisor of all; 0 for all.
+    """
+    n = n_servers or space.servers.n_servers
     choice: list[int] = []
     servers: list[tuple[int, ...]] = []
     n_tables = 0
@@ -85,9 +93,10 @@ def data_parallel(space: Space) -> Placement:
             n_tables += 1
             continue
         options = [(c.samples, -k) for k, c in enumerate(space.choices[i]) if c.columns == c.rows == 1]
-        samples, k = max(options)
+        samples, k = max([option for option in options if n % option[0] == 0] or [min(options)])
+        over = n if n % samples == 0 else space.servers.n_servers
         choice.append(-k)
-        servers.append(tuple(range(0, n, n // samples)))
+        servers.append(tuple(range(0, over, over // samples)))
     return Placement(tuple(choice), tuple(servers))
 
 
@@ -113,7 +122,7 @@ class Step:
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
         self.model: Model = Model(
-            batch,
+            np.full(len(operations), batch, dtype=np.int64),
             _first(inputs),
             np.array([p for row in inputs for p in row], dtype=np.int64),
             np.array([size * operation.n_elements for operation in operations], dtype=np.int64),
@@ -167,7 +176,8 @@ class Step:
 
         network = fabric.network()
         if traffic == "fair":
-            return fair_steps.play(tasks, split, network, *self._inside(), limit_seconds)
+            stay = fair_steps.Windows(np.zeros(1), 0.0)
+            return fair_steps.play(tasks, split, network, stay, *self._inside(), limit_seconds)
         return flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds)
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from meshwright.commands.plan import settings_of
+
+if TYPE_CHECKING:
+    from meshwright.codesign.design import Design
 
 __all__ = ["register"]
 
@@ -26,7 +31,10 @@ def register(app: typer.Typer) -> None:
         chakra: str = typer.Option("", help="Write Chakra execution traces, one per server, to PATH.<server>.et."),
         astra_network: str = typer.Option("", help="Write the network for ASTRA-sim (YAML) to this file."),
         dot: str = typer.Option("", help="Write the topology in DOT (or as a picture, .svg) to this file."),
+        wiring: str = typer.Option("", help="Write what to plug where, every cable with its ports, to this CSV file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
+        report: str = typer.Option("", help="Write a page with picture, times, costs, plan and cables (HTML) to this file."),
+        measures_out: str = typer.Option("", help="Write all operator times, measured or estimated, as FlexFlow's JSON."),
         form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option; may be repeated."),
         seed: int = typer.Option(0, help="Seed of everything random."),
@@ -46,11 +54,12 @@ def register(app: typer.Typer) -> None:
             "--chakra": chakra,
             "--astra-network": astra_network,
             "--dot": dot,
+            "--wiring": wiring,
             "--trace": trace,
+            "--report": report,
+            "--measures-out": measures_out,
         }
-        for option, path in outputs.items():
-            if path:
-                _files.check_target(path, option)
+        _files.check_targets([(option, path) for option, path in outputs.items() if path])
         with reports.progress(f"designing for {model}"):
             design = api.codesign(
                 model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency, measures=measures,
@@ -65,16 +74,22 @@ def register(app: typer.Typer) -> None:
         return 0 if design.entries else 3
 
 
-def _write_all(design: object, outputs: dict[str, str]) -> None:
+def _write_all(design: Design, outputs: dict[str, str]) -> None:
     """Write what was asked for beside the answer."""
     from meshwright import _plugins
+    from meshwright.codesign import choices
+    from meshwright.writers import flexflow_measures
 
+    if outputs["--measures-out"]:
+        flexflow_measures.write(choices.measurements(design.step.space), outputs["--measures-out"])
     for option, writer in (
         ("--taskgraph", "taskgraph_fbuf"),
         ("--chakra", "chakra"),
         ("--astra-network", "astra_network"),
         ("--dot", "topology_dot"),
+        ("--wiring", "wiring_csv"),
         ("--trace", "codesign_trace"),
+        ("--report", "codesign_html"),
     ):
         if outputs[option]:
             _plugins.load("writers", writer, "export").write(design, outputs[option])

@@ -100,6 +100,22 @@ def _topology(design: Design, entry: Entry) -> dict[str, Any]:
         "point_to_point_bytes": float(traffic.pair_bytes.sum()),
         "all_reduce_bytes": float(sum(2.0 * (len(members) - 1) * n_bytes for members, n_bytes in traffic.group_bytes)),
         "proposals": found.n_proposals,
+        "changing": _changing(found),
+    }
+
+
+def _changing(found: Found) -> dict[str, Any] | None:
+    """Return what the plan's step gains from circuits that change while it runs; None where they do not."""
+    if found.changing is None:
+        return None
+    windows = [
+        {"from_seconds": start, "links": [list(pair) for pair in fabric.wires()]}
+        for start, fabric in zip(found.changing.from_seconds, found.changing.fabrics, strict=True)
+    ]
+    return {
+        "iteration_seconds": found.changing.seconds,
+        "staying_seconds": found.changing.staying_seconds,
+        "windows": windows,
     }
 
 

@@ -181,3 +181,12 @@ def test_an_answer_states_its_step_under_every_model_of_traffic_and_a_gap() -> N
             assert row["busiest_seconds"] <= min(row["seconds_by_traffic"].values()) * (1 + 1e-9)
     with pytest.raises(InputError, match="traffic"):
         codesign("topoopt:moe", settings={"traffic": "packets"}, **asked)  # type: ignore[arg-type]
+
+
+def test_where_the_network_is_slow_a_small_batch_stays_on_few_servers(small: Callable[..., Step]) -> None:
+    step = small("topoopt:candle,batch=16,tower=256x3,top=256x3-1", n=4, shard=False)
+    plans = list(moves.fewer(step.space))
+    assert [max(len(servers) for servers in plan.servers) for plan in plans] == [2, 1]
+    wires = alternate.Wires(4, 2, 1e6, 1e-6)
+    found = alternate.improved(step, wires, np.random.default_rng(0), 4, placement="either")
+    assert found.seconds <= step.compute_seconds(plans[-1]) * (1 + 1e-9) < found.start_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.codesign import finder, networks
+from meshwright.codesign import alternate, finder, networks
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step, Traffic, data_parallel
 from meshwright.errors import InputError
@@ -177,3 +178,32 @@ def ring_seconds(fabric: Fabric, groups: tuple[tuple[tuple[int, ...], float], ..
             amount = 2 * (len(members) - 1) / len(members) * n_bytes * share
             np.add.at(busy, list(links), amount * fabric.seconds_per_byte[list(links)])
     return float(busy.max())
+
+
+def _all_graphs(n: int, degree: int) -> list[dict[tuple[int, int], float]]:
+    """Return every way to lay as many cables as fit, at most one between two servers."""
+    pairs = list(itertools.combinations(range(n), 2))
+    found = []
+    for chosen in itertools.combinations(pairs, n * degree // 2):
+        if max(np.bincount(np.array(chosen).ravel(), minlength=n)) <= degree:
+            found.append({pair: 1.0 for a, b in chosen for pair in ((a, b), (b, a))})
+    return found
+
+
+@pytest.mark.parametrize(("n", "degree"), [(4, 2), (5, 2), (6, 3)])
+def test_of_all_topologies_there_are_none_makes_a_small_step_faster_than_the_one_found(
+    small: Callable[..., Step], n: int, degree: int
+) -> None:
+    step = small("topoopt:dlrm,tables=2,rows=1000,width=512,bottom=256-256,top=256-256-1,batch=3600", n=n, shard=False)
+    plan = data_parallel(step.space)
+    traffic = step.traffic(plan)
+    every = []
+    for count in _all_graphs(n, degree):
+        try:
+            made = Fabric("one of all", n, count, 1e9, 1e-6)
+        except InputError:
+            continue  # not connected
+        every.append(step.seconds(plan, made.refitted(traffic.pair_bytes, traffic.group_bytes)))
+    found = alternate.improved(step, alternate.Wires(n, degree, 1e9, 1e-6), np.random.default_rng(0), 60, placement="either")
+    assert len(every) >= 3
+    assert found.seconds <= min(every)

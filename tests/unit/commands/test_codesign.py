@@ -25,6 +25,9 @@ def test_the_answer_is_one_object_and_every_file_is_written(tmp_path: Path) -> N
         "--trace": "step.json",
         "--astra-network": "net.yml",
         "--chakra": "step",
+        "--wiring": "cables.csv",
+        "--report": "page.html",
+        "--measures-out": "times.json",
     }
     options = [word for option, name in files.items() for word in (option, str(tmp_path / name))]
     done = run("--topology", "full-mesh,switch", "--set", "equal_cost=true", "--json", *options)
@@ -45,6 +48,9 @@ def test_the_answer_is_one_object_and_every_file_is_written(tmp_path: Path) -> N
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     assert "npus_count" in (tmp_path / "net.yml").read_text()
     assert len(list(tmp_path.glob("step.*.et"))) == 4
+    assert len((tmp_path / "cables.csv").read_text().splitlines()) == 1 + len(answer["topologies"][answer["topology"]]["links"])
+    assert "<svg" in (tmp_path / "page.html").read_text()
+    assert json.loads((tmp_path / "times.json").read_text())["batch_size"] == 64
 
 
 def test_an_infeasible_answer_has_exit_code_3_and_a_wrong_option_2(tmp_path: Path) -> None:
