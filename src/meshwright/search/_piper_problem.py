@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from meshwright.costs.piper import PiperStage, recompute_word
+from meshwright.costs.piper import PiperStage, first_devices, recompute_word
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
@@ -111,17 +111,15 @@ def _spec(problem: Problem, instance: PiperInstance) -> str:
 
 
 def plan_of(instance: PiperInstance, stages: Sequence[PiperStage]) -> Plan:
-    """Return a plan on consecutive devices; nodes of a stage in topological order."""
+    """Return a plan with each stage on consecutive devices; nodes of a stage in topological order."""
     order = _topological(instance)
     result = []
-    device = 0
-    for stage in stages:
+    for stage, device in zip(stages, first_devices(instance, stages), strict=True):
         choice = dict(zip(stage.nodes, stage.choices, strict=True))
         ops = tuple(sorted(stage.nodes, key=lambda v: order[v]))
         n = stage.data * stage.tensor
         words = tuple(recompute_word(choice[v]) for v in ops)
         result.append(Stage(ops, tuple(range(device, device + n)), Strategy(data=stage.data, tensor=stage.tensor), words))
-        device += n
     n = instance.n_microbatches
     return Plan(tuple(result), n_microbatches=n, micro_batch=1, schedule="1f1b", global_batch=n)
 

@@ -58,6 +58,11 @@ class StageMenu:
         Whether a tensor with several consumers beyond a border crosses it once.
     names : tuple of str
         What each choice is called.
+    reserve_bytes : ndarray, shape (n_degrees,), float64, or None
+        What a stage of each degree holds beside its nodes; None for nothing. A tensor degree may stand in `degrees` more than once,
+        with choices of its own and a reserve of its own.
+    border_ratio : ndarray, shape (n_degrees, n_options), float64, or None
+        Multiple of `edge_seconds` and the sync terms for a stage of this degree and number of replicas, at least 1; None for 1.
     """
 
     n_nodes: int
@@ -85,6 +90,8 @@ class StageMenu:
     sharded: bool = False
     tensor_once: bool = False
     names: tuple[str, ...] = ()
+    reserve_bytes: NDArray[np.float64] | None = None
+    border_ratio: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -158,6 +165,8 @@ def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
         int(menu.all_or_none),
         int(menu.sharded),
         int(optimistic),
+        _frozen(np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes),
+        _frozen(np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio),
     )
 
 
@@ -184,9 +193,10 @@ def space(menu: StageMenu, family: downsets.Family) -> Space:
     least_work[~np.isfinite(least_work)] = 0.0
     flat = np.concatenate([value.reshape(n, -1), least_work], axis=1)
     totals = np.empty((len(words), flat.shape[1]))
-    for start in range(0, len(words), 8192):
-        block = downsets.members(words[start : start + 8192], n).astype(np.float64)
-        totals[start : start + 8192] = block @ flat
+    step = max(1, 8_000_000 // n)  # sets whose members fit into 64 MB together
+    for start in range(0, len(words), step):
+        block = downsets.members(words[start : start + step], n).astype(np.float64)
+        totals[start : start + step] = block @ flat
     sums = np.ascontiguousarray(totals[:, : 7 * n_degrees]).reshape(len(words), n_degrees, 7)
     return Space(_frozen(words), _frozen(link_first), _frozen(link), _frozen(sums), _frozen(totals[:, 7 * n_degrees :].copy()))
 

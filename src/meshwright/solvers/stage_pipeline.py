@@ -266,17 +266,18 @@ def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int,
         prepared.space, prepared.kernel_menu, prepared.rules, upper, lower, degree, option, in_flight
     )
     chosen = np.empty(len(first) - 1, np.int64)
+    reserve = float(prepared.rules.reserve[degree])
     if menu.exact:
-        knapsack_kernel.exact(first, cost, held, memory, np.inf, chosen)
+        knapsack_kernel.exact(first, cost, held, memory - reserve, np.inf, chosen)
     else:
-        knapsack_kernel.greedy(first, cost, held, memory, menu.all_or_none, chosen)
+        knapsack_kernel.greedy(first, cost, held, memory - reserve, menu.all_or_none, chosen)
     seconds = float(cost[chosen].sum())
     if menu.tensor_once:
         # The items charge every edge; the list of stages has what crosses the border when tensors cross it once.
         pairs = slice(int(prepared.pairs.first[upper]), int(prepared.pairs.first[upper + 1]))
         at = pairs.start + int(np.flatnonzero(prepared.pairs.lower[pairs] == lower)[0])
         picked = position[chosen]
-        inside = menu.seconds[picked].sum() + prepared.pairs.seconds[at, degree]
+        inside = menu.seconds[picked].sum() + prepared.pairs.seconds[at, degree] * prepared.rules.border[degree, option]
         seconds = float(inside * menu.share[option] + (menu.weight_bytes[picked] * menu.reduce_seconds[degree, option]).sum())
     return StageChoice(
         downsets.bits(prepared.space.words, upper, lower, menu.n_nodes),
@@ -284,7 +285,7 @@ def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int,
         option,
         tuple(int(c) for c in position[chosen]),
         seconds,
-        float(held[chosen].sum()),
+        float(held[chosen].sum()) + reserve,
         in_flight,
     )
 
