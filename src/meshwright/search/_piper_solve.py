@@ -18,6 +18,9 @@ __all__ = ["Solution", "curve", "least_memory", "solve"]
 SLACK_RATIOS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """How much slower than the best the slowest stage may be where a pipeline fills faster, or has fewer borders between nodes."""
 
+CLOSE = 1.0 + 2e-12
+"""Ratio of value and bound at which the bound counts as met."""
+
 
 @dataclass(frozen=True, slots=True)
 class Solution:
@@ -112,14 +115,15 @@ def _weighed(
     why: tuple[str, ...],
 ) -> Solution:
     """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's threshold."""
-    pool = _pool(instance, menu, solved)
-    if instance.counting.node_size:
-        for links in ("between", "aligned"):
-            other = menu_of(instance, options, links=links)
-            again = stage_search.solve(other, slack_ratio=max(SLACK_RATIOS))
-            if again.found is not None:
-                pool |= _pool(instance, other, again)
-    rated = {stages: evaluate(instance, stages) for stages in pool}
+    rated = {stages: evaluate(instance, stages) for stages in _pool(instance, menu, solved)}
+    for links in ("between", "aligned") if instance.counting.node_size else ():
+        if min(evaluation.seconds for evaluation in rated.values()) <= solved.lower_seconds * CLOSE:
+            break
+        other = menu_of(instance, options, links=links)
+        again = stage_search.solve(other, slack_ratio=max(SLACK_RATIOS))
+        if again.found is not None:
+            rated |= {stages: evaluate(instance, stages) for stages in _pool(instance, other, again)}
+    pool = tuple(rated)
     least = min(evaluation.seconds for evaluation in rated.values())
 
     def key(stages: tuple[PiperStage, ...]) -> tuple[int, int, float]:
@@ -135,7 +139,7 @@ def _weighed(
     )
     nearly = tuple(stages for stages in picked if key(stages)[0] < key(best)[0] or key(stages)[1] < key(best)[1])
     lower = min(solved.lower_seconds, least)
-    if least <= lower * (1.0 + 2e-12) and solved.method == "exact" and not why:
+    if least <= lower * CLOSE and solved.method == "exact" and not why:
         return Solution(best, lower, "exact", nearly, solved.n_downsets)
     counted = [
         *(["fill and drain"] if instance.counting.fill_drain else []),
@@ -223,9 +227,11 @@ def curve(instance: PiperInstance, options: Options, over: str) -> list[dict[str
     Raises
     ------
     InputError
-        When the model counts fill and drain, or buffers per layer, for which curves are not made.
+        When the model counts fill and drain, nodes, or buffers per layer, for which curves are not made.
     """
-    if instance.counting != replace(instance.counting, layer_buffers=False, fill_drain=False):
-        raise InputError("--set curve (of search piper) goes with neither layer_buffers nor fill_drain; leave those off")
+    if instance.counting != replace(instance.counting, layer_buffers=False, fill_drain=False, node_size=0):
+        raise InputError(
+            "--set curve (of search piper) goes with none of layer_buffers, fill_drain and node_size; leave those off"
+        )
     points = stage_curves.steps(menu_of(instance, options), over)
     return [{over: count, "seconds_per_microbatch": seconds} for count, seconds in points]

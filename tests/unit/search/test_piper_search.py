@@ -175,7 +175,7 @@ def test_more_than_two_choices_are_shown_by_their_names(tmp_path: pathlib.Path) 
         ({"memory": "3 apples"}, "unknown unit"),
         ({"all_or_none": "true"}, "knapsack=greedy"),
         ({"node_size": "8"}, "go together"),
-        ({"curve": "devices", "fill_drain": "true"}, "neither layer_buffers nor fill_drain"),
+        ({"curve": "devices", "fill_drain": "true"}, "none of layer_buffers, fill_drain and node_size"),
     ],
 )
 def test_wrong_options_are_told_in_one_message(settings: dict[str, str], message: str, tmp_path: pathlib.Path) -> None:
