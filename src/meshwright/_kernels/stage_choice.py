@@ -78,6 +78,8 @@ class Rules(NamedTuple):
         Bytes that a stage of the degree holds beside its nodes.
     border : ndarray, shape (n_degrees, n_replicas), float64
         Multiple, at least 1, of what the menu says that crossing tensors cost.
+    column : ndarray, shape (n_degrees,), int64
+        Column of `Pairs.seconds` of each degree.
     """
 
     degrees: NDArray[np.int64]
@@ -91,6 +93,7 @@ class Rules(NamedTuple):
     optimistic: int
     reserve: NDArray[np.float64]
     border: NDArray[np.float64]
+    column: NDArray[np.int64]
 
 
 class Memo(NamedTuple):

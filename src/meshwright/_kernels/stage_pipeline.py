@@ -110,7 +110,8 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
             for t in range(n_degrees):
                 if sums[upper, t, UNSUPPORTED] > sums[lower, t, UNSUPPORTED]:
                     continue
-                seconds = pairs.seconds[p, t] + sums[upper, t, 0] - sums[lower, t, 0]
+                crossed = pairs.seconds[p, rules.column[t]]
+                seconds = crossed + sums[upper, t, 0] - sums[lower, t, 0]
                 load = seconds / threshold
                 if load > largest:
                     continue
@@ -156,7 +157,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                         synchronise = weight * rules.sync[t, r]
                         if synchronise > threshold:
                             break
-                        loaded = seconds + pairs.seconds[p, t] * (rules.border[t, r] - 1.0)
+                        loaded = seconds + crossed * (rules.border[t, r] - 1.0)
                         if loaded * rules.share[r] + synchronise > threshold:
                             continue
                         y = 1 + (s0 + d - 1) // d
@@ -252,7 +253,7 @@ def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
                 seconds += menu.seconds[at] * rules.share[r] + menu.weight[at] * rules.sync[t, r]
             for p in range(pairs.first[upper], pairs.first[upper + 1]):
                 if pairs.lower[p] == lower:
-                    seconds += pairs.seconds[p, t] * rules.border[t, r] * rules.share[r]
+                    seconds += pairs.seconds[p, rules.column[t]] * rules.border[t, r] * rules.share[r]
         slowest = max(slowest, seconds)
         upper, label = lower, below
     return slowest

@@ -74,7 +74,7 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
         "relaxation" if why else solved.method,
         tuple(_stages(instance, menu, other) for other in nearly),
         solved.n_downsets,
-        why if solved.method == "exact" else (*why, _why_relaxed(solved)),
+        (*why, *_ties(solved)) if solved.method == "exact" else (*why, _why_relaxed(solved)),
     )
 
 
@@ -92,6 +92,15 @@ def _hopeful(instance: PiperInstance, options: Options, solved: stage_search.Sol
         f"recomputation buffers have {most} sizes, rounded up to {MOST_LEVELS - 1}; the bound counts none, so the plan is at most "
         f"{value / lower - 1.0:.2%} slower than the best",
     )  # fmt: skip
+
+
+def _ties(solved: stage_search.Solved) -> tuple[str, ...]:
+    """Say where equally good plans were not all compared."""
+    if not solved.ties_near:
+        return ()
+    return (
+        "the graph is large: among equally fast plans, and those within 1 %, only those with cuts near the plan's were compared",
+    )
 
 
 def _why_relaxed(solved: stage_search.Solved) -> str:

@@ -11,7 +11,7 @@ from meshwright._kernels.stage_choice import Menu, Rules
 from meshwright._kernels.stage_pairs import Crossing, Space
 from meshwright.solvers import downsets
 
-__all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space"]
+__all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space", "widest"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +150,12 @@ def kernel_menu(menu: StageMenu) -> Menu:
     )
 
 
+def widest(menu: StageMenu) -> NDArray[np.int64]:
+    """Return for each tensor degree, ascending, the position of the one with most choices: it has every choice of the others."""
+    sizes = np.diff(menu.first).reshape(menu.n_nodes, menu.n_degrees).sum(axis=0)
+    return _frozen(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in np.unique(menu.degrees)]))
+
+
 def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
     """Return what a stage may be in the kernel's form."""
     largest = int(menu.replicas[-1])
@@ -167,6 +173,7 @@ def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
         int(optimistic),
         _frozen(np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes),
         _frozen(np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio),
+        _frozen(np.searchsorted(np.unique(menu.degrees), menu.degrees)),
     )
 
 

@@ -103,14 +103,30 @@ def prepare(
     next_replica = np.where(rules.next_replica >= 0, menu.replicas[rules.next_replica], 0)
     next_replica.setflags(write=False)
     limits = np.array([seconds * (1.0 + CLOSE_RATIO), menu.memory_bytes, menu.n_devices, menu.n_replicas])
+    widest = stage_menu.widest(menu)
+    crossing = stage_menu.crossing(menu)
     count, first, lower, border = stage_pairs.list_pairs(
-        space, stage_menu.crossing(menu), menu.degrees, next_replica, limits, n_pairs, n_steps
-    )
+        space._replace(sums=_columns(space.sums, widest)),
+        crossing._replace(into=_columns(crossing.into, widest), out_of=_columns(crossing.out_of, widest)),
+        _columns(menu.degrees, widest), next_replica, limits, n_pairs, n_steps,
+    )  # fmt: skip
     if count < 0:
         return None
     for array in (first, lower, border):
         array.setflags(write=False)
     return Prepared(menu, space, kernel.Pairs(first, lower, border), stage_menu.kernel_menu(menu), rules, _memo(menu, count))
+
+
+def _columns(values: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Return the columns (entries, of one dimension) in these positions, read-only; the same array where they are all of them."""
+    if values.ndim == 1:
+        picked = values[which]
+    elif len(which) == values.shape[1]:
+        return values
+    else:
+        picked = np.ascontiguousarray(values[:, which])
+    picked.setflags(write=False)
+    return picked
 
 
 def _memo(menu: StageMenu, n_pairs: int) -> stage_choice.Memo:
@@ -277,7 +293,10 @@ def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int,
         pairs = slice(int(prepared.pairs.first[upper]), int(prepared.pairs.first[upper + 1]))
         at = pairs.start + int(np.flatnonzero(prepared.pairs.lower[pairs] == lower)[0])
         picked = position[chosen]
-        inside = menu.seconds[picked].sum() + prepared.pairs.seconds[at, degree] * prepared.rules.border[degree, option]
+        inside = (
+            menu.seconds[picked].sum()
+            + prepared.pairs.seconds[at, prepared.rules.column[degree]] * prepared.rules.border[degree, option]
+        )
         seconds = float(inside * menu.share[option] + (menu.weight_bytes[picked] * menu.reduce_seconds[degree, option]).sum())
     return StageChoice(
         downsets.bits(prepared.space.words, upper, lower, menu.n_nodes),
