@@ -39,7 +39,7 @@ def test_a_plan_file_is_confirmed_and_in_json_too(meshwright: Any, tmp_path: pat
 @pytest.mark.parametrize(("reason", "path", "value"), [
     ("above what the plan takes", ("bound", "value"), 1e9),
     ("the plan takes", ("objective", "value"), 1.0),
-    ("the question does not allow", ("choices", 0, "dataParallelDegree"), 3),
+    ("more than the 2 devices", ("choices", 0, "dataParallelDegree"), 3),
     ("has no choice 'other'", ("choices", 0, "TMPCids", "0"), "other"),
     ("of different plans", ("choices", 0, "nodes"), [0]),
 ])  # fmt: skip
@@ -72,6 +72,6 @@ def test_what_cannot_be_checked_is_told(meshwright: Any, tiny: str, tmp_path: pa
     meshwright("plan", path, "--set", "knapsack=greedy", "--out", "plan.json", "--json")
     done = meshwright("check", "plan.json")
     assert done.code == 2 and "knapsack=exact only" in done.out
-    meshwright("plan", path, "--search", "piper_equal_split", "--out", "plan.json", "--json")
+    meshwright("plan", path, "--search", "piper_equal_split", "--set", "layers=true", "--out", "plan.json", "--json")
     done = meshwright("check", "plan.json")
     assert done.code == 2 and "is a plan of --search piper_equal_split" in done.err

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, network
+from meshwright.costs import analytic
 from meshwright.errors import InputError
 from meshwright.problem import Batch
 from meshwright.writers import piper_json as writer
@@ -233,3 +234,27 @@ def test_a_plan_names_its_question_so_that_it_can_be_played_again(tmp_path: path
     ):
         with pytest.raises(InputError, match=message):
             api.read(f"{tmp_path / 'chain.json'}#{wrong}")
+
+
+def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_devices() -> None:
+    """Stages of one device, nodes of 8: what crosses from the eighth to the ninth goes over the network cards."""
+    settings = {"fill_drain": "false", "data_parallel": "false", "tensor_parallel": "false"}
+    result = api.plan(
+        "gpt2-large", "dgx-a100:16", search="piper", batch=Batch(global_batch=32, micro_batch=1), settings=settings
+    )
+    problem, stages = result.problem, result.plan.stages
+    loads = analytic.loads(problem, result.plan)
+    seconds = []
+    for load in loads:
+        once = load.reduce_seconds * (1.0 - load.overlap_ratio) + load.gather_seconds + load.optimizer_seconds
+        seconds.append(load.forward_total_seconds + load.backward_total_seconds + once / result.plan.n_microbatches)
+    crossed = set()
+    for i in range(len(stages) - 1):
+        pair = (stages[i].devices[0], stages[i + 1].devices[0])
+        latency, per_byte = network.transfer(problem.cluster, [pair])
+        crossed.add(per_byte)
+        for end in (i, i + 1):
+            seconds[end] += 2.0 * (latency + loads[i].output_bytes * per_byte)
+    assert len(stages) > 8 and len(crossed) == 2, "some stages are neighbours in a node, two are not"
+    assert result.answer.objective.value == pytest.approx(max(seconds) * result.plan.n_microbatches, rel=1e-9)
+    assert result.answer.bound.value <= result.answer.objective.value
