@@ -66,21 +66,27 @@ def test_a_small_independent_checker_confirms_the_bound(seed: int) -> None:
     assert not oracle.nothing_below(instance, evaluate(instance, solution.stages).seconds * (1 + 1e-11))
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_plans_within_a_percent_are_within_a_percent_and_save_something(seed: int) -> None:
-    instance = oracle.random_instance(seed, n_nodes=5, alike=True)
-    solution = _piper_solve.solve(instance, Options(), nearly_ratio=0.2)
-    if not solution.stages:
-        return
-    value = evaluate(instance, solution.stages).seconds
-    fewest = min(plan[1:3] for plan in oracle.rated(instance) if plan.seconds <= value * 1.2)
-    for stages in solution.nearly:
-        other = evaluate(instance, stages)
-        assert other.missing_bytes == 0.0 and other.seconds <= value * 1.2 * (1 + 1e-9)
-    found = [
-        (len(stages), sum(stage.data * stage.tensor for stage in stages)) for stages in (*solution.nearly, solution.stages)
-    ]
-    assert min(found) == fewest
+@pytest.mark.parametrize("ratio", [0.01, 1.5])
+def test_plans_within_a_ratio_are_those_of_fewest_stages_and_of_fewest_devices_of_all(ratio: float) -> None:
+    saved = 0
+    for seed in range(30):
+        instance = oracle.random_instance(seed, n_nodes=5, alike=seed % 2 == 0, whole=seed % 3 == 0)
+        instance = replace(instance, bandwidth=400.0)
+        solution = _piper_solve.solve(instance, Options(), nearly_ratio=ratio)
+        if not solution.stages:
+            continue
+        value = evaluate(instance, solution.stages).seconds
+        near = [plan for plan in oracle.rated(instance) if plan.seconds <= value * (1 + ratio) * (1 - 1e-12)]
+        for stages in solution.nearly:
+            other = evaluate(instance, stages)
+            assert other.missing_bytes == 0.0 and other.seconds <= value * (1 + ratio) * (1 + 1e-9)
+        found = [
+            (len(stages), sum(stage.data * stage.tensor for stage in stages)) for stages in (*solution.nearly, solution.stages)
+        ]
+        assert min(found) == min((plan.n_stages, plan.n_devices) for plan in near)
+        assert min(n for _, n in found) == min(plan.n_devices for plan in near)
+        saved += bool(solution.nearly)
+    assert saved >= 1 or ratio < 0.1
 
 
 NODES = {"node_size": 2, "node_bytes_per_second": 20.0}
