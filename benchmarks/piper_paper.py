@@ -2,6 +2,10 @@
 
 python benchmarks/piper_paper.py [--data FOLDER] [--out FOLDER] [--figures 1,2,3,4,gnmt,times] [--full]
 
+Written to FOLDER (build/piper_paper): figure_1.csv and one picture for each memory; figure_2_devices_*.csv and figure_2_replicas_*.csv
+with pictures, for batches of 960 and 512; figure_3.csv (CPU seconds of planning), figure_4.csv (fixed plans), table_gnmt.csv, and
+times.csv (beside the authors' CPU seconds). ResNet's table is left out: its input is not among the published files at hand.
+
 The inputs are the published ones (bert32a100.json, gnmt.json); figure 2 draws whole curves with --full, otherwise the paper's
 points. Times are CPU seconds of one thread with compiled kernels, reading included.
 """
@@ -137,6 +141,11 @@ def figure_4(data: pathlib.Path, out: pathlib.Path) -> None:
             fixed = {"data": str(d), "tensor": str(t), "stages": str(stages), "separate": "false", "recompute": "always"}
             rows.append({"batch": batch, "d": d, "t": t, "stages": stages, "seconds": split(path, case, **fixed)})
     write(out / "figure_4.csv", rows)
+    lines = {
+        f"batch {batch}": [(row["stages"], row["seconds"]) for row in rows if row["batch"] == batch and row["t"] == 1]
+        for batch in (128, 512)
+    }
+    picture(out / "figure_4.svg", "seconds per micro-batch of fixed plans, tensor degree 1", "stages", lines)
 
 
 def table_gnmt(data: pathlib.Path, out: pathlib.Path) -> None:

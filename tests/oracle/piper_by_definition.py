@@ -96,7 +96,7 @@ def plans(instance: PiperInstance) -> Iterator[list[tuple[frozenset[int], int, i
                 if any(not instance.nodes[v].at(t) for v in stage):
                     continue
                 for d in range(1, replicas + 1):
-                    if instance.n_microbatches % d == 0 and d * t <= devices:
+                    if (instance.counting.any_replicas or instance.n_microbatches % d == 0) and d * t <= devices:
                         for others in extend(lower, devices - d * t, replicas - d):
                             yield [(stage, d, t), *others]
 
@@ -144,6 +144,75 @@ def best(instance: PiperInstance) -> Rated | None:
         return None
     least = min(plan.seconds for plan in every)
     return min((plan for plan in every if plan.seconds <= least * (1 + 1e-11)), key=lambda plan: plan[1:])
+
+
+def counted(
+    instance: PiperInstance, plan: list[tuple[frozenset[int], int, int]], picked: list[dict[int, PiperChoice]]
+) -> float:
+    """Return the time of a plan with everything counted that the instance asks for; infinite where memory is exceeded."""
+    count, n = instance.counting, instance.n_microbatches
+    node_of: list[int | None] = []
+    at, spare = 0, instance.n_devices - sum(d * t for _, d, t in plan)
+    for _, d, t in plan:
+        if count.node_size and d * t <= count.node_size and at % count.node_size + d * t > count.node_size:
+            skip = count.node_size - at % count.node_size
+            if skip <= spare:
+                at, spare = at + skip, spare - skip
+        where = {device // count.node_size for device in range(at, at + d * t)} if count.node_size else set()
+        node_of.append(where.pop() if len(where) == 1 else None)
+        at += d * t
+    stage_of = {v: i for i, (stage, _, _) in enumerate(plan) for v in stage}
+    times, ways = [], []
+    for i, (stage, d, t) in enumerate(plan):
+        chosen = picked[i]
+        y = -(-sum(other[1] for other in plan[i:]) // d)
+        held = sum(c.activation_bytes * y + c.static_bytes for c in chosen.values())
+        weight = sum(c.weight_bytes for c in chosen.values())
+        if count.layer_buffers:
+            plain = {v: {c.id: c for c in instance.nodes[v].at(t)}.get("vanilla") for v in stage}
+            buffers = [
+                max(0.0, min(plain[v].activation_bytes - c.activation_bytes, c.static_bytes - plain[v].static_bytes))
+                if plain[v] is not None and c.id != "vanilla"
+                else 0.0
+                for v, c in chosen.items()
+            ]
+            held -= sum(buffers) - max(buffers)
+        if count.shard_optimizer:
+            held -= weight * (d - 1) / d
+        if held > instance.memory_bytes * (1 + 1e-12):
+            return float("inf")
+        tensors: dict[tuple[str, int], list[float]] = {}
+        for edge in instance.edges:
+            u, v = stage_of[edge.source], stage_of[edge.target]
+            near = node_of[u] is not None and node_of[u] == node_of[v]
+            speed = count.node_bytes_per_second if near else instance.bandwidth
+            if u != v and v == i:
+                size = edge.bytes + dict(chosen[edge.target].sync_forward)[edge.source]
+                tensors.setdefault(("in", edge.source), []).append(size / speed)
+            if u != v and u == i:
+                size = edge.bytes + dict(chosen[edge.source].sync_backward)[edge.target]
+                tensors.setdefault(("out", edge.source), []).append(size / speed)
+        moved = 2 * sum(max(some) if count.tensor_once else sum(some) for some in tensors.values())
+        share = -(-n // d) / n
+        speed = count.node_bytes_per_second if node_of[i] is not None else instance.bandwidth
+        times.append((moved + sum(c.seconds for c in chosen.values())) * share + 4 * (d - 1) * weight / d / n / speed)
+        ways.append(times[-1] * d)
+    return max(times) + ((sum(ways) - max(ways)) / n if count.fill_drain else 0.0)
+
+
+def best_counted(instance: PiperInstance) -> float:
+    """Return the least time of all plans and inner choices by `counted`; infinite where nothing fits."""
+    least = float("inf")
+    for plan in plans(instance):
+        menus = []
+        for stage, _, t in plan:
+            nodes = sorted(stage)
+            menus.append([
+                dict(zip(nodes, some, strict=True)) for some in itertools.product(*(instance.nodes[v].at(t) for v in nodes))
+            ])  # fmt: skip
+        for picked in itertools.product(*menus):
+            least = min(least, counted(instance, plan, list(picked)))
+    return least
 
 
 def published(instance: PiperInstance) -> float:

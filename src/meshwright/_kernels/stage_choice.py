@@ -74,6 +74,12 @@ class Rules(NamedTuple):
         Inner choice exact (1) or greedy (0); Piper's all-or-none flag; whether replicas shard the second copy of weights.
     optimistic : int
         Whether an undecided inner choice counts as fitting (for a lower bound).
+    reserve : ndarray, shape (n_degrees,), float64
+        Bytes that a stage of the degree holds beside its nodes.
+    border : ndarray, shape (n_degrees, n_replicas), float64
+        Multiple, at least 1, of what the menu says that crossing tensors cost.
+    column : ndarray, shape (n_degrees,), int64
+        Column of `Pairs.seconds` of each degree.
     """
 
     degrees: NDArray[np.int64]
@@ -85,6 +91,9 @@ class Rules(NamedTuple):
     all_or_none: int
     sharded: int
     optimistic: int
+    reserve: NDArray[np.float64]
+    border: NDArray[np.float64]
+    column: NDArray[np.int64]
 
 
 class Memo(NamedTuple):
@@ -163,7 +172,7 @@ def stage_items(space, menu, rules, upper, lower, t, r, y):
             for e in range(menu.out_first[v], menu.out_first[v + 1]):
                 if not _inside(words, upper, lower, menu.out_node[e]):
                     edge += menu.sync_out[at + e]
-            cost[m] = edge * share + menu.weight[c] * rules.sync[t, r] + menu.seconds[c] * share
+            cost[m] = edge * rules.border[t, r] * share + menu.weight[c] * rules.sync[t, r] + menu.seconds[c] * share
             memory[m] = menu.per_microbatch[c] * y + menu.fixed[c] - shard * menu.weight[c]
             position[m] = c
             m += 1

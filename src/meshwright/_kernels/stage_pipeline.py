@@ -110,7 +110,8 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
             for t in range(n_degrees):
                 if sums[upper, t, UNSUPPORTED] > sums[lower, t, UNSUPPORTED]:
                     continue
-                seconds = pairs.seconds[p, t] + sums[upper, t, 0] - sums[lower, t, 0]
+                crossed = pairs.seconds[p, rules.column[t]]
+                seconds = crossed + sums[upper, t, 0] - sums[lower, t, 0]
                 load = seconds / threshold
                 if load > largest:
                     continue
@@ -118,6 +119,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                 if start < 0:
                     continue
                 degree = rules.degrees[t]
+                room = memory - rules.reserve[t]
                 weight = sums[upper, t, WEIGHT] - sums[lower, t, WEIGHT]
                 fast_a = sums[upper, t, FAST_A] - sums[lower, t, FAST_A]
                 fast_b = sums[upper, t, FAST_B] - sums[lower, t, FAST_B]
@@ -125,10 +127,10 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                 low_b = sums[upper, t, LOW_B] - sums[lower, t, LOW_B]
                 # The smallest choices hold low_a * y + low_b: more micro-batches in flight than this never fit.
                 in_flight = np.int64(n_replicas) + 1
-                if low_a * in_flight + low_b > memory * (1.0 + 1e-9):
-                    if low_a + low_b > memory * (1.0 + 1e-9):
+                if low_a * in_flight + low_b > room * (1.0 + 1e-9):
+                    if low_a + low_b > room * (1.0 + 1e-9):
                         continue
-                    in_flight = np.int64((memory * (1.0 + 1e-9) - low_b) / low_a)
+                    in_flight = np.int64((room * (1.0 + 1e-9) - low_b) / low_a)
                 for label in range(labels.first[lower], labels.first[lower + 1]):
                     s0 = np.int64(labels.replicas[label])
                     k0 = np.int64(labels.devices[label])
@@ -155,15 +157,16 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                         synchronise = weight * rules.sync[t, r]
                         if synchronise > threshold:
                             break
-                        if seconds * rules.share[r] + synchronise > threshold:
+                        loaded = seconds + crossed * (rules.border[t, r] - 1.0)
+                        if loaded * rules.share[r] + synchronise > threshold:
                             continue
                         y = 1 + (s0 + d - 1) // d
-                        limit = memory + (rules.sharded * (1.0 - 1.0 / d)) * weight
+                        limit = room + (rules.sharded * (1.0 - 1.0 / d)) * weight
                         if not menu.alike or fast_a * y + fast_b > limit * (1.0 - 1e-9):
                             budget = threshold
                             if menu.alike:
-                                budget = (threshold - synchronise) / rules.share[r] - seconds
-                            answer = decide(space, menu, memo, rules, upper, lower, t, r, y, memory, budget)
+                                budget = (threshold - synchronise) / rules.share[r] - loaded
+                            answer = decide(space, menu, memo, rules, upper, lower, t, r, y, room, budget)
                             if answer == 2:
                                 n_undecided += 1
                                 answer = rules.optimistic
@@ -237,9 +240,9 @@ def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
         first, cost, held, position = stage_items(space, menu, rules, upper, lower, t, r, y)
         chosen = np.empty(len(first) - 1, np.int64)
         if rules.exact:
-            knapsack.exact(first, cost, held, memory, np.inf, chosen)
+            knapsack.exact(first, cost, held, memory - rules.reserve[t], np.inf, chosen)
         else:
-            knapsack.greedy(first, cost, held, memory, rules.all_or_none != 0, chosen)
+            knapsack.greedy(first, cost, held, memory - rules.reserve[t], rules.all_or_none != 0, chosen)
         seconds = 0.0
         for c in chosen:
             seconds += cost[c]
@@ -250,7 +253,7 @@ def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
                 seconds += menu.seconds[at] * rules.share[r] + menu.weight[at] * rules.sync[t, r]
             for p in range(pairs.first[upper], pairs.first[upper + 1]):
                 if pairs.lower[p] == lower:
-                    seconds += pairs.seconds[p, t] * rules.share[r]
+                    seconds += pairs.seconds[p, rules.column[t]] * rules.border[t, r] * rules.share[r]
         slowest = max(slowest, seconds)
         upper, label = lower, below
     return slowest

@@ -1,4 +1,4 @@
-"""``meshwright check``: verifies a certificate of optimality without running any solver."""
+"""``meshwright check``: verifies a certificate of optimality, or a plan of the search piper, without running any solver."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from meshwright.problem import Problem
+    from meshwright.solvers.certificate import Verdict
 
 __all__ = ["register"]
 
@@ -33,30 +34,45 @@ def posed_again(entry: dict[str, Any], where: str) -> Problem:
     return api.pose(model, cluster, batch=batch, training=api.training(precision))
 
 
+def _verdict(entry: Any, where: str, model: str) -> Verdict:
+    """Return what is found of a certificate, or of a plan file."""
+    from meshwright import replaying
+    from meshwright.errors import InputError
+    from meshwright.search import _certificates, _piper_problem
+
+    form = entry.get("format") if isinstance(entry, dict) else None
+    if form == "meshwright/plan/1":
+        return _piper_problem.check_plan(replaying.restore(where, model=model), entry, where)
+    if model:
+        raise InputError("--model is for plan files; a certificate holds its question")
+    if form != "meshwright/certificate/1":
+        raise InputError(
+            f'{where}: is neither a certificate nor a plan of ours: its "format" must be "meshwright/certificate/1" or "meshwright/plan/1"'
+        )
+    problem = posed_again(entry, where) if entry.get("kind") == "sharding" else None
+    return _certificates.check_certificate(entry, where, problem)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
     @app.command()
     def check(
-        certificate: str = typer.Argument(help="A file written by --set certificate=FILE."),
+        certificate: str = typer.Argument(help="A file written by --set certificate=FILE, or a plan file of --search piper."),
+        model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
-        """Verify that a plan costs what its certificate says and that no plan costs less than its bound."""
+        """Verify that a plan costs what it says and that no plan costs less than its bound."""
         import json
         import math
 
         from meshwright.errors import InputError
         from meshwright.readers import Source
-        from meshwright.search._certificates import check_certificate
 
         source = Source(certificate)
         if source.path is None:
             raise InputError(f"{certificate}: no such file")
-        entry = source.json
-        if not isinstance(entry, dict) or entry.get("format") != "meshwright/certificate/1":
-            raise InputError(f'{certificate}: is not a certificate of ours: its "format" must be "meshwright/certificate/1"')
-        problem = posed_again(entry, certificate) if entry.get("kind") == "sharding" else None
-        verdict = check_certificate(entry, certificate, problem)
+        verdict = _verdict(source.json, certificate, model)
         if json_:
             found = {"value": verdict.value, "bound": verdict.bound_value}
             numbers = {name: None if math.isnan(number) else number for name, number in found.items()}

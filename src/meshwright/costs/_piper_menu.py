@@ -10,7 +10,10 @@ import numpy as np
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance, PiperNode
 from meshwright.solvers.stage_menu import StageMenu
 
-__all__ = ["RECOMPUTES", "VANILLA", "Options", "allowed_by", "buffer_bytes", "menu_of"]
+__all__ = ["MOST_LEVELS", "RECOMPUTES", "VANILLA", "Options", "allowed_by", "buffer_bytes", "levels", "menu_of"]
+
+MOST_LEVELS = 32
+"""Sizes of buffer told apart at one tensor degree; where there are more, buffers are rounded up to every so many-th."""
 
 VANILLA = "vanilla"
 """The id of the choice that recomputes nothing."""
@@ -42,7 +45,21 @@ class Options:
     recompute: str = "choose"
 
 
-def menu_of(instance: PiperInstance, options: Options, reserve_bytes: float = 0.0) -> StageMenu:
+def levels(instance: PiperInstance, degree: int) -> tuple[float, ...]:
+    """Return the rooms for recomputation that a stage of a tensor degree may keep: each size of buffer, 0 among them.
+
+    Without buffers counted per layer there is none but 0.
+    """
+    if not instance.counting.layer_buffers:
+        return (0.0,)
+    sizes = sorted({0.0} | {buffer_bytes(node, degree, choice) for node in instance.nodes for choice in node.at(degree)})
+    if len(sizes) <= MOST_LEVELS:
+        return tuple(sizes)
+    step = (len(sizes) - 1) / (MOST_LEVELS - 1)
+    return tuple(sizes[round(i * step)] for i in range(MOST_LEVELS))
+
+
+def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False, links: str = "node") -> StageMenu:
     """Return the arrays of an instance; choices keep their order in the file.
 
     Parameters
@@ -51,18 +68,23 @@ def menu_of(instance: PiperInstance, options: Options, reserve_bytes: float = 0.
         The instance.
     options : Options
         What plans may use.
-    reserve_bytes : float
-        With buffers counted per layer: room kept for recomputation, which choices with larger buffers may not use.
+    hopeful : bool
+        With buffers counted per layer: as if they took no room, for a bound where their sizes are too many to tell apart.
+    links : str
+        With nodes: what stages smaller than a node send over. ``node`` the node's links, which is a lower bound; ``between`` those
+        between nodes; ``aligned`` the node's, where only degrees and replicas are allowed that leave no stage across two nodes.
 
     Returns
     -------
     StageMenu
-        The arrays.
+        The arrays. With buffers counted per layer every tensor degree stands there once for each room that is kept.
     """
     counting = instance.counting
     allowed = allowed_by(options)
     largest = instance.n_devices if options.tensor_parallel else 1
-    degrees = [degree for degree in instance.degrees if degree <= largest] or [1]
+    known = [degree for degree in instance.degrees if degree <= largest] or [1]
+    rooms = [(t, room) for t in known for room in ((0.0,) if hopeful else levels(instance, t))]
+    bandwidth = max(instance.bandwidth, counting.node_bytes_per_second)
     n_replicas = min(instance.n_devices, instance.n_microbatches)
     divides = [d for d in range(1, n_replicas + 1) if counting.any_replicas or instance.n_microbatches % d == 0]
     replicas = np.array(divides if options.data_parallel else [1], np.int64)
@@ -77,35 +99,37 @@ def menu_of(instance: PiperInstance, options: Options, reserve_bytes: float = 0.
     sync_in: list[float] = []
     sync_out: list[float] = []
     for v, node in enumerate(instance.nodes):
-        for degree in degrees:
+        for degree, room in rooms:
             for choice in node.at(degree):
                 buffer = buffer_bytes(node, degree, choice) if counting.layer_buffers else 0.0
-                if allowed(choice) and buffer <= reserve_bytes:
+                if allowed(choice) and (hopeful or buffer <= room):
                     static = choice.static_bytes - buffer
                     names.append(choice.id)
                     columns.append((choice.seconds, choice.weight_bytes, choice.activation_bytes, static))
                     forward, backward = dict(choice.sync_forward), dict(choice.sync_backward)
-                    sync_in += [forward[u] * 2.0 / instance.bandwidth for u in incoming[v]]
-                    sync_out += [backward[x] * 2.0 / instance.bandwidth for x in outgoing[v]]
+                    sync_in += [forward[u] * 2.0 / bandwidth for u in incoming[v]]
+                    sync_out += [backward[x] * 2.0 / bandwidth for x in outgoing[v]]
                     into.append(len(sync_in))
                     out_of.append(len(sync_out))
             first.append(len(columns))
     seconds, weight, activation, held = np.array(columns, np.float64).reshape(-1, 4).T.copy()
+    degrees = np.array([degree for degree, _ in rooms], np.int64)
     rounds = np.ceil(instance.n_microbatches / replicas)
     return StageMenu(
         len(instance.nodes),
         np.array([edge.source for edge in instance.edges], np.int64),
         np.array([edge.target for edge in instance.edges], np.int64),
-        np.array([2.0 * edge.bytes / instance.bandwidth for edge in instance.edges]),
-        np.array(degrees, np.int64),
+        np.array([2.0 * edge.bytes / bandwidth for edge in instance.edges]),
+        degrees,
         np.array(first, np.int64),
         seconds, weight, activation, held,
         np.array(into, np.int64), np.array(sync_in), np.array(out_of, np.int64), np.array(sync_out),
         replicas,
         rounds / instance.n_microbatches if counting.any_replicas else 1.0 / replicas,
-        _reduce_seconds(instance, np.array(degrees), replicas),
-        instance.n_devices, n_replicas, instance.memory_bytes - reserve_bytes,
+        _reduce_seconds(instance, degrees, replicas),
+        instance.n_devices, n_replicas, instance.memory_bytes,
         options.exact, options.all_or_none, counting.shard_optimizer, counting.tensor_once, tuple(names),
+        np.array([room for _, room in rooms]), _border_ratio(instance, degrees, replicas, links),
     )  # fmt: skip
 
 
@@ -132,8 +156,24 @@ def allowed_by(options: Options) -> Callable[[PiperChoice], bool]:
 
 
 def _reduce_seconds(instance: PiperInstance, degrees: np.ndarray, replicas: np.ndarray) -> np.ndarray:
-    """Return seconds per weight byte and micro-batch of reducing gradients; within a node at the node's bandwidth."""
+    """Return seconds per weight byte and micro-batch of reducing gradients; of stages that fit into a node, at the best bandwidth."""
     bandwidth = np.full((len(degrees), len(replicas)), instance.bandwidth)
     if instance.counting.node_size:
-        bandwidth[np.outer(degrees, replicas) <= instance.counting.node_size] = instance.counting.node_bytes_per_second
+        best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
+        bandwidth[np.outer(degrees, replicas) <= instance.counting.node_size] = best
     return 4.0 * (replicas - 1.0) / replicas / instance.n_microbatches / bandwidth
+
+
+def _border_ratio(instance: PiperInstance, degrees: np.ndarray, replicas: np.ndarray, links: str) -> np.ndarray:
+    """Return how many times longer tensors take over a stage's borders than at the best bandwidth there is."""
+    size = np.outer(degrees, replicas)
+    node, node_bandwidth = instance.counting.node_size, instance.counting.node_bytes_per_second
+    if not node:
+        return np.ones(size.shape)
+    # A stage that fills a node has no neighbour in it; a smaller one may.
+    slow = size >= node if links != "between" else size > 0
+    ratio = np.where(slow, max(1.0, node_bandwidth / instance.bandwidth), 1.0)
+    if links == "aligned":
+        across = (node % np.minimum(size, node) != 0) | (size % np.minimum(size, node) != 0)
+        ratio[across | ((size > node) & (size % node != 0))] = 1e30
+    return ratio

@@ -13,7 +13,7 @@ from meshwright.problem import Problem
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance
 from meshwright.table import StageLoad
 
-__all__ = ["Evaluation", "PiperStage", "StageCost", "evaluate", "loads", "recompute_word", "stages_of"]
+__all__ = ["Evaluation", "PiperStage", "StageCost", "evaluate", "first_devices", "loads", "recompute_word", "stages_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,11 @@ def evaluate(instance: PiperInstance, stages: Sequence[PiperStage]) -> Evaluatio
     Tarnawski et al., "Piper" (NeurIPS 2021), section 3 and the authors' evaluator.
     """
     stage_of = _check(instance, stages)
+    nodes = _nodes(instance, stages)
     costs = []
     suffix = sum(stage.data for stage in stages)
     for i, stage in enumerate(stages):
-        costs.append(_stage(instance, stage, i, stage_of, -(-suffix // stage.data)))
+        costs.append(_stage(instance, stage, i, stage_of, nodes, -(-suffix // stage.data)))
         suffix -= stage.data
     missing = max(max(cost.memory_bytes for cost in costs) - instance.memory_bytes, 0.0)
     slowest = max(cost.seconds for cost in costs)
@@ -151,9 +152,43 @@ def _check(instance: PiperInstance, stages: Sequence[PiperStage]) -> dict[int, i
     return stage_of
 
 
-def _stage(instance: PiperInstance, stage: PiperStage, i: int, stage_of: dict[int, int], in_flight: int) -> StageCost:
+def first_devices(instance: PiperInstance, stages: Sequence[PiperStage]) -> tuple[int, ...]:
+    """Return the first device of each stage: one stage after the other, from the model's input on.
+
+    With nodes, a stage that fits into one node begins a new node rather than lie across two, as long as there are devices to spare.
+    """
+    size = instance.counting.node_size
+    spare = instance.n_devices - sum(stage.data * stage.tensor for stage in stages)
+    result = []
+    device = 0
+    for stage in stages:
+        n = stage.data * stage.tensor
+        rest = -device % size if size else 0
+        if rest < n <= size and 0 < rest <= spare:
+            device, spare = device + rest, spare - rest
+        result.append(device)
+        device += n
+    return tuple(result)
+
+
+def _nodes(instance: PiperInstance, stages: Sequence[PiperStage]) -> tuple[int, ...]:
+    """Return the node in which each stage lies; -1 for a stage across several, or where there are no nodes."""
+    size = instance.counting.node_size
+    if not size:
+        return (-1,) * len(stages)
+    result = []
+    for stage, first in zip(stages, first_devices(instance, stages), strict=True):
+        last = first + stage.data * stage.tensor - 1
+        result.append(first // size if first // size == last // size else -1)
+    return tuple(result)
+
+
+def _stage(
+    instance: PiperInstance, stage: PiperStage, i: int, stage_of: dict[int, int], nodes: Sequence[int], in_flight: int
+) -> StageCost:
     """Return what one stage costs."""
     options = instance.counting
+    node_ratio = instance.bandwidth / options.node_bytes_per_second if options.node_size else 1.0
     chosen = {v: _choice(instance, v, stage.tensor, name) for v, name in zip(stage.nodes, stage.choices, strict=True)}
     entering: dict[int, list[float]] = defaultdict(list)
     leaving: dict[int, list[float]] = defaultdict(list)
@@ -161,15 +196,15 @@ def _stage(instance: PiperInstance, stage: PiperStage, i: int, stage_of: dict[in
         u, v = edge.source, edge.target
         if stage_of[u] == stage_of[v]:
             continue
+        ratio = node_ratio if nodes[stage_of[u]] == nodes[stage_of[v]] >= 0 else 1.0
         if stage_of[v] == i:
-            entering[u].append(edge.bytes + dict(chosen[v].sync_forward)[u])
+            entering[u].append((edge.bytes + dict(chosen[v].sync_forward)[u]) * ratio)
         if stage_of[u] == i:
-            leaving[u].append(edge.bytes + dict(chosen[u].sync_backward)[v])
+            leaving[u].append((edge.bytes + dict(chosen[u].sync_backward)[v]) * ratio)
     gather = max if options.tensor_once else sum
     crossing = 2.0 * sum(gather(entries) for entries in (*entering.values(), *leaving.values()))
     n, d = instance.n_microbatches, stage.data
     share = -(-n // d) / n if options.any_replicas else 1.0 / d
-    within = options.node_size and d * stage.tensor <= options.node_size
     weight = sum(choice.weight_bytes for choice in chosen.values())
     spared = weight * (1.0 - 1.0 / d) if options.shard_optimizer else 0.0
     if options.layer_buffers:
@@ -178,7 +213,7 @@ def _stage(instance: PiperInstance, stage: PiperStage, i: int, stage_of: dict[in
     return StageCost(
         sum(choice.seconds for choice in chosen.values()) * share,
         crossing * share / instance.bandwidth,
-        4.0 * (d - 1) * weight / d / n / (options.node_bytes_per_second if within else instance.bandwidth),
+        4.0 * (d - 1) * weight / d / n / (options.node_bytes_per_second if nodes[i] >= 0 else instance.bandwidth),
         sum(choice.static_bytes for choice in chosen.values()) - spared,
         sum(choice.activation_bytes * in_flight for choice in chosen.values()),
         in_flight,

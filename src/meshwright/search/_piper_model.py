@@ -49,13 +49,15 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Case:
-    """One micro-batch and number of replicas with its instance."""
+    """One micro-batch and number of replicas with its instance; by tensor degree what layers do, and the link to a near neighbour."""
 
     micro_batch: int
     data: int
     n_microbatches: int
     strategies: tuple[Strategy, ...]
     menu: StageMenu
+    loads: tuple[dict[tuple[int, str], StageLoad], ...]
+    links: tuple[tuple[float, float], ...]
 
 
 def answer(problem: Problem, options: ModelOptions) -> Answer:
@@ -97,7 +99,7 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
             continue
         lower = min(lower, solved.lower_seconds * n_total)
         for found in _candidates(solved, options):
-            seconds = _step_seconds(found, case, options)
+            seconds = _step_seconds(_stage_seconds(problem, found, case), case, options)
             if best is None or seconds < best[0] * (1.0 - 1e-12):
                 best = (seconds, _plan(problem, found, case), case)
     if best is None:
@@ -109,6 +111,8 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
         *notes,
         "every stage has the same number of replicas, as our runtime and schedules need; the file formats with their own costs "
         "allow different ones",
+        "proven is the slowest stage's time for all micro-batches with neighbouring stages in one node: neither filling and draining "
+        "nor links between nodes are in the bound",
     )
     extra: dict[str, object] = {}
     if problem.costs == "sharded":
@@ -169,8 +173,9 @@ def _case(problem: Problem, options: ModelOptions, micro_batch: int, data: int) 
     model = _plugins.load("costs", problem.costs, "cost model")
     loads = [model.row_loads(problem, strategy, range(strategy.n_devices), micro_batch) for strategy in strategies]
     n_microbatches = problem.batch.global_batch // (micro_batch * data)
-    menu = _menu(problem, options, strategies, loads, words, data, n_microbatches)
-    return _Case(micro_batch, data, n_microbatches, tuple(strategies), menu)
+    links = [_link(problem, strategy) for strategy in strategies]
+    menu = _menu(problem, options, strategies, loads, links, words, n_microbatches)
+    return _Case(micro_batch, data, n_microbatches, tuple(strategies), menu, tuple(loads), tuple(links))
 
 
 def _menu(
@@ -178,8 +183,8 @@ def _menu(
     options: ModelOptions,
     strategies: list[Strategy],
     loads: list[dict[tuple[int, str], StageLoad]],
+    links: list[tuple[float, float]],
     words: tuple[str, ...],
-    data: int,
     n_microbatches: int,
 ) -> StageMenu:
     """Return the instance as arrays: what a layer does once a step is spread over the micro-batches of its replica."""
@@ -193,7 +198,7 @@ def _menu(
     )
     incoming = [[e for e in range(len(graph.edges)) if graph.edges[e].target == v] for v in range(len(graph.ops))]
     outgoing = [[e for e in range(len(graph.edges)) if graph.edges[e].source == v] for v in range(len(graph.ops))]
-    links = [_link(problem, strategy) for strategy in strategies]
+    data = strategies[0].data
     columns, names, first, into, out_of = [], [], [0], [0], [0]
     sync_in: list[float] = []
     sync_out: list[float] = []
@@ -232,7 +237,7 @@ def _menu(
 
 
 def _link(problem: Problem, strategy: Strategy) -> tuple[float, float]:
-    """Return latency and seconds per byte between two neighbouring stages of these degrees."""
+    """Return latency and seconds per byte between two neighbouring stages of these degrees where no node begins between them."""
     assert problem.cluster is not None
     n = strategy.n_devices
     if 2 * n > problem.cluster.n_devices:
@@ -250,12 +255,34 @@ def _candidates(solved: stage_search.Solved, options: ModelOptions) -> Iterator[
         yield from stage_search.by_stages(solved.prepared, solved.found, ratio)
 
 
-def _step_seconds(found: Found, case: _Case, options: ModelOptions) -> float:
+def _stage_seconds(problem: Problem, found: Found, case: _Case) -> list[float]:
+    """Return each stage's time with tensors over the links on which the stages' own devices lie, in one node or between two."""
+    assert problem.cluster is not None
+    rows, seconds = analytic.rows(problem), [stage.seconds for stage in found.stages]
+    word = {v: case.menu.names[c] for stage in found.stages for v, c in zip(stage.nodes, stage.choices, strict=True)}
+    at = {v: i for i, stage in enumerate(found.stages) for v in stage.nodes}
+    sizes = [case.strategies[stage.degree].n_devices for stage in found.stages]
+    first = np.cumsum([0, *sizes]).tolist()
+    for edge in problem.graph.edges:
+        i, j = at[edge.source], at[edge.target]
+        if i == j:
+            continue
+        pairs = [(first[i] + a % sizes[i], first[j] + a % sizes[j]) for a in range(max(sizes[i], sizes[j]))]
+        latency, per_byte = network.transfer(problem.cluster, pairs)
+        for end, v in ((i, edge.source), (j, edge.target)):
+            degree = found.stages[end].degree
+            n_bytes = case.loads[degree][rows[edge.source], word[v]].output_bytes
+            near_latency, near_per_byte = case.links[degree]
+            seconds[end] += 2.0 * (latency - near_latency + n_bytes * (per_byte - near_per_byte)) / case.data
+    return seconds
+
+
+def _step_seconds(stages: list[float], case: _Case, options: ModelOptions) -> float:
     """Return the time of a step: the slowest stage for all micro-batches, and the way of one through the others."""
-    slowest = max(stage.seconds for stage in found.stages)
+    slowest = max(stages)
     seconds = slowest * case.n_microbatches * case.data
     if options.fill_drain:
-        seconds += (sum(stage.seconds for stage in found.stages) - slowest) * case.data
+        seconds += (sum(stages) - slowest) * case.data
     return seconds
 
 

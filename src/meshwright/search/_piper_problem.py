@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
-from meshwright.costs.piper import PiperStage, recompute_word
+from meshwright.costs._piper_menu import Options
+from meshwright.costs.piper import PiperStage, first_devices, recompute_word
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.readers._piper_instance import Counting, PiperInstance
 from meshwright.readers.piper_json import flat_cluster, with_limits
+from meshwright.result import Result
+from meshwright.search._piper_check import ClaimedStage, check
+from meshwright.solvers.certificate import Verdict
 from meshwright.strategy import Strategy
 
-__all__ = ["choices_json", "instance_of", "plan_of", "problem_of"]
+__all__ = ["check_plan", "choices_json", "instance_of", "plan_of", "problem_of"]
 
 
 def instance_of(
@@ -111,17 +118,15 @@ def _spec(problem: Problem, instance: PiperInstance) -> str:
 
 
 def plan_of(instance: PiperInstance, stages: Sequence[PiperStage]) -> Plan:
-    """Return a plan on consecutive devices; nodes of a stage in topological order."""
+    """Return a plan with each stage on consecutive devices; nodes of a stage in topological order."""
     order = _topological(instance)
     result = []
-    device = 0
-    for stage in stages:
+    for stage, device in zip(stages, first_devices(instance, stages), strict=True):
         choice = dict(zip(stage.nodes, stage.choices, strict=True))
         ops = tuple(sorted(stage.nodes, key=lambda v: order[v]))
         n = stage.data * stage.tensor
         words = tuple(recompute_word(choice[v]) for v in ops)
         result.append(Stage(ops, tuple(range(device, device + n)), Strategy(data=stage.data, tensor=stage.tensor), words))
-        device += n
     n = instance.n_microbatches
     return Plan(tuple(result), n_microbatches=n, micro_batch=1, schedule="1f1b", global_batch=n)
 
@@ -155,3 +160,60 @@ def choices_json(instance: PiperInstance, stages: Sequence[PiperStage]) -> list[
         }
         for stage in stages
     ]
+
+
+def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+    """Check what a plan file of the search piper claims, without its solver.
+
+    Parameters
+    ----------
+    result : Result
+        The plan file taken up again.
+    entry : dict
+        Its content.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Verdict
+        Whether the plan takes what it says, and no plan takes less than its bound.
+
+    Raises
+    ------
+    InputError
+        When the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong kind.
+    """
+    instance = result.problem.reading.instance
+    if result.search != "piper" or not isinstance(instance, PiperInstance):
+        raise InputError(
+            f"{where}: is a plan of --search {result.search} on {result.problem.reading.spec}; plans are checked of --search piper on "
+            "piper_json files, and of pase by the file that --set certificate=FILE writes"
+        )
+    position = {str(node.id): v for v, node in enumerate(instance.nodes)}
+    try:
+        stages = []
+        for stage in entry["choices"]:
+            nodes = tuple(position[str(node)] for node in stage["nodes"])
+            names = tuple(str(stage["TMPCids"][str(node)]) for node in stage["nodes"])
+            stages.append(ClaimedStage(nodes, int(stage["dataParallelDegree"]), int(stage["tensorParallelDegree"]), names))
+        value, bound = float(entry["objective"]["value"]), float(entry["bound"]["value"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    assert result.plan is not None
+    for claimed, stage in itertools.zip_longest(stages, result.plan.stages):
+        if claimed is None or stage is None or set(claimed.nodes) != set(stage.ops):
+            return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
+    chosen = result.settings.get
+    options = Options(
+        chosen("knapsack", "exact") == "exact",
+        data_parallel=_yes(chosen("data_parallel", "true")),
+        tensor_parallel=_yes(chosen("tensor_parallel", "true")),
+        recompute=chosen("recompute", "choose"),
+    )
+    return check(instance, options, stages, value, bound)
+
+
+def _yes(text: str) -> bool:
+    """Return a setting that the search has accepted as true or false."""
+    return text.lower() in ("true", "yes", "1")

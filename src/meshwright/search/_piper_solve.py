@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.costs._piper_menu import Options, buffer_bytes, menu_of
+from meshwright.costs._piper_menu import MOST_LEVELS, Options, buffer_bytes, menu_of
 from meshwright.costs.piper import PiperStage, evaluate
 from meshwright.errors import InputError
 from meshwright.readers._piper_instance import PiperInstance
@@ -16,8 +15,11 @@ from meshwright.solvers.stage_pipeline import Found
 
 __all__ = ["Solution", "curve", "least_memory", "solve"]
 
-FILL_RATIOS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""How much slower than the best a slowest stage may be where a shorter pipeline fills faster."""
+SLACK_RATIOS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""How much slower than the best the slowest stage may be where a pipeline fills faster, or has fewer borders between nodes."""
+
+CLOSE = 1.0 + 2e-12
+"""Ratio of value and bound at which the bound counts as met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +51,7 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
     Solution
         The plan with its proof.
     """
-    best: Solution | None = None
-    best_seconds = math.inf
-    for reserve in _reserves(instance):
-        solution = _solve_with(instance, options, reserve, nearly_ratio)
-        if solution.stages:
-            seconds = evaluate(instance, solution.stages).seconds
-            if seconds < best_seconds * (1.0 - 1e-12):
-                best, best_seconds = solution, seconds
-        elif best is None:
-            best = solution
-    assert best is not None
-    if not instance.counting.layer_buffers or not best.stages:
-        return best
-    free = replace(menu_of(instance, options, math.inf), memory_bytes=instance.memory_bytes)
-    bound = stage_search.solve(free)
-    return replace(best, lower_seconds=min(bound.lower_seconds, best_seconds), method="relaxation")
-
-
-def _reserves(instance: PiperInstance) -> Iterator[float]:
-    """Yield the rooms to keep for recomputation: 0, or each size of buffer where they are counted per layer."""
-    sizes = {0.0}
-    if instance.counting.layer_buffers:
-        for node in instance.nodes:
-            for degree, choices in node.choices:
-                sizes |= {buffer_bytes(node, degree, choice) for choice in choices}
-    yield from sorted(size for size in sizes if size < instance.memory_bytes)
-
-
-def _solve_with(instance: PiperInstance, options: Options, reserve: float, nearly_ratio: float) -> Solution:
-    """Solve with a fixed room for recomputation."""
-    menu = menu_of(instance, options, reserve)
+    menu = menu_of(instance, options)
     if menu.tensor_once and not menu.alike:
         raise InputError(
             "--set tensor_once (of search piper): choices of one layer and degree have different sync terms or weights, so what "
@@ -87,26 +59,47 @@ def _solve_with(instance: PiperInstance, options: Options, reserve: float, nearl
         )
     if not math.isfinite(stage_search.relaxation(menu)):
         return Solution((), math.inf, "exact", (), 0)
-    fill = instance.counting.fill_drain
-    slack = max(FILL_RATIOS) if fill else nearly_ratio
-    solved = stage_search.solve(menu, slack_ratio=slack)
+    weighed = instance.counting.fill_drain or instance.counting.node_size > 0
+    solved = stage_search.solve(menu, slack_ratio=max(SLACK_RATIOS) if weighed else nearly_ratio)
+    hopeful, why = _hopeful(instance, options, solved)
     if solved.found is None:
         return Solution((), solved.lower_seconds, solved.method, (), solved.n_downsets)
-    if fill:
-        plan, candidates = _fastest_filled(instance, menu, solved)
-        return Solution(plan, solved.lower_seconds, "relaxation", (), solved.n_downsets, (
-            f"fill and drain are counted; the best of {candidates} plans with thresholds up to {max(FILL_RATIOS):.0%} above the "
-            "best steady state",
-        ))  # fmt: skip
+    if weighed:
+        return _weighed(instance, options, menu, replace(solved, lower_seconds=hopeful), nearly_ratio, why)
     best = stage_search.fewest(solved.prepared, solved.found)
     nearly = stage_search.savings(solved.prepared, best, nearly_ratio)
     return Solution(
         _stages(instance, menu, best),
-        solved.lower_seconds,
-        solved.method,
+        hopeful,
+        "relaxation" if why else solved.method,
         tuple(_stages(instance, menu, other) for other in nearly),
         solved.n_downsets,
-        () if solved.method == "exact" else (_why_relaxed(solved),),
+        (*why, *_ties(solved)) if solved.method == "exact" else (*why, _why_relaxed(solved)),
+    )
+
+
+def _hopeful(instance: PiperInstance, options: Options, solved: stage_search.Solved) -> tuple[float, tuple[str, ...]]:
+    """Return the bound, and what to tell where buffers have too many sizes to tell them apart and it leaves them out."""
+    most = max(
+        (len({buffer_bytes(node, t, c) for node in instance.nodes for c in node.at(t)} - {0.0}) for t in instance.degrees),
+        default=0,
+    )
+    if not instance.counting.layer_buffers or most < MOST_LEVELS:
+        return solved.lower_seconds, ()
+    lower = stage_search.solve(menu_of(instance, options, hopeful=True)).lower_seconds
+    value = solved.found.seconds if solved.found is not None else math.inf
+    return min(lower, value), (
+        f"recomputation buffers have {most} sizes, rounded up to {MOST_LEVELS - 1}; the bound counts none, so the plan is at most "
+        f"{value / lower - 1.0:.2%} slower than the best",
+    )  # fmt: skip
+
+
+def _ties(solved: stage_search.Solved) -> tuple[str, ...]:
+    """Say where equally good plans were not all compared."""
+    if not solved.ties_near:
+        return ()
+    return (
+        "the graph is large: among equally fast plans, and those within 1 %, only those with cuts near the plan's were compared",
     )
 
 
@@ -122,17 +115,65 @@ def _why_relaxed(solved: stage_search.Solved) -> str:
     )
 
 
-def _fastest_filled(
-    instance: PiperInstance, menu: StageMenu, solved: stage_search.Solved
-) -> tuple[tuple[PiperStage, ...], int]:
-    """Return the plan of least time with fill and drain among those of every number of stages at several thresholds."""
+def _weighed(
+    instance: PiperInstance,
+    options: Options,
+    menu: StageMenu,
+    solved: stage_search.Solved,
+    nearly_ratio: float,
+    why: tuple[str, ...],
+) -> Solution:
+    """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's threshold."""
+    rated = {stages: evaluate(instance, stages) for stages in _pool(instance, menu, solved)}
+    for links in ("between", "aligned") if instance.counting.node_size else ():
+        if min(evaluation.seconds for evaluation in rated.values()) <= solved.lower_seconds * CLOSE:
+            break
+        other = menu_of(instance, options, links=links)
+        again = stage_search.solve(other, slack_ratio=max(SLACK_RATIOS))
+        if again.found is not None:
+            rated |= {stages: evaluate(instance, stages) for stages in _pool(instance, other, again)}
+    pool = tuple(rated)
+    least = min(evaluation.seconds for evaluation in rated.values())
+
+    def key(stages: tuple[PiperStage, ...]) -> tuple[int, int, float]:
+        n_devices = sum(stage.data * stage.tensor for stage in stages)
+        return len(stages), n_devices, max(cost.memory_bytes for cost in rated[stages].stages)
+
+    within = {
+        ratio: [stages for stages in pool if rated[stages].seconds <= least * (1.0 + ratio)] for ratio in (1e-12, nearly_ratio)
+    }
+    best = min(within[1e-12], key=key)
+    picked = dict.fromkeys(
+        (min(within[nearly_ratio], key=key), min(within[nearly_ratio], key=lambda stages: (key(stages)[1], *key(stages))))
+    )
+    nearly = tuple(stages for stages in picked if key(stages)[0] < key(best)[0] or key(stages)[1] < key(best)[1])
+    lower = min(solved.lower_seconds, least)
+    if least <= lower * CLOSE and solved.method == "exact" and not why:
+        return Solution(best, lower, "exact", nearly, solved.n_downsets)
+    counted = [
+        *(["fill and drain"] if instance.counting.fill_drain else []),
+        *(["nodes"] if instance.counting.node_size else []),
+    ]
+    left_out = {
+        "fill and drain": "without fill and drain",
+        "nodes": "with every stage beside its neighbours in one node if it is smaller",
+    }
+    told = (
+        f"{' and '.join(counted)} counted: the best of {len(pool)} plans with thresholds up to {max(SLACK_RATIOS):.0%} above the best; "
+        f"proven is the time {' and '.join(left_out[word] for word in counted)}, so it is at most {least / lower - 1.0:.2%} slower "
+        "than any"
+    )
+    return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (*why, told))
+
+
+def _pool(instance: PiperInstance, menu: StageMenu, solved: stage_search.Solved) -> dict[tuple[PiperStage, ...], None]:
+    """Return plans of every number of stages at several thresholds."""
     assert solved.found is not None
-    plans: dict[tuple[PiperStage, ...], None] = {}
-    for ratio in FILL_RATIOS:
-        for found in stage_search.by_stages(solved.prepared, solved.found, ratio):
-            plans[_stages(instance, menu, found)] = None
-    best = min(plans, key=lambda stages: (evaluate(instance, stages).seconds, len(stages)))
-    return best, len(plans)
+    return dict.fromkeys(
+        _stages(instance, menu, found)
+        for ratio in SLACK_RATIOS
+        for found in stage_search.by_stages(solved.prepared, solved.found, ratio)
+    )
 
 
 def _stages(instance: PiperInstance, menu: StageMenu, found: Found) -> tuple[PiperStage, ...]:
@@ -162,15 +203,14 @@ def least_memory(instance: PiperInstance, options: Options) -> tuple[float, int]
     n_devices : int
         Enough devices of the instance's memory, at most 10,000; 0 for none.
     """
-    reserve = max(_reserves(instance)) if instance.counting.layer_buffers else 0.0
-    menu = menu_of(instance, options, reserve)
+    menu = menu_of(instance, options)
     if not math.isfinite(stage_search.relaxation(menu)):
         return math.inf, 0
-    needed = stage_search.least_memory(menu) + reserve
+    needed = stage_search.least_memory(menu)
     n_devices = instance.n_devices
     while n_devices < 10_000:
         n_devices = min(2 * n_devices, 10_000)
-        larger = menu_of(replace(instance, n_devices=n_devices), options, reserve)
+        larger = menu_of(replace(instance, n_devices=n_devices), options)
         if stage_search.fits(larger):
             return needed, n_devices
     return needed, 0
@@ -196,9 +236,11 @@ def curve(instance: PiperInstance, options: Options, over: str) -> list[dict[str
     Raises
     ------
     InputError
-        When the model counts fill and drain, or buffers per layer, for which curves are not made.
+        When the model counts fill and drain, nodes, or buffers per layer, for which curves are not made.
     """
-    if instance.counting != replace(instance.counting, layer_buffers=False, fill_drain=False):
-        raise InputError("--set curve (of search piper) goes with neither layer_buffers nor fill_drain; leave those off")
+    if instance.counting != replace(instance.counting, layer_buffers=False, fill_drain=False, node_size=0):
+        raise InputError(
+            "--set curve (of search piper) goes with none of layer_buffers, fill_drain and node_size; leave those off"
+        )
     points = stage_curves.steps(menu_of(instance, options), over)
     return [{over: count, "seconds_per_microbatch": seconds} for count, seconds in points]

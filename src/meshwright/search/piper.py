@@ -14,7 +14,6 @@ from meshwright.problem import Problem, Stop
 from meshwright.readers._piper_instance import Counting, PiperInstance
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search import _piper_solve as solve
-from meshwright.search._piper_model import ModelOptions, answer
 from meshwright.search._piper_problem import choices_json, instance_of, plan_of, problem_of
 
 __all__ = ["Params", "search"]
@@ -139,7 +138,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 
 def _on_model(problem: Problem, params: Params) -> Answer:
-    """Answer for a model that is priced by our own cost model."""
+    """Answer for a model that is priced by our own cost model, whose code is loaded only now: files with their own costs need none."""
+    from meshwright.search._piper_model import ModelOptions, answer
+
     given = {
         name: getattr(params, name)
         for name in ("max_devices", "n_microbatches", "bandwidth", "memory", "node_bytes_per_second")

@@ -47,9 +47,10 @@ def cuts(menu: StageMenu, order: Sequence[int], degree: int, lower_seconds: floa
         return math.inf, ()
     reduce = np.ascontiguousarray(menu.reduce_seconds[degree, options])
     spared = menu.sharded * (1.0 - 1.0 / replicas)
+    memory = menu.memory_bytes - (0.0 if menu.reserve_bytes is None else float(menu.reserve_bytes[degree]))
 
     def attempt(seconds: float) -> tuple[int, ...]:
-        begin, option = kernel.fill(line, replicas, share, reduce, spared, menu.memory_bytes, n_devices, seconds)
+        begin, option = kernel.fill(line, replicas, share, reduce, spared, memory, n_devices, seconds)
         at = int(np.searchsorted(-begin, 0))  # the fewest replicas that reach the first node
         if at > n_devices:
             return ()

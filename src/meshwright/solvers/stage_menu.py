@@ -11,7 +11,7 @@ from meshwright._kernels.stage_choice import Menu, Rules
 from meshwright._kernels.stage_pairs import Crossing, Space
 from meshwright.solvers import downsets
 
-__all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space"]
+__all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space", "widest"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +58,11 @@ class StageMenu:
         Whether a tensor with several consumers beyond a border crosses it once.
     names : tuple of str
         What each choice is called.
+    reserve_bytes : ndarray, shape (n_degrees,), float64, or None
+        What a stage of each degree holds beside its nodes; None for nothing. A tensor degree may stand in `degrees` more than once,
+        with choices of its own and a reserve of its own.
+    border_ratio : ndarray, shape (n_degrees, n_options), float64, or None
+        Multiple of `edge_seconds` and the sync terms for a stage of this degree and number of replicas, at least 1; None for 1.
     """
 
     n_nodes: int
@@ -85,6 +90,8 @@ class StageMenu:
     sharded: bool = False
     tensor_once: bool = False
     names: tuple[str, ...] = ()
+    reserve_bytes: NDArray[np.float64] | None = None
+    border_ratio: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -143,6 +150,12 @@ def kernel_menu(menu: StageMenu) -> Menu:
     )
 
 
+def widest(menu: StageMenu) -> NDArray[np.int64]:
+    """Return for each tensor degree, ascending, the position of the one with most choices: it has every choice of the others."""
+    sizes = np.diff(menu.first).reshape(menu.n_nodes, menu.n_degrees).sum(axis=0)
+    return _frozen(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in np.unique(menu.degrees)]))
+
+
 def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
     """Return what a stage may be in the kernel's form."""
     largest = int(menu.replicas[-1])
@@ -158,6 +171,9 @@ def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
         int(menu.all_or_none),
         int(menu.sharded),
         int(optimistic),
+        _frozen(np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes),
+        _frozen(np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio),
+        _frozen(np.searchsorted(np.unique(menu.degrees), menu.degrees)),
     )
 
 
@@ -184,9 +200,10 @@ def space(menu: StageMenu, family: downsets.Family) -> Space:
     least_work[~np.isfinite(least_work)] = 0.0
     flat = np.concatenate([value.reshape(n, -1), least_work], axis=1)
     totals = np.empty((len(words), flat.shape[1]))
-    for start in range(0, len(words), 8192):
-        block = downsets.members(words[start : start + 8192], n).astype(np.float64)
-        totals[start : start + 8192] = block @ flat
+    step = max(1, 8_000_000 // n)  # sets whose members fit into 64 MB together
+    for start in range(0, len(words), step):
+        block = downsets.members(words[start : start + step], n).astype(np.float64)
+        totals[start : start + step] = block @ flat
     sums = np.ascontiguousarray(totals[:, : 7 * n_degrees]).reshape(len(words), n_degrees, 7)
     return Space(_frozen(words), _frozen(link_first), _frozen(link), _frozen(sums), _frozen(totals[:, 7 * n_degrees :].copy()))
 

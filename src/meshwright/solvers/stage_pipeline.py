@@ -103,14 +103,30 @@ def prepare(
     next_replica = np.where(rules.next_replica >= 0, menu.replicas[rules.next_replica], 0)
     next_replica.setflags(write=False)
     limits = np.array([seconds * (1.0 + CLOSE_RATIO), menu.memory_bytes, menu.n_devices, menu.n_replicas])
+    widest = stage_menu.widest(menu)
+    crossing = stage_menu.crossing(menu)
     count, first, lower, border = stage_pairs.list_pairs(
-        space, stage_menu.crossing(menu), menu.degrees, next_replica, limits, n_pairs, n_steps
-    )
+        space._replace(sums=_columns(space.sums, widest)),
+        crossing._replace(into=_columns(crossing.into, widest), out_of=_columns(crossing.out_of, widest)),
+        _columns(menu.degrees, widest), next_replica, limits, n_pairs, n_steps,
+    )  # fmt: skip
     if count < 0:
         return None
     for array in (first, lower, border):
         array.setflags(write=False)
     return Prepared(menu, space, kernel.Pairs(first, lower, border), stage_menu.kernel_menu(menu), rules, _memo(menu, count))
+
+
+def _columns(values: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Return the columns (entries, of one dimension) in these positions, read-only; the same array where they are all of them."""
+    if values.ndim == 1:
+        picked = values[which]
+    elif len(which) == values.shape[1]:
+        return values
+    else:
+        picked = np.ascontiguousarray(values[:, which])
+    picked.setflags(write=False)
+    return picked
 
 
 def _memo(menu: StageMenu, n_pairs: int) -> stage_choice.Memo:
@@ -266,17 +282,21 @@ def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int,
         prepared.space, prepared.kernel_menu, prepared.rules, upper, lower, degree, option, in_flight
     )
     chosen = np.empty(len(first) - 1, np.int64)
+    reserve = float(prepared.rules.reserve[degree])
     if menu.exact:
-        knapsack_kernel.exact(first, cost, held, memory, np.inf, chosen)
+        knapsack_kernel.exact(first, cost, held, memory - reserve, np.inf, chosen)
     else:
-        knapsack_kernel.greedy(first, cost, held, memory, menu.all_or_none, chosen)
+        knapsack_kernel.greedy(first, cost, held, memory - reserve, menu.all_or_none, chosen)
     seconds = float(cost[chosen].sum())
     if menu.tensor_once:
         # The items charge every edge; the list of stages has what crosses the border when tensors cross it once.
         pairs = slice(int(prepared.pairs.first[upper]), int(prepared.pairs.first[upper + 1]))
         at = pairs.start + int(np.flatnonzero(prepared.pairs.lower[pairs] == lower)[0])
         picked = position[chosen]
-        inside = menu.seconds[picked].sum() + prepared.pairs.seconds[at, degree]
+        inside = (
+            menu.seconds[picked].sum()
+            + prepared.pairs.seconds[at, prepared.rules.column[degree]] * prepared.rules.border[degree, option]
+        )
         seconds = float(inside * menu.share[option] + (menu.weight_bytes[picked] * menu.reduce_seconds[degree, option]).sum())
     return StageChoice(
         downsets.bits(prepared.space.words, upper, lower, menu.n_nodes),
@@ -284,7 +304,7 @@ def _stage(prepared: Prepared, upper: int, lower: int, degree: int, option: int,
         option,
         tuple(int(c) for c in position[chosen]),
         seconds,
-        float(held[chosen].sum()),
+        float(held[chosen].sum()) + reserve,
         in_flight,
     )
 

@@ -29,6 +29,9 @@ PAIR_BYTES = 190_000_000
 MOST_STEPS = 150_000_000
 """Possible stages looked at before the search goes on along chosen orders only."""
 
+MOST_WORK = 4 * 10**9
+"""Possible stages times nodes up to which equally good plans are compared over all of them."""
+
 MOST_CUTS = 240
 """Positions along one order where a stage may begin, where not all downsets are searched."""
 
@@ -38,7 +41,10 @@ MEMORY_RATIO = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """The best pipeline found, or None; a proven lower bound; what proves it; and the instance prepared for more questions."""
+    """The best pipeline found, or None; a proven lower bound; what proves it; and the instance prepared for more questions.
+
+    `along_orders`: not all downsets were searched. `ties_near`: they were, but more questions go to pipelines cut nearly alike only.
+    """
 
     found: Found | None
     lower_seconds: float
@@ -46,6 +52,7 @@ class Solved:
     prepared: Prepared
     n_downsets: int
     along_orders: bool = False
+    ties_near: bool = False
 
 
 def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
@@ -71,12 +78,14 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
         known, restricted = _along_orders(menu, lower)
     if family is not None:
         seconds = known.seconds * (1.0 + slack_ratio) if known is not None else math.inf
-        n_pairs = PAIR_BYTES // (4 + 8 * menu.n_degrees)
+        n_pairs = PAIR_BYTES // (4 + 8 * len(np.unique(menu.degrees)))
         prepared = prepare(menu, family, seconds=seconds, n_pairs=n_pairs, n_steps=MOST_STEPS)
         if prepared is not None:
             best, proven = minimise(prepared, lower, known)
             method = "exact" if best is None or proven >= best.seconds * (1.0 - 2.0 * CLOSE_RATIO) else "relaxation"
-            return Solved(best, proven, method, prepared, len(family[0]))
+            large = len(prepared.pairs.lower) * menu.n_nodes > MOST_WORK
+            near = _around(menu, best) if large and best is not None else prepared
+            return Solved(best, proven, method, near, len(family[0]), ties_near=near is not prepared)
         if restricted is None:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
@@ -105,6 +114,17 @@ def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared
         best = better
         sizes = np.cumsum([0] + [len(stage.nodes) for stage in best.stages])
         where = [_near(menu, sizes.tolist()) if cut else cut for cut in where]
+
+
+def _around(menu: StageMenu, best: Found) -> Prepared:
+    """Return the instance along the order of a pipeline, with its cuts and those near them."""
+    place = np.empty(menu.n_nodes, np.int64)
+    place[list(stage_orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)[0])] = np.arange(menu.n_nodes)
+    order = [v for stage in best.stages for v in sorted(stage.nodes, key=lambda v: int(place[v]))]
+    sizes = np.cumsum([0] + [len(stage.nodes) for stage in best.stages])
+    prepared = prepare(menu, downsets.suffixes(menu.n_nodes, [order], [_near(menu, sizes.tolist())]))
+    assert prepared is not None
+    return prepared
 
 
 def _spread(menu: StageMenu, every: Sequence[Sequence[int]], where: Sequence[set[int]]) -> None:

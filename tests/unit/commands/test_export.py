@@ -58,6 +58,18 @@ def test_a_piper_plan_exported_and_planned_again_has_the_same_objective(meshwrig
     assert [sorted(node["TMPCs"]) for node in content["nodes"]] == [["1", "2"]] * 4
 
 
+def test_either_name_of_the_batch_is_read_and_the_one_that_the_original_reads_is_written(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(piper_file(tmp_path))
+    content = json.loads(path.read_text())
+    content["maxBatchSize"] = content.pop("mbsInBatch")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(content))
+    assert api.read(str(other)).instance == api.read(str(path)).instance
+    mw.export(api.plan(str(other)), "piper_json", str(tmp_path / "written.json"))
+    written = json.loads((tmp_path / "written.json").read_text())
+    assert written["mbsInBatch"] == 8 and "maxBatchSize" not in written
+
+
 def test_what_the_original_program_will_not_do_is_told(meshwright: Any, tmp_path: pathlib.Path) -> None:
     path = piper_file(tmp_path)
     meshwright("plan", path, "--set", "data_parallel=false", "--out", "plan.json", "--json")

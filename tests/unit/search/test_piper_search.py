@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, network
+from meshwright.costs import analytic
 from meshwright.errors import InputError
 from meshwright.problem import Batch
 from meshwright.writers import piper_json as writer
@@ -175,7 +176,7 @@ def test_more_than_two_choices_are_shown_by_their_names(tmp_path: pathlib.Path) 
         ({"memory": "3 apples"}, "unknown unit"),
         ({"all_or_none": "true"}, "knapsack=greedy"),
         ({"node_size": "8"}, "go together"),
-        ({"curve": "devices", "fill_drain": "true"}, "neither layer_buffers nor fill_drain"),
+        ({"curve": "devices", "fill_drain": "true"}, "none of layer_buffers, fill_drain and node_size"),
     ],
 )
 def test_wrong_options_are_told_in_one_message(settings: dict[str, str], message: str, tmp_path: pathlib.Path) -> None:
@@ -233,3 +234,27 @@ def test_a_plan_names_its_question_so_that_it_can_be_played_again(tmp_path: path
     ):
         with pytest.raises(InputError, match=message):
             api.read(f"{tmp_path / 'chain.json'}#{wrong}")
+
+
+def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_devices() -> None:
+    """Stages of one device, nodes of 8: what crosses from the eighth to the ninth goes over the network cards."""
+    settings = {"fill_drain": "false", "data_parallel": "false", "tensor_parallel": "false"}
+    result = api.plan(
+        "gpt2-large", "dgx-a100:16", search="piper", batch=Batch(global_batch=32, micro_batch=1), settings=settings
+    )
+    problem, stages = result.problem, result.plan.stages
+    loads = analytic.loads(problem, result.plan)
+    seconds = []
+    for load in loads:
+        once = load.reduce_seconds * (1.0 - load.overlap_ratio) + load.gather_seconds + load.optimizer_seconds
+        seconds.append(load.forward_total_seconds + load.backward_total_seconds + once / result.plan.n_microbatches)
+    crossed = set()
+    for i in range(len(stages) - 1):
+        pair = (stages[i].devices[0], stages[i + 1].devices[0])
+        latency, per_byte = network.transfer(problem.cluster, [pair])
+        crossed.add(per_byte)
+        for end in (i, i + 1):
+            seconds[end] += 2.0 * (latency + loads[i].output_bytes * per_byte)
+    assert len(stages) > 8 and len(crossed) == 2, "some stages are neighbours in a node, two are not"
+    assert result.answer.objective.value == pytest.approx(max(seconds) * result.plan.n_microbatches, rel=1e-9)
+    assert result.answer.bound.value <= result.answer.objective.value
