@@ -49,7 +49,8 @@ def environment() -> dict[str, str]:
 
 
 def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> dict[str, dict]:
-    """Train every case's model under its plan in `n_ranks` processes, and in one; return losses of both by name of case."""
+    """Train every case's model under its plan in `n_ranks` processes, and in one; by name of case return the losses of both, and the
+    largest difference between a weight after the last step and the same weight of the one process."""
     (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases}))
     processes = []
     for rank in range(n_ranks):
@@ -75,6 +76,23 @@ def sgd(parameters: list) -> object:
     import torch
 
     return torch.optim.SGD(parameters, 0.3, foreach=False)
+
+
+def weights_differ(trainer: object, alone: object, names: tuple[str, ...]) -> float:
+    """Return how far any weight that this rank holds is from that of a model trained in one process."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    from meshwright.runtime.cut import cut
+
+    units = cut(alone, names)
+    furthest = 0.0
+    for stage, weights in trainer.weights.items():
+        expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
+        for mine, theirs in zip(weights.parameters, expected, strict=True):
+            whole = mine.detach().full_tensor() if isinstance(mine, DTensor) else mine.detach()
+            furthest = max(furthest, float((whole - theirs.detach()).abs().max()))
+    return furthest
 
 
 def main() -> None:
@@ -107,8 +125,9 @@ def main() -> None:
         batches = batches_of(None, model, row, output, read.plan.global_batch, 0)
         trainer = assemble(model, read.names, places, row, optimizer=sgd, loss=default_loss)
         losses = [trainer.step(*batches(step)) for step in range(told["n_steps"])]
+        alone, _ = source.build(case["model"], 0)
+        expected = []
         if rank == 0:
-            alone, _ = source.build(case["model"], 0)
             expected = reference_losses(
                 alone,
                 batches,
@@ -117,8 +136,13 @@ def main() -> None:
                 n_steps=told["n_steps"],
                 n_rows=read.plan.global_batch,
             )
-            results[name] = {"losses": losses, "reference_losses": expected}
-            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), losses, flush=True)
+        for parameter in alone.parameters():
+            dist.broadcast(parameter.detach(), 0)
+        far: list = [None] * world
+        dist.all_gather_object(far, weights_differ(trainer, alone, read.names))
+        if rank == 0:
+            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far)}
+            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(far), losses, flush=True)
         dist.barrier()
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
