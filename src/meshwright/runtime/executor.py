@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from meshwright.runtime.autocast import autocast
 from meshwright.runtime.layout import Layout
 from meshwright.runtime.mail import Mail
 from meshwright.runtime.sharding import StageWeights
@@ -86,6 +87,8 @@ class Executor:
         From output and target rows to their mean loss.
     device : torch.device
         Where tensors live.
+    precision : torch.dtype or None
+        Of products, by autocast; None for that of the weights.
     """
 
     def __init__(
@@ -96,7 +99,9 @@ class Executor:
         mail: Mail,
         loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         device: torch.device,
+        precision: torch.dtype | None = None,
     ) -> None:
+        self.precision = precision
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
         self.spans: list[Span] = []
@@ -182,13 +187,14 @@ class Executor:
         else:
             carried = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)]
         started = time.perf_counter()
-        result = list(self.stages[stage].module(*carried))
-        if stage == self.layout.n_stages - 1:
-            assert targets is not None and self.loss is not None
-            share = (high - low) / self.layout.plan.global_batch
-            loss = self.loss_function(result[0], targets[low:high]) * share
-            self.loss += loss.detach()
-            result = [loss]
+        with autocast(self.device, self.precision):
+            result = list(self.stages[stage].module(*carried))
+            if stage == self.layout.n_stages - 1:
+                assert targets is not None and self.loss is not None
+                share = (high - low) / self.layout.plan.global_batch
+                loss = self.loss_function(result[0], targets[low:high]) * share
+                self.loss += loss.detach()
+                result = [loss]
         self.held[stage, microbatch] = (carried, result)
         self.note(stage, microbatch, "forward", started)
         if stage < self.layout.n_stages - 1:
