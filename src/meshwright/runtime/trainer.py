@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,12 +70,12 @@ class Trainer:
             All samples of the step; each rank takes its rows.
         """
         loss = self.gradients(inputs, targets)
-        started = time.perf_counter()
+        started = self.executor.clock.mark()
         self.optimizer.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
         for stage, weights in self.weights.items():
             if weights.flat is not None:
-                started = time.perf_counter()
+                started = self.executor.clock.mark()
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
         return self._everywhere(loss)
@@ -171,7 +170,6 @@ def assemble(
     units = cut(model, names)
     wishes = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
-    directions = (dist.new_group(), dist.new_group())
     tied, ties = _ties(places, rank, units)
     runs: dict[int, StageRun] = {}
     for stage in places.stages_of(rank):
@@ -180,7 +178,7 @@ def assemble(
         runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
     with autocast(device, precision):
         shapes = _shapes(places, rank, runs, row.to(device))
-    mail = Mail(places, rank, shapes, device, directions)
+    mail = Mail(places, rank, shapes, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))

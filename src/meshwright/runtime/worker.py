@@ -77,7 +77,7 @@ def train(job: Job) -> dict[str, Any] | None:
         else:
             loss_value = trainer.step(inputs, targets)
         seconds.append(time.perf_counter() - started)
-        spans.append((trainer.executor.began, list(trainer.spans)))
+        spans.append((trainer.executor.began, trainer.spans))
         losses.append(loss_value)
         _note(job, step, loss_value)
         if job.save and job.save_every and (step + 1) % job.save_every == 0:

@@ -143,8 +143,8 @@ def _cases(given: dict[str, Any]) -> dict[str, dict]:
     return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
 
 
-def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> None:
-    results = run_all(_cases(given), n_ranks, folder)
+def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> None:
+    results = run_all(_cases(given), n_ranks, folder, n_steps)
     far = {}
     for name in given:
         losses, expected = results[name]["losses"], results[name]["reference_losses"]
@@ -171,7 +171,7 @@ def test_eight_processes_train_as_one_does(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_every_schedule_trains_as_one_process_does_with_every_axis_and_sharding(tmp_path: pathlib.Path) -> None:
-    _check(every_schedule_with_every_axis(), 4, tmp_path)
+    _check(every_schedule_with_every_axis(), 4, tmp_path, n_steps=2)
 
 
 @pytest.mark.slow
