@@ -205,6 +205,7 @@ def register(app: typer.Typer) -> None:
         emulate: bool = typer.Option(
             False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, as root)."
         ),
+        torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
@@ -233,6 +234,9 @@ def register(app: typer.Typer) -> None:
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend,
             order=order_of(predicted), precision=precision,
         )  # fmt: skip
+        if torchrun > 0:
+            print("\n".join(launch.torchrun_lines(job, costs, read.plan.n_devices, torchrun, plan)))
+            return 0
         if launch.under_torchrun():
             from meshwright.runtime import worker
 

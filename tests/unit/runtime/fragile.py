@@ -31,6 +31,13 @@ def killed_in_step_two(step: int, n_samples: int) -> tuple[torch.Tensor, torch.T
     return tokens(step, n_samples)
 
 
+def loader() -> torch.utils.data.DataLoader:
+    """Return a loader that shuffles forty samples anew in every epoch."""
+    drawn = torch.randint(101, (40, 17), generator=torch.Generator().manual_seed(7))
+    samples = torch.utils.data.TensorDataset(drawn[:, :-1], drawn[:, 1:])
+    return torch.utils.data.DataLoader(samples, batch_size=16, shuffle=True, drop_last=True)
+
+
 class Decides(nn.Module):
     """Runs its layers by what it computes, so that it cannot be cut between them."""
 

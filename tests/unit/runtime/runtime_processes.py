@@ -101,6 +101,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from meshwright.runtime import source
+    from meshwright.runtime.autocast import dtype_of
     from meshwright.runtime.data import batches_of, default_loss, example_row
     from meshwright.runtime.layout import layout
     from meshwright.runtime.plan_file import read_plan
@@ -123,7 +124,8 @@ def main() -> None:
         row = example_row(model, examples, read.sequence_length)
         output = output_shape(model, row) if row.is_floating_point() else None
         batches = batches_of(None, model, row, output, read.plan.global_batch, 0)
-        trainer = assemble(model, read.names, places, row, optimizer=sgd, loss=default_loss)
+        precision = dtype_of(case.get("precision", ""))
+        trainer = assemble(model, read.names, places, row, optimizer=sgd, loss=default_loss, precision=precision)
         losses = [trainer.step(*batches(step)) for step in range(told["n_steps"])]
         alone, _ = source.build(case["model"], 0)
         expected = []
@@ -135,6 +137,7 @@ def main() -> None:
                 default_loss,
                 n_steps=told["n_steps"],
                 n_rows=read.plan.global_batch,
+                precision=precision,
             )
         for parameter in alone.parameters():
             dist.broadcast(parameter.detach(), 0)

@@ -143,6 +143,22 @@ def _cases(given: dict[str, Any]) -> dict[str, dict]:
     return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
 
 
+def test_products_in_bfloat16_train_as_in_one_process_and_not_as_in_fp32(tmp_path: pathlib.Path) -> None:
+    uneven = [(3, [0], {}), (5, [1], {"recompute": ["full"] * 5})]
+    plans = {
+        "1f1b": plan_of(uneven),
+        "zb_h1": plan_of(uneven, schedule="zb_h1"),
+        "sharded": plan_of([(8, [0, 1], {"shard": 3})]),
+    }
+    cases = {name: {"model": "models:small", "plan": plan, "precision": "bf16"} for name, plan in plans.items()}
+    results = run_all({**cases, "fp32": {"model": "models:small", "plan": plans["1f1b"]}}, 2, tmp_path)
+    exact = results["fp32"]["reference_losses"]
+    for name in cases:
+        losses, expected = results[name]["losses"], results[name]["reference_losses"]
+        assert losses == pytest.approx(expected, abs=5e-4), name  # other rows at once round otherwise
+        assert 5e-5 < max(abs(a - b) for a, b in zip(losses, exact, strict=True)) < 0.05, name
+
+
 def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> None:
     results = run_all(_cases(given), n_ranks, folder, n_steps)
     far = {}
