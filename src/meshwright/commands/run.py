@@ -42,7 +42,7 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
             f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
-    return [*places.notes(), *autocast.difference(read, model, job.precision), *differing]
+    return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing]
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:

@@ -137,7 +137,9 @@ def apply(
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     row = example if example is not None else example_row(model, (), read.sequence_length)
-    return assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
+    trainer = assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
+    trainer.notes += read.notes()
+    return trainer
 
 
 def assemble(

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
 from meshwright.runtime.allocator import keep_freed_memory
-from meshwright.runtime.autocast import dtype_of
+from meshwright.runtime.autocast import difference, dtype_of
 from meshwright.runtime.data import batches_of, default_loss, example_row
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
@@ -61,7 +61,7 @@ def train(job: Job) -> dict[str, Any] | None:
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     if dist.get_rank() == 0 and not job.folder:  # under torchrun; who starts processes tells it before
-        for note in trainer.notes:
+        for note in (*trainer.notes, *read.notes(), *difference(read, model, job.precision)):
             print(f"note: {note}", file=sys.stderr, flush=True)
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
