@@ -169,7 +169,7 @@ def assemble(
     """
     rank = dist.get_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    units = cut(model, names)
+    units = cut(model, names, row)
     wishes = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
     tied, ties = _ties(places, rank, units)

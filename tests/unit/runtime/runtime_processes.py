@@ -78,14 +78,14 @@ def sgd(parameters: list) -> object:
     return torch.optim.SGD(parameters, 0.3, foreach=False)
 
 
-def weights_differ(trainer: object, alone: object, names: tuple[str, ...]) -> float:
+def weights_differ(trainer: object, alone: object, names: tuple[str, ...], row: object) -> float:
     """Return how far any weight that this rank holds is from that of a model trained in one process."""
     import torch
     from torch.distributed.tensor import DTensor
 
     from meshwright.runtime.cut import cut
 
-    units = cut(alone, names)
+    units = cut(alone, names, row)
     furthest = 0.0
     for stage, weights in trainer.weights.items():
         expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
@@ -142,7 +142,7 @@ def main() -> None:
         for parameter in alone.parameters():
             dist.broadcast(parameter.detach(), 0)
         far: list = [None] * world
-        dist.all_gather_object(far, weights_differ(trainer, alone, read.names))
+        dist.all_gather_object(far, weights_differ(trainer, alone, read.names, row))
         if rank == 0:
             results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far)}
             print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(far), losses, flush=True)

@@ -143,6 +143,13 @@ def _cases(given: dict[str, Any]) -> dict[str, dict]:
     return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
 
 
+def test_a_model_that_cannot_be_traced_but_runs_a_list_of_layers_trains_as_in_one_process(tmp_path: pathlib.Path) -> None:
+    plan = plan_of([(3, [0], {}), (5, [1], {"recompute": ["full"] * 5})], schedule="zb_h1")
+    found = run_all({"encoder": {"model": "fragile:Encoder", "plan": plan}}, 2, tmp_path)["encoder"]
+    assert found["losses"] == pytest.approx(found["reference_losses"], abs=TOLERANCE)
+    assert found["weights"] < TOLERANCE
+
+
 def test_products_in_bfloat16_train_as_in_one_process_and_not_as_in_fp32(tmp_path: pathlib.Path) -> None:
     uneven = [(3, [0], {}), (5, [1], {"recompute": ["full"] * 5})]
     plans = {
