@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,7 +25,7 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
         When something is wrong.
     """
     from meshwright.errors import InputError
-    from meshwright.runtime import checkpoints, preflight, source
+    from meshwright.runtime import autocast, checkpoints, preflight, source
     from meshwright.runtime.data import example_row
     from meshwright.runtime.layout import layout
 
@@ -41,7 +42,7 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
             f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
-    return [*places.notes(), *differing]
+    return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing]
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
@@ -82,11 +83,24 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     return Result(problem, "", 0, Answer(plan=plan), loads, timeline), ""
 
 
+def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
+    """Return the order of work that was simulated, which zero-bubble schedules fit to durations; nothing where there was none."""
+    if predicted is None or predicted.timeline is None or not predicted.loads:
+        return []
+    from meshwright.sim import tasks, transfers
+
+    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.loads)
+    slots = tasks.order(predicted.plan, tasks.times(predicted.loads, sends.seconds[0, :-1]))
+    work = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
+    first = slots.first.tolist()
+    return [work[start:stop] for start, stop in itertools.pairwise(first)]
+
+
 def reference(job: Job, read: PlanFile) -> list[float]:
     """Train in this process from the same weights, and return the losses."""
     from functools import partial
 
-    from meshwright.runtime import source
+    from meshwright.runtime import autocast, source
     from meshwright.runtime.data import batches_of, default_loss, example_row
     from meshwright.runtime.reference import reference_losses
     from meshwright.runtime.trainer import adamw
@@ -103,6 +117,7 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     return reference_losses(
         model, batches_of(data, model, row, output, read.plan.global_batch, job.seed),
         make(list(model.parameters())), loss, n_steps=job.n_steps, n_rows=max(1, read.plan.micro_batch),
+        precision=autocast.dtype_of(job.precision),
     )  # fmt: skip
 
 
@@ -177,6 +192,7 @@ def register(app: typer.Typer) -> None:
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
         optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
+        precision: str = typer.Option("", help="Of products, by autocast: bf16 or fp32; default: that of the weights."),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
         backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
@@ -189,6 +205,7 @@ def register(app: typer.Typer) -> None:
         emulate: bool = typer.Option(
             False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, as root)."
         ),
+        torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
@@ -207,12 +224,19 @@ def register(app: typer.Typer) -> None:
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 _files.check_target(path, option)
-        from meshwright.runtime import comparison
+        from meshwright.runtime import autocast, comparison
         from meshwright.runtime.plan_file import read_plan
 
+        autocast.dtype_of(precision)
         read = read_plan(plan)
-        job = Job(plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend)
         predicted, why = predict(read, plan, costs)
+        job = Job(
+            plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend,
+            order=order_of(predicted), precision=precision,
+        )  # fmt: skip
+        if torchrun > 0:
+            print("\n".join(launch.torchrun_lines(job, costs, read.plan.n_devices, torchrun, plan)))
+            return 0
         if launch.under_torchrun():
             from meshwright.runtime import worker
 

@@ -7,10 +7,12 @@ The format, field by field (all numbers in base units)::
      "layers": [{"name": "embed", "like": "embed", "n_parameters": ..., "weight_bytes": ..., "output_bytes": ...}, ...],
      "measures": [{"layer": "embed", "rows": 1, "tensor": 1, "forward_seconds": ..., "backward_input_seconds": ...,
                    "backward_weight_seconds": ..., "saved_bytes": ...}, ...],
-     "links": {"n_ranks": 2, "pairs": [{"source": 0, "target": 1, "latency_seconds": ..., "seconds_per_byte": ...}, ...],
+     "links": {"n_ranks": 2, "hosts": [0, 0],
+               "pairs": [{"source": 0, "target": 1, "latency_seconds": ..., "seconds_per_byte": ...}, ...],
                "collectives": [{"kind": "all_reduce", "n_ranks": 2, "latency_seconds": ..., "seconds_per_byte": ...}, ...]}}
 
-``output_bytes`` is of one sample; ``like`` names the layer that was measured in place of one built alike.
+``hosts`` gives the machine of every rank (it may be left out). ``output_bytes`` is of one sample; ``like`` names the layer that was
+measured in place of one built alike.
 """
 
 from __future__ import annotations
@@ -188,5 +190,8 @@ def _cluster(entry: dict[str, Any], where: str) -> Cluster:
         np.array([1.0 / float(pair["seconds_per_byte"]) for pair in pairs]),
         np.array([float(pair["latency_seconds"]) for pair in pairs]),
     )
-    groups = np.arange(n).reshape(1, n)
+    hosts = entry["links"].get(
+        "hosts", ()
+    )  # on one machine every process is a node of its own: nothing is shared but the cores
+    groups = np.array(hosts if len(set(hosts)) > 1 else range(n)).reshape(1, n)
     return Cluster(f"{where}", (device,), np.zeros(n, np.int64), 0, links, groups, forwards=False, source="measured profile")

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from meshwright.errors import InputError
-from meshwright.runtime import causal_lm
+from meshwright.runtime import causal_lm, stacked
 from meshwright.runtime.naming import resolve
 
 __all__ = ["Segment", "cut", "first_tensor"]
@@ -109,7 +109,7 @@ class _Tracer(fx.Tracer):
         return module_qualified_name not in self.opened
 
 
-def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+def cut(model: nn.Module, names: Sequence[str], row: torch.Tensor | None = None) -> list[nn.Module]:
     """Return one module per layer of a plan; run one after the other they are the model.
 
     Parameters
@@ -120,6 +120,8 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     names : sequence of str
         Names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``, ``layers.0``, ...,
         ``head``), which the first, the repeated and the last parts of the model answer to.
+    row : torch.Tensor or None
+        One sample; needed for models that cannot be traced but run a list of layers one after the other.
 
     Returns
     -------
@@ -144,6 +146,8 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     try:
         graph = tracer.trace(model, concrete_args=_defaults(model))
     except Exception as error:
+        if row is not None and stacked.fits(paths):
+            return stacked.cut(model, paths, row)
         opened = ", ".join(sorted(tracer.opened)) or "the model itself"
         raise InputError(
             f"{type(model).__name__} cannot be cut between its layers: its forward (of {opened}) depends on values that are only "

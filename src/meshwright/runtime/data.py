@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -72,8 +73,8 @@ def batches_of(
     Parameters
     ----------
     data : callable or None
-        The user's: ``data(step, n_samples)`` returns inputs and targets of one step, the same in every process. None for
-        synthetic data.
+        The user's: ``data(step, n_samples)`` returns inputs and targets of one step, the same in every process; or ``data()`` an
+        iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun again at its end. None for synthetic data.
     model : torch.nn.Module
         For the number of tokens there are.
     row : torch.Tensor
@@ -86,10 +87,15 @@ def batches_of(
         Seed of synthetic data.
     """
     if data is not None:
-        given = data
+        given = data if _takes_arguments(data) else _from_loader(data(), seed)
 
         def users(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-            inputs, targets = given(step, n_samples)
+            pair = given(step, n_samples)
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(v, torch.Tensor) for v in pair):
+                raise InputError(
+                    f"--data: step {step} gave a {type(pair).__name__}; give a pair of tensors, inputs and targets"
+                )
+            inputs, targets = pair
             if inputs.shape[0] != n_samples or targets.shape[0] != n_samples:
                 raise InputError(
                     f"--data: step {step} gave {inputs.shape[0]} inputs and {targets.shape[0]} targets; a step needs {n_samples}"
@@ -108,3 +114,42 @@ def batches_of(
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     return synthetic
+
+
+def _takes_arguments(data: Callable[..., Any]) -> bool:
+    """Whether a callable must be given a step and a number of samples, or may be called with nothing."""
+    try:
+        inspect.signature(data).bind()
+    except TypeError:
+        return True
+    return False
+
+
+def _from_loader(loader: Iterable[Any], seed: int) -> Callable[[int, int], Any]:
+    """Return the batches of an iterable by step; steps before the first one asked for, of a run resumed, are passed over.
+
+    Random numbers that it draws come from a generator of its own: every process, whatever else it draws, sees the same order.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+    iterator, position = iter(()), 0
+
+    def batch(step: int, _: int) -> Any:
+        nonlocal iterator, position, state
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            while True:
+                value = next(iterator, None)
+                if value is None:
+                    iterator = iter(loader)
+                    value = next(iterator, None)
+                if value is None:
+                    raise InputError("--data: the loader gives no batches")
+                position += 1
+                if position > step:
+                    break
+            state = torch.get_rng_state()
+        return value
+
+    return batch

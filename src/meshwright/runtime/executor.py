@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from meshwright.runtime.autocast import autocast
+from meshwright.runtime.clock import Clock
 from meshwright.runtime.layout import Layout
 from meshwright.runtime.mail import Mail
 from meshwright.runtime.sharding import StageWeights
@@ -86,6 +88,8 @@ class Executor:
         From output and target rows to their mean loss.
     device : torch.device
         Where tensors live.
+    precision : torch.dtype or None
+        Of products, by autocast; None for that of the weights.
     """
 
     def __init__(
@@ -96,11 +100,15 @@ class Executor:
         mail: Mail,
         loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         device: torch.device,
+        precision: torch.dtype | None = None,
     ) -> None:
+        self.precision = precision
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
-        self.spans: list[Span] = []
+        self.clock = Clock(device)
+        self.kept: list[tuple[int, int, str, Any, Any, float]] = []
         self.began = self.cpu = 0.0
+        self.origin: Any = self.clock.mark()
         self.loss: torch.Tensor | None = None
         self.held: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
@@ -132,7 +140,8 @@ class Executor:
             This rank's share of the loss; zero where it does not hold the last stage.
         """
         self.began, self.cpu = time.perf_counter(), time.thread_time()
-        self.spans.clear()
+        self.origin = self.clock.mark()
+        self.kept.clear()
         self.loss = torch.zeros((), device=self.device)
         self.mail.post_first()
         for i, (stage, microbatch, phase) in enumerate(self.tasks):
@@ -144,23 +153,32 @@ class Executor:
             else:
                 self._backward(stage, microbatch, phase == BACKWARD_INPUT, last)
             if last:
-                started = time.perf_counter()
+                started = self.clock.mark()
                 self.stages[stage].weights.start_reduction()
                 self.note(stage, -1, "reduce", started)
         self.mail.finish()
-        started = time.perf_counter()
+        started = self.clock.mark()
         for stage, run in self.stages.items():
             run.weights.finish_reduction()
             self.note(stage, -1, "reduce", started)
-            started = time.perf_counter()
+            started = self.clock.mark()
         return self.loss
 
-    def note(self, stage: int, microbatch: int, phase: str, started: float) -> None:
-        """Keep a span that began at `started` and ends now."""
-        end = time.perf_counter()
+    def note(self, stage: int, microbatch: int, phase: str, started: Any) -> None:
+        """Keep a span that began at the mark `started` and ends now."""
         now = time.thread_time()
-        self.spans.append(Span(stage, microbatch, phase, started - self.began, end - self.began, now - self.cpu))
+        self.kept.append((stage, microbatch, phase, started, self.clock.mark(), now - self.cpu))
         self.cpu = now
+
+    @property
+    def spans(self) -> list[Span]:
+        """What this rank did in the last step, and when."""
+        self.clock.finish()
+        since = self.clock.seconds
+        return [
+            Span(stage, microbatch, phase, since(self.origin, first), since(self.origin, last), cpu)
+            for stage, microbatch, phase, first, last, cpu in self.kept
+        ]
 
     def _slice(self, stage: int, microbatch: int) -> tuple[int, int]:
         """Return the samples of the step that this rank's replica of a stage works on."""
@@ -169,7 +187,7 @@ class Executor:
         return first + low, first + high
 
     def _receive(self, stage: int, microbatch: int, direction: int) -> list[torch.Tensor]:
-        started = time.perf_counter()
+        started = self.clock.mark()
         tensors = self.mail.receive(stage, microbatch, direction)
         self.note(stage, microbatch, "wait", started)
         return tensors
@@ -181,14 +199,15 @@ class Executor:
             carried = [inputs[low:high]]
         else:
             carried = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)]
-        started = time.perf_counter()
-        result = list(self.stages[stage].module(*carried))
-        if stage == self.layout.n_stages - 1:
-            assert targets is not None and self.loss is not None
-            share = (high - low) / self.layout.plan.global_batch
-            loss = self.loss_function(result[0], targets[low:high]) * share
-            self.loss += loss.detach()
-            result = [loss]
+        started = self.clock.mark()
+        with autocast(self.device, self.precision):
+            result = list(self.stages[stage].module(*carried))
+            if stage == self.layout.n_stages - 1:
+                assert targets is not None and self.loss is not None
+                share = (high - low) / self.layout.plan.global_batch
+                loss = self.loss_function(result[0], targets[low:high]) * share
+                self.loss += loss.detach()
+                result = [loss]
         self.held[stage, microbatch] = (carried, result)
         self.note(stage, microbatch, "forward", started)
         if stage < self.layout.n_stages - 1:
@@ -201,7 +220,7 @@ class Executor:
         gradients: list[Any] = [None]
         if stage < self.layout.n_stages - 1:
             gradients = list(self._receive(stage, microbatch, 1))
-        started = time.perf_counter()
+        started = self.clock.mark()
         delayed = input_only and run.splits
         run.weights.before_backward(is_last=last or (input_only and not run.splits and self._is_last_input(stage, microbatch)))
         run.later.collecting = [] if delayed else None
@@ -222,7 +241,7 @@ class Executor:
         return inputs[-1] == microbatch
 
     def _weight(self, stage: int, microbatch: int, last: bool) -> None:
-        started = time.perf_counter()
+        started = self.clock.mark()
         for gradient in self.waiting.pop((stage, microbatch), []):
             gradient()
         self.stages[stage].weights.after_backward()

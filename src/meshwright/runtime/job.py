@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,6 +38,10 @@ class Job:
         ``gloo`` or ``nccl``.
     memory : bool
         Whether the first step measures memory, which makes it slower.
+    order : sequence of sequence of (int, int, int)
+        The order of work that was predicted, as `meshwright.runtime.layout.layout` takes it; none for the schedule's own.
+    precision : str
+        Of products; empty for that of the weights.
     """
 
     plan: str
@@ -53,6 +58,8 @@ class Job:
     resume: bool = False
     backend: str = "gloo"
     memory: bool = True
+    order: Sequence[Sequence[tuple[int, int, int]]] = ()
+    precision: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.runtime.job import Job
 
-__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "under_torchrun"]
+__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_lines", "under_torchrun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def run(
         return _run("meshwright.runtime.worker", path, n_ranks, timeout_seconds, prefixes)
 
 
-def run_module(module: str, n_ranks: int) -> dict[str, Any] | Failure:
+def run_module(module: str, n_ranks: int, told: dict[str, Any]) -> dict[str, Any] | Failure:
     """Start a module of ours in several processes; return the JSON object that it leaves as ``result.json``.
 
     Parameters
@@ -77,9 +78,13 @@ def run_module(module: str, n_ranks: int) -> dict[str, Any] | Failure:
         Its name; it gets the path of a file in the folder for results.
     n_ranks : int
         Number of processes.
+    told : dict
+        What that file holds, as JSON.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
-        return _run(module, Path(folder) / "job.json", n_ranks, 0.0, ())
+        path = Path(folder) / "job.json"
+        path.write_text(json.dumps(told), encoding="utf-8")
+        return _run(module, path, n_ranks, 0.0, ())
 
 
 def _run(
@@ -178,6 +183,59 @@ def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
         raise InputError(
             f"{where}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}"
         )
+
+
+def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where: str) -> list[str]:
+    """Return the command that starts a run with torchrun, one for each machine.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+    profile : str
+        Of ``--profile``.
+    n_ranks, n_machines : int
+        Processes in all, and machines that share them evenly; machine i holds the i-th part of the plan's devices in ascending order.
+    where : str
+        The plan file, for messages.
+
+    Raises
+    ------
+    InputError
+        When the machines cannot share the processes evenly.
+    """
+    each, rest = divmod(n_ranks, n_machines)
+    if rest or not each:
+        raise InputError(
+            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a divisor"
+        )
+    words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
+    defaults = Job(job.plan, job.model)
+    options = (
+        "n_steps",
+        "data",
+        "loss",
+        "optimizer",
+        "learning_rate_value",
+        "seed",
+        "backend",
+        "save",
+        "save_every",
+        "precision",
+    )
+    for name in options:
+        value = getattr(job, name)
+        if value != getattr(defaults, name):
+            words += ["--" + name.removeprefix("n_").removesuffix("_value").replace("_", "-"), str(value)]
+    words += ["--resume"] * job.resume + (["--profile", profile] if profile else [])
+    command = shlex.join(words)
+    if n_machines == 1:
+        return [f"torchrun --standalone --nproc-per-node {each} {command}"]
+    return [
+        f"torchrun --nnodes {n_machines} --node-rank {machine} --nproc-per-node {each} "
+        f'--master-addr "$MASTER_ADDR" --master-port 29500 {command}'
+        for machine in range(n_machines)
+    ]
 
 
 def describe(failure: Failure, plan: Plan) -> str:

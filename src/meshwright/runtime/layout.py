@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from meshwright import schedules
 from meshwright.errors import InputError
@@ -140,13 +143,16 @@ def rows_of(n_rows: int, n_parts: int, part: int) -> tuple[int, int]:
     return start, start + size + (part < rest)
 
 
-def layout(plan: Plan) -> Layout:
+def layout(plan: Plan, order: Sequence[Sequence[tuple[int, int, int]]] = ()) -> Layout:
     """Return the plan as ranks.
 
     Parameters
     ----------
     plan : Plan
         The plan.
+    order : sequence of sequence of (int, int, int)
+        Stage, micro-batch and phase of every task of each pipeline rank, where they are known; none for the order that the schedule
+        gives tasks of equal length.
 
     Returns
     -------
@@ -170,7 +176,10 @@ def layout(plan: Plan) -> Layout:
             f"schedule {plan.schedule}: cannot run {len(ranks)} stages on pipeline ranks {list(ranks)}; "
             "it needs the same number of stages on every rank, in its own order"
         )
-    slots = module.order(n_ranks, n_chunks, plan.n_microbatches)
+    if order:
+        slots = schedules.slots([list(row) for row in order], np.array(ranks))
+    else:
+        slots = module.order(n_ranks, n_chunks, plan.n_microbatches)
     return Layout(plan, devices, tuple(tuple(rank_of_device[d] for d in stage.devices) for stage in plan.stages), slots)
 
 

@@ -33,14 +33,17 @@ class Mail:
         Per stage, of what it sends forward; gradients of floating tensors come back in the same shapes.
     device : torch.device
         Where tensors live.
-    groups : tuple of process group
-        For transfers forward and backward: two, so that neither waits for the other.
+
+    Notes
+    -----
+    NCCL knows no tags: between two ranks of a group it matches messages in order, sends and receives in one queue. A receive posted
+    ahead would therefore hold up a send behind it that its own sender waits for. So there are four groups, of transfers forward
+    and backward, to higher and to lower ranks: between two ranks of a group messages go one way, in the order of the sender's work.
     """
 
-    def __init__(
-        self, layout: Layout, rank: int, shapes: Sequence[Shape], device: torch.device, groups: tuple[Any, Any]
-    ) -> None:
-        self.layout, self.rank, self.shapes, self.device, self.groups = layout, rank, shapes, device, groups
+    def __init__(self, layout: Layout, rank: int, shapes: Sequence[Shape], device: torch.device) -> None:
+        self.layout, self.rank, self.shapes, self.device = layout, rank, shapes, device
+        self.groups = tuple((dist.new_group(), dist.new_group()) for _ in ("forward", "backward"))
         self.queues = self._queues()
         self.next = [0] * len(self.queues)
         self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
@@ -104,11 +107,14 @@ class Mail:
                 torch.empty(message.stop - message.start, *sizes, dtype=dtype, device=self.device) for sizes, dtype in entries
             ]
             works = [
-                dist.irecv(buffer, message.source, group=self.groups[direction], tag=self._tag(key, i))
+                dist.irecv(buffer, message.source, group=self._group(message, direction), tag=self._tag(key, i))
                 for i, buffer in enumerate(buffers)
             ]
             posted.append((message, buffers, works))
         self.posted[key] = posted
+
+    def _group(self, message: Message, direction: int) -> Any:
+        return self.groups[direction][message.source > message.target]
 
     def _tag(self, key: tuple[int, int, int], tensor: int) -> int:
         target, microbatch, _ = key
@@ -177,7 +183,7 @@ class Mail:
                 self.local.setdefault(key, []).append((message, pieces))
                 continue
             for i, piece in enumerate(pieces):
-                work = dist.isend(piece, message.target, group=self.groups[direction], tag=self._tag(key, i))
+                work = dist.isend(piece, message.target, group=self._group(message, direction), tag=self._tag(key, i))
                 self.sent.append((work, piece))
 
     def finish(self) -> None:

@@ -186,7 +186,7 @@ def profile_layers(
         When the model cannot be cut into layers.
     """
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
-    units = cut(model, names)
+    units = cut(model, names, row)
     wishes = tensor_parallel.wishes_of(model)
     layers: list[dict[str, Any]] = []
     probes: list[Probe] = []

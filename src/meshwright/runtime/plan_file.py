@@ -35,6 +35,18 @@ class PlanFile:
     sequence_length: int
     entry: dict[str, Any]
 
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence where the plan shards operator by operator, which is run by its nearest uniform degrees."""
+        if not self.entry.get("shardings"):
+            return ()
+        degrees = "; ".join(
+            f"stage {i}: data {stage.strategy.data}, tensor {stage.strategy.tensor}, shard {stage.strategy.shard}"
+            for i, stage in enumerate(self.plan.stages)
+        )
+        return (
+            f"the plan shards operator by operator (field shardings); what runs are the nearest uniform degrees: {degrees}",
+        )
+
 
 def read_plan(path: str) -> PlanFile:
     """Return the content of a plan file.

@@ -75,7 +75,7 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
     InputError
         When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
-    units = cut(model, names)
+    units = cut(model, names, row)
     wishes = tensor_parallel.wishes_of(model)
     for i, stage in enumerate(plan.stages):
         degree = stage.strategy.tensor

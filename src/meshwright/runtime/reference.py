@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from meshwright.runtime.autocast import autocast
 from meshwright.runtime.cut import first_tensor
 from meshwright.runtime.data import Batches
 
@@ -21,6 +22,7 @@ def reference_losses(
     *,
     n_steps: int,
     n_rows: int,
+    precision: torch.dtype | None = None,
 ) -> list[float]:
     """Train the whole model in this process and return the loss of every step.
 
@@ -38,6 +40,8 @@ def reference_losses(
         Steps.
     n_rows : int
         Rows at once; gradients of a step's parts are added up.
+    precision : torch.dtype or None
+        Of products, by autocast; None for that of the weights.
     """
     losses = []
     for step in range(n_steps):
@@ -47,7 +51,8 @@ def reference_losses(
         for start in range(0, len(inputs), n_rows):
             part = slice(start, start + n_rows)
             share = len(inputs[part]) / len(inputs)
-            value = loss(first_tensor(model(inputs[part])), targets[part]) * share
+            with autocast(inputs.device, precision):
+                value = loss(first_tensor(model(inputs[part])), targets[part]) * share
             value.backward()  # type: ignore[no-untyped-call]
             total += float(value.detach())
         optimizer.step()

@@ -42,21 +42,24 @@ class _Product(torch.autograd.Function):
         """Return the gradient of the input; those of weight and bias now or later."""
         x, weight = ctx.saved_tensors
         parameter, bias = ctx.parameters
-        of_input = gradient @ weight if ctx.needs_input_grad[0] else None
+        of_input = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         rows = gradient.flatten(0, -2)
+        columns = x.flatten(0, -2).to(gradient.dtype)  # of another type under autocast only
 
         def of_bias() -> torch.Tensor | None:
-            return None if bias is None else rows.sum(0)
+            return None if bias is None else rows.sum(0).to(bias.dtype)
 
         if ctx.later.collecting is None:
-            return of_input, rows.T @ x.flatten(0, -2), of_bias(), None
+            return of_input, (rows.T @ columns).to(weight.dtype), of_bias(), None
 
         @torch.no_grad()  # x still hangs in the graph of the forward pass, which the gradient must not keep alive
         def run() -> None:
             if parameter.grad is None:
-                parameter.grad = rows.T @ x.flatten(0, -2)
-            else:  # in place: nothing of the weight's size is made, and none of it read twice
-                parameter.grad.addmm_(rows.T, x.flatten(0, -2))
+                parameter.grad = (rows.T @ columns).to(parameter.dtype)
+            elif parameter.dtype == rows.dtype:  # in place: nothing of the weight's size is made, and none of it read twice
+                parameter.grad.addmm_(rows.T, columns)
+            else:
+                parameter.grad.add_(rows.T @ columns)
             if bias is not None:
                 bias.grad = of_bias() if bias.grad is None else bias.grad.add_(of_bias())
 

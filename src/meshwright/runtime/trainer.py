@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 
 from meshwright.errors import InputError
 from meshwright.runtime import tensor_parallel
+from meshwright.runtime.autocast import autocast
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import default_loss, example_row
 from meshwright.runtime.executor import Executor, Span, StageRun
@@ -70,12 +70,12 @@ class Trainer:
             All samples of the step; each rank takes its rows.
         """
         loss = self.gradients(inputs, targets)
-        started = time.perf_counter()
+        started = self.executor.clock.mark()
         self.optimizer.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
         for stage, weights in self.weights.items():
             if weights.flat is not None:
-                started = time.perf_counter()
+                started = self.executor.clock.mark()
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
         return self._everywhere(loss)
@@ -103,6 +103,7 @@ def apply(
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = adamw,
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = default_loss,
     example: torch.Tensor | None = None,
+    precision: torch.dtype | None = None,
 ) -> Trainer:
     """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
 
@@ -118,6 +119,8 @@ def apply(
         From output and target rows to their mean loss; every sample counts the same.
     example : torch.Tensor or None
         One sample of the inputs (a batch of one); None for tokens or vectors, as the model begins.
+    precision : torch.dtype or None
+        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights.
 
     Returns
     -------
@@ -134,7 +137,9 @@ def apply(
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     row = example if example is not None else example_row(model, (), read.sequence_length)
-    return assemble(model, read.names, places, row, optimizer=optimizer, loss=loss)
+    trainer = assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
+    trainer.notes += read.notes()
+    return trainer
 
 
 def assemble(
@@ -145,6 +150,7 @@ def assemble(
     *,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    precision: torch.dtype | None = None,
 ) -> Trainer:
     """Return the trainer of this process; what `apply` does once the plan is read.
 
@@ -158,24 +164,24 @@ def assemble(
         The plan as ranks.
     row : torch.Tensor
         One sample of the inputs.
-    optimizer, loss : callable
+    optimizer, loss, precision
         See `apply`.
     """
     rank = dist.get_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    units = cut(model, names)
+    units = cut(model, names, row)
     wishes = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
-    directions = (dist.new_group(), dist.new_group())
     tied, ties = _ties(places, rank, units)
     runs: dict[int, StageRun] = {}
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
-    shapes = _shapes(places, rank, runs, row.to(device))
-    mail = Mail(places, rank, shapes, device, directions)
-    executor = Executor(places, rank, runs, mail, loss, device)
+    with autocast(device, precision):
+        shapes = _shapes(places, rank, runs, row.to(device))
+    mail = Mail(places, rank, shapes, device)
+    executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
 

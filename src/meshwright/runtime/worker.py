@@ -21,6 +21,7 @@ import torch.distributed as dist
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
 from meshwright.runtime.allocator import keep_freed_memory
+from meshwright.runtime.autocast import difference, dtype_of
 from meshwright.runtime.data import batches_of, default_loss, example_row
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
@@ -50,7 +51,7 @@ def train(job: Job) -> dict[str, Any] | None:
     keep_freed_memory()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     read = read_plan(job.plan)
-    places = layout(read.plan)
+    places = layout(read.plan, job.order)
     model, examples = source.build(job.model, job.seed)
     row = example_row(model, examples, read.sequence_length)
     output = output_shape(model, row) if not job.data and row.is_floating_point() else None
@@ -58,9 +59,9 @@ def train(job: Job) -> dict[str, Any] | None:
     batches = batches_of(data, model, row, output, places.plan.global_batch, job.seed)
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
-    trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss)
+    trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     if dist.get_rank() == 0 and not job.folder:  # under torchrun; who starts processes tells it before
-        for note in trainer.notes:
+        for note in (*trainer.notes, *read.notes(), *difference(read, model, job.precision)):
             print(f"note: {note}", file=sys.stderr, flush=True)
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
@@ -76,7 +77,7 @@ def train(job: Job) -> dict[str, Any] | None:
         else:
             loss_value = trainer.step(inputs, targets)
         seconds.append(time.perf_counter() - started)
-        spans.append((trainer.executor.began, list(trainer.spans)))
+        spans.append((trainer.executor.began, trainer.spans))
         losses.append(loss_value)
         _note(job, step, loss_value)
         if job.save and job.save_every and (step + 1) % job.save_every == 0:

@@ -31,6 +31,13 @@ def killed_in_step_two(step: int, n_samples: int) -> tuple[torch.Tensor, torch.T
     return tokens(step, n_samples)
 
 
+def loader() -> torch.utils.data.DataLoader:
+    """Return a loader that shuffles forty samples anew in every epoch."""
+    drawn = torch.randint(101, (40, 17), generator=torch.Generator().manual_seed(7))
+    samples = torch.utils.data.TensorDataset(drawn[:, :-1], drawn[:, 1:])
+    return torch.utils.data.DataLoader(samples, batch_size=16, shuffle=True, drop_last=True)
+
+
 class Decides(nn.Module):
     """Runs its layers by what it computes, so that it cannot be cut between them."""
 
@@ -56,6 +63,20 @@ class HandsOnALength(Decides):
         for layer in self.layers:
             x = layer(x) * half
         return self.head(x)
+
+
+class Encoder(nn.Module):
+    """PyTorch's own encoder, whose forward looks at its layers and cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.embed = nn.Embedding(101, 32)
+        self.encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 101)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(self.embed(tokens)))
 
 
 def _half(x: torch.Tensor) -> float:

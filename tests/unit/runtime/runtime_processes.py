@@ -49,7 +49,8 @@ def environment() -> dict[str, str]:
 
 
 def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> dict[str, dict]:
-    """Train every case's model under its plan in `n_ranks` processes, and in one; return losses of both by name of case."""
+    """Train every case's model under its plan in `n_ranks` processes, and in one; by name of case return the losses of both, and the
+    largest difference between a weight after the last step and the same weight of the one process."""
     (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases}))
     processes = []
     for rank in range(n_ranks):
@@ -77,12 +78,30 @@ def sgd(parameters: list) -> object:
     return torch.optim.SGD(parameters, 0.3, foreach=False)
 
 
+def weights_differ(trainer: object, alone: object, names: tuple[str, ...], row: object) -> float:
+    """Return how far any weight that this rank holds is from that of a model trained in one process."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    from meshwright.runtime.cut import cut
+
+    units = cut(alone, names, row)
+    furthest = 0.0
+    for stage, weights in trainer.weights.items():
+        expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
+        for mine, theirs in zip(weights.parameters, expected, strict=True):
+            whole = mine.detach().full_tensor() if isinstance(mine, DTensor) else mine.detach()
+            furthest = max(furthest, float((whole - theirs.detach()).abs().max()))
+    return furthest
+
+
 def main() -> None:
     """Be one of the processes."""
     import torch
     import torch.distributed as dist
 
     from meshwright.runtime import source
+    from meshwright.runtime.autocast import dtype_of
     from meshwright.runtime.data import batches_of, default_loss, example_row
     from meshwright.runtime.layout import layout
     from meshwright.runtime.plan_file import read_plan
@@ -105,10 +124,12 @@ def main() -> None:
         row = example_row(model, examples, read.sequence_length)
         output = output_shape(model, row) if row.is_floating_point() else None
         batches = batches_of(None, model, row, output, read.plan.global_batch, 0)
-        trainer = assemble(model, read.names, places, row, optimizer=sgd, loss=default_loss)
+        precision = dtype_of(case.get("precision", ""))
+        trainer = assemble(model, read.names, places, row, optimizer=sgd, loss=default_loss, precision=precision)
         losses = [trainer.step(*batches(step)) for step in range(told["n_steps"])]
+        alone, _ = source.build(case["model"], 0)
+        expected = []
         if rank == 0:
-            alone, _ = source.build(case["model"], 0)
             expected = reference_losses(
                 alone,
                 batches,
@@ -116,9 +137,15 @@ def main() -> None:
                 default_loss,
                 n_steps=told["n_steps"],
                 n_rows=read.plan.global_batch,
+                precision=precision,
             )
-            results[name] = {"losses": losses, "reference_losses": expected}
-            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), losses, flush=True)
+        for parameter in alone.parameters():
+            dist.broadcast(parameter.detach(), 0)
+        far: list = [None] * world
+        dist.all_gather_object(far, weights_differ(trainer, alone, read.names, row))
+        if rank == 0:
+            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far)}
+            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(far), losses, flush=True)
         dist.barrier()
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from runtime_processes import plan_of
 
-from meshwright.commands.run import predict
+from meshwright.commands.run import order_of, predict
 from meshwright.plan import Plan, Stage
 from meshwright.runtime import calibration, comparison, exposed
+from meshwright.runtime.layout import layout
 from meshwright.runtime.plan_file import read_plan
 
 TWO = Plan((Stage((0,), (0,)), Stage((1,), (1,))), n_microbatches=1, global_batch=1)
@@ -62,6 +63,30 @@ def test_communication_of_a_simulated_step_is_what_no_compute_hides(tmp_path: pa
     assert predicted is not None and predicted.timeline is not None
     seconds = exposed.predicted_seconds(predicted.plan, predicted.timeline)
     assert seconds == pytest.approx([1e5 * 1e-9 + 1e-5] * 2)  # one message each way
+
+
+def test_a_run_plays_the_order_that_was_predicted(tmp_path: pathlib.Path) -> None:
+    """Zero-bubble schedules move weight gradients to where uneven stages would wait; the run must move them too."""
+    path = str(tmp_path / "plan.json")
+    in_a_v = [(1, [0], {}), (1, [1], {}), (1, [1], {}), (1, [0], {})]
+    plan = plan_of(in_a_v, n_layers=2, schedule="zb_v", global_batch=8, sequence_length=1)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    read = read_plan(path)
+    predicted, _ = predict(read, path, profile(tmp_path, "profile.json", {"head": 3.0, "embed": 0.3}))
+    assert predicted is not None and predicted.timeline is not None
+    slots, own = layout(read.plan, order_of(predicted)).slots, layout(read.plan).slots
+    timeline, moved = predicted.timeline, 0
+    for r in range(2):
+        mine = slice(int(slots.first[r]), int(slots.first[r + 1]))
+        work = list(zip(slots.stage[mine].tolist(), slots.microbatch[mine].tolist(), slots.phase[mine].tolist(), strict=True))
+        spans = [i for i in range(len(timeline.phase)) if int(timeline.rank[i]) == r and int(timeline.phase[i]) < 4]
+        played = sorted(spans, key=lambda i: float(timeline.start_seconds[i]))
+        assert work == [(int(timeline.stage[i]), int(timeline.microbatch[i]), int(timeline.phase[i])) for i in played]
+        moved += work != list(
+            zip(own.stage[mine].tolist(), own.microbatch[mine].tolist(), own.phase[mine].tolist(), strict=True)
+        )
+    assert moved, "the case must be one where the orders differ"
+    assert order_of(None) == []
 
 
 def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,7 @@
-"""Every way to run a plan trains as one process does: same losses, step after step, under plain gradient descent."""
+"""Every way to run a plan trains as one process does: same losses step after step, and same weights after them.
+
+Steps are of plain gradient descent with a rate of 0.3, so that weights differ by as much as a third of what gradients do.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 
 import pytest
 from runtime_processes import plan_of, run_all
+
+from meshwright import schedules
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
@@ -80,17 +85,94 @@ ALL_AXES = {
 }  # fmt: skip
 
 
+EIGHT = {
+    "three stages over pipeline, data and tensor axes": (
+        "small",
+        plan_of(
+            [
+                (2, [0, 1], {"shard": 1}),
+                (4, [2, 3, 4, 5], {"tensor": 2, "sequence_parallel": True, "shard": 3, "recompute": ["full"] * 4}),
+                (2, [6, 7], {"tensor": 2}),
+            ]
+        ),
+    ),
+    "two virtual stages on each of two ranks of four": (
+        "small",
+        plan_of(
+            [
+                (1, [0, 1, 2, 3], {"tensor": 2, "shard": 2}), (3, [4, 5, 6, 7], {"shard": 3, "shard_degree": 2}),
+                (2, [0, 1, 2, 3], {"tensor": 2, "shard": 2}), (2, [4, 5, 6, 7], {"shard": 3, "shard_degree": 2}),
+            ],
+            schedule="interleaved_1f1b",
+        ),
+    ),
+}  # fmt: skip
+
+AXES: dict[str, dict[str, Any]] = {
+    "replicas": {"shard": 0},
+    "optimizer state sharded": {"shard": 1},
+    "gradients sharded": {"shard": 2, "recompute": "selective"},
+    "weights sharded": {"shard": 3, "recompute": "full"},
+    "tensor": {"tensor": 2},
+    "tensor and sequence": {"tensor": 2, "sequence_parallel": True, "recompute": "full"},
+}
+
+
+TWO_STAGES_A_RANK = ("interleaved_1f1b", "looped_bfs", "v_half", "v_min", "zb_v")
+
+
+def every_schedule_with_every_axis() -> dict[str, Any]:
+    """Return plans of uneven stages on two pipeline ranks of two processes each."""
+    found = {}
+    for word in schedules.words():
+        module = schedules.load(word)
+        n_chunks = 2 if word in TWO_STAGES_A_RANK else 1
+        ranks = [int(rank) for rank in module.placement(2, n_chunks)]
+        sizes = [3, 5] if n_chunks == 1 else [1, 3, 2, 2]
+        for name, options in AXES.items():
+            how = options.get("recompute", "none")
+            stages = [
+                (size, [2 * rank, 2 * rank + 1], {**options, "recompute": [how] * size})
+                for size, rank in zip(sizes, ranks, strict=True)
+            ]
+            found[f"{word}, {name}"] = ("small", plan_of(stages, schedule=word))
+    return found
+
+
 def _cases(given: dict[str, Any]) -> dict[str, dict]:
     return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
 
 
-def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> None:
-    results = run_all(_cases(given), n_ranks, folder)
+def test_a_model_that_cannot_be_traced_but_runs_a_list_of_layers_trains_as_in_one_process(tmp_path: pathlib.Path) -> None:
+    plan = plan_of([(3, [0], {}), (5, [1], {"recompute": ["full"] * 5})], schedule="zb_h1")
+    found = run_all({"encoder": {"model": "fragile:Encoder", "plan": plan}}, 2, tmp_path)["encoder"]
+    assert found["losses"] == pytest.approx(found["reference_losses"], abs=TOLERANCE)
+    assert found["weights"] < TOLERANCE
+
+
+def test_products_in_bfloat16_train_as_in_one_process_and_not_as_in_fp32(tmp_path: pathlib.Path) -> None:
+    uneven = [(3, [0], {}), (5, [1], {"recompute": ["full"] * 5})]
+    plans = {
+        "1f1b": plan_of(uneven),
+        "zb_h1": plan_of(uneven, schedule="zb_h1"),
+        "sharded": plan_of([(8, [0, 1], {"shard": 3})]),
+    }
+    cases = {name: {"model": "models:small", "plan": plan, "precision": "bf16"} for name, plan in plans.items()}
+    results = run_all({**cases, "fp32": {"model": "models:small", "plan": plans["1f1b"]}}, 2, tmp_path)
+    exact = results["fp32"]["reference_losses"]
+    for name in cases:
+        losses, expected = results[name]["losses"], results[name]["reference_losses"]
+        assert losses == pytest.approx(expected, abs=5e-4), name  # other rows at once round otherwise
+        assert 5e-5 < max(abs(a - b) for a, b in zip(losses, exact, strict=True)) < 0.05, name
+
+
+def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> None:
+    results = run_all(_cases(given), n_ranks, folder, n_steps)
     far = {}
     for name in given:
         losses, expected = results[name]["losses"], results[name]["reference_losses"]
         assert abs(expected[0] - expected[-1]) > 1e-3, "training must move the loss, or equality says nothing"
-        furthest = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+        furthest = max(results[name]["weights"], *(abs(a - b) for a, b in zip(losses, expected, strict=True)))
         if furthest > TOLERANCE:
             far[name] = furthest
     assert not far
@@ -103,6 +185,16 @@ def test_two_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path
 @pytest.mark.slow
 def test_four_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path) -> None:
     _check(FOUR, 4, tmp_path)
+
+
+@pytest.mark.slow
+def test_eight_processes_train_as_one_does(tmp_path: pathlib.Path) -> None:
+    _check(EIGHT, 8, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_schedule_trains_as_one_process_does_with_every_axis_and_sharding(tmp_path: pathlib.Path) -> None:
+    _check(every_schedule_with_every_axis(), 4, tmp_path, n_steps=2)
 
 
 @pytest.mark.slow

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+
 import pytest
+from runtime_processes import plan_of
 
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.runtime.layout import layout, rows_of
+from meshwright.runtime.plan_file import read_plan
 from meshwright.strategy import Strategy
 
 
@@ -53,3 +58,13 @@ def test_a_backward_pass_that_sharded_weights_keep_whole_is_told() -> None:
     (note,) = layout(Plan(stages, n_microbatches=2, schedule="zb_h1", global_batch=8)).notes()
     assert note.startswith("stage 0: weights are sharded (FSDP)") and "zb_h1" in note
     assert layout(Plan(stages, n_microbatches=2, schedule="1f1b", global_batch=8)).notes() == ()
+
+
+def test_a_plan_sharded_operator_by_operator_says_which_degrees_run(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = plan_of([(8, [0, 1], {"shard": 3})])
+    path.write_text(json.dumps(plan))
+    assert read_plan(str(path)).notes() == ()
+    path.write_text(json.dumps({**plan, "shardings": [["data"]]}))
+    (note,) = read_plan(str(path)).notes()
+    assert "stage 0: data 2, tensor 1, shard 3" in note

@@ -80,6 +80,44 @@ def test_the_line_through_measured_times_has_their_latency_and_slope() -> None:
     assert slope == pytest.approx(3e-9)
 
 
+def test_links_are_told_apart_by_kind_of_hop() -> None:
+    from meshwright.runtime.links import hops
+
+    def pair(source: int, target: int, latency_seconds: float, slope: float) -> dict:
+        return {"source": source, "target": target, "latency_seconds": latency_seconds, "seconds_per_byte": slope}
+
+    pairs = [pair(0, 1, 1e-5, 1e-9), pair(1, 0, 3e-5, 1e-9), pair(0, 2, 9e-5, 1e-8), pair(2, 1, 9e-5, 1e-8)]
+    assert hops(pairs, ["a", "a", "b"]) == [
+        "inside a machine: 20 us, 1.00 GB/s (median of 2 pairs)",
+        "between machines: 90 us, 0.10 GB/s (median of 2 pairs)",
+    ]
+
+
+def test_the_clock_of_a_gpu_reads_events_after_it_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.runtime.clock import Clock
+
+    done: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at_milliseconds = 5.0 * len(done)
+            done.append("recorded")
+
+        def elapsed_time(self, other: Event) -> float:
+            assert done[-1] == "waited"
+            return other.at_milliseconds - self.at_milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("waited"))
+    clock = Clock(torch.device("cuda", 0))
+    first, last = clock.mark(), clock.mark()
+    clock.finish()
+    assert clock.seconds(first, last) == pytest.approx(0.005)
+
+
 def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
     import models
 

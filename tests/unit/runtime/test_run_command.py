@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -175,6 +176,90 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path
     again, whole = json.loads(resumed.stdout), json.loads(through.stdout)
     assert again["first_step"] == 2
     assert max(abs(a - b) for a, b in zip(again["losses"], whole["losses"][2:], strict=True)) < 1e-6
+
+
+def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> None:
+    import fragile
+    import torch
+
+    from meshwright.runtime.data import batches_of
+
+    row = torch.zeros(1, 16, dtype=torch.long)
+
+    def drawn(first: int, disturbed: bool) -> list[torch.Tensor]:
+        batches = batches_of(fragile.loader, torch.nn.Embedding(101, 4), row, None, 16, 3)
+        found = []
+        for step in range(first, 5):  # two batches an epoch
+            if disturbed:
+                torch.rand(step + 1)
+            inputs, targets = batches(step)
+            assert torch.equal(inputs[:, 1:], targets[:, :-1])
+            found.append(inputs)
+        return found
+
+    torch.manual_seed(1)
+    whole = drawn(0, disturbed=False)
+    torch.manual_seed(2)
+    assert all(torch.equal(a, b) for a, b in zip(whole, drawn(0, disturbed=True), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(whole[3:], drawn(3, disturbed=True), strict=True))
+    assert not torch.equal(whole[0].sort(0).values, whole[2].sort(0).values), "epochs must be shuffled anew"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"), [(list, "no batches"), (lambda: [3], "gave a int"), (lambda step, n: (step, n), "pair of tensors")]
+)
+def test_data_of_another_kind_is_told(data: Any, told: str) -> None:
+    import torch
+
+    from meshwright.errors import InputError
+    from meshwright.runtime.data import batches_of
+
+    batches = batches_of(data, torch.nn.Embedding(9, 4), torch.zeros(1, 4, dtype=torch.long), None, 2, 0)
+    with pytest.raises(InputError, match=told):
+        batches(0)
+
+
+def test_torchrun_commands_say_what_the_run_was_told() -> None:
+    from meshwright.errors import InputError
+    from meshwright.runtime import launch
+    from meshwright.runtime.job import Job
+
+    job = Job("a plan.json", "models:small", n_steps=7, learning_rate_value=0.01, save="kept", resume=True, backend="nccl")
+    (line,) = launch.torchrun_lines(job, "", 4, 1, "plan")
+    assert line == (
+        "torchrun --standalone --nproc-per-node 4 -m meshwright run 'a plan.json' --model models:small --steps 7 "
+        "--learning-rate 0.01 --backend nccl --save kept --resume"
+    )
+    first, second = launch.torchrun_lines(job, "profile.json", 4, 2, "plan")
+    assert (
+        "--node-rank 0 --nproc-per-node 2 " in first
+        and "--node-rank 1 " in second
+        and second.endswith("--profile profile.json")
+    )
+    with pytest.raises(InputError, match="evenly"):
+        launch.torchrun_lines(job, "", 4, 3, "plan")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stages", "n_ranks"),
+    [(UNEVEN, 2), ([(3, [0, 1], {"shard": 3}), (5, [2, 3], {"tensor": 2})], 4)],
+    ids=["two processes", "four processes"],
+)
+def test_the_torchrun_command_printed_trains_as_one_process_does(stages: list, n_ranks: int, tmp_path: pathlib.Path) -> None:
+    plan = written(tmp_path, plan_of(stages))
+    words = ("--model", "models:small", "--steps", "3", "--data", "fragile:loader")
+    printed = meshwright("run", plan, *words, "--torchrun", "1")
+    assert printed.returncode == 0, printed.stderr
+    line = shlex.split(printed.stdout)
+    assert line[:4] == ["torchrun", "--standalone", "--nproc-per-node", str(n_ranks)]
+    command = [sys.executable, "-m", "torch.distributed.run", *line[1:], "--reference", "--json"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["n_ranks"] == n_ranks
+    assert max(abs(a - b) for a, b in zip(answer["losses"], answer["reference_losses"], strict=True)) < 2e-5
+    assert len(answer["losses"]) == 3
 
 
 @pytest.mark.slow
