@@ -67,6 +67,10 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
     if weighed:
         return _weighed(instance, options, menu, replace(solved, lower_seconds=hopeful), nearly_ratio, why)
     best = stage_search.fewest(solved.prepared, solved.found)
+    if best.seconds > solved.found.seconds * (1.0 + 1e-11):
+        best = solved.found  # an inner choice of the other was too large to be made exactly again
+    if best.seconds > hopeful * (1.0 + 1e-11) and solved.method == "exact":
+        solved = replace(solved, method="relaxation", found=best)
     nearly = stage_search.savings(solved.prepared, best, nearly_ratio)
     return Solution(
         _stages(instance, menu, best),
