@@ -146,9 +146,9 @@ def test_a_step_is_no_shorter_than_the_work_of_a_rank_or_the_way_of_a_microbatch
     for rank in range(len(plan.ranks())):
         mine = [load for load, where in zip(of_stages, plan.rank_of_stage(), strict=True) if where == rank]
         work = sum(load.forward_total_seconds + load.backward_total_seconds for load in mine) * plan.n_microbatches
-        work += sum(
-            load.optimizer_seconds + load.gather_seconds + (1 - load.overlap_ratio) * load.reduce_seconds for load in mine
-        )
+        work += sum(load.optimizer_seconds + load.gather_seconds for load in mine)
+        # of the stage that is through last, some reduction is left; those of the others may be over by then
+        work += min((1 - load.overlap_ratio) * load.reduce_seconds for load in mine)
         assert timeline.step_seconds >= work * (1 - 1e-9)
 
 
