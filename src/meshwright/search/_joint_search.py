@@ -254,8 +254,10 @@ class Search:
             return
         loads = self.model.loads(self.problem, plan, ledger=False)
         hops = costs.transfer_seconds(config, plan, loads)
-        if config.chunks > 1:
-            full = sim.estimate(plan, loads, hops) if self._closed(config, plan) else bound
+        if self._one_way(config):
+            # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
+            bare = replace(plan, stages=tuple(replace(stage, recompute=()) for stage in plan.stages))
+            full = sim.estimate(bare, self.model.loads(self.problem, bare, ledger=False), hops)
         else:
             full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
         bound = max(bound, full)
@@ -268,9 +270,9 @@ class Search:
         return config.chunks > 1 or config.mesh.pipeline == 1
 
     def _closed(self, config: Config, plan: Plan) -> bool:
-        """Return whether no other plan of a configuration can be quicker: one split, and the least recomputed."""
+        """Return whether no other plan of a configuration can be quicker: one split, and nothing or the least recomputed."""
         nothing = all(word == "none" for stage in plan.stages for word in stage.recompute)
-        return self._one_way(config) and (self.chain.equal or nothing)
+        return self._one_way(config) and (nothing or (config.mesh.pipeline == 1 and self.chain.equal))
 
     def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
         """Play the plan of a configuration, quickly without transfers first, then as it is."""
