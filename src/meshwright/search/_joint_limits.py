@@ -1,14 +1,56 @@
-"""How far each degree of the joint space can go for a model: read off the operators of its layers."""
+"""The limits of the joint space: what the user fixes, and how far each degree can go for a model."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from meshwright.flops import forward_flops
 from meshwright.graph import Graph
 from meshwright.problem import Problem
+from meshwright.search._joint_space import divisors
+from meshwright.strategy import RECOMPUTE
 
-__all__ = ["largest_degrees", "sample_flops", "shard_degrees"]
+__all__ = ["Limits", "allowed_degrees", "largest_degrees", "sample_flops", "shard_degrees"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be fixed or limited in the joint space; everything left open is searched.
+
+    Parameters
+    ----------
+    tensor, context, expert, pipeline, data, micro_batch : tuple of int
+        Degrees allowed; empty for all legal ones.
+    shard : tuple of int
+        Sharding levels of the data axis allowed (0 to 3).
+    recompute : tuple of str
+        What layers may recompute.
+    schedules : tuple of str
+        Schedules allowed.
+    evaluations : int
+        How many plans are evaluated at most before the answer is given with the gap reached.
+    uniform : bool
+        Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
+    memory_ratio : float
+        Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
+    """
+
+    tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    context: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    expert: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    pipeline: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    data: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
+    recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": RECOMPUTE})
+    schedules: tuple[str, ...] = field(
+        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
+        metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
+    )
+    evaluations: int = field(default=120, metadata={"minimum": 1})
+    uniform: bool = False
+    memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
 
 
 def largest_degrees(graph: Graph) -> dict[str, int]:
@@ -61,3 +103,36 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     inside = node // replica_size
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
+
+
+def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[str, tuple[int, ...]]:
+    """Return the values each degree may take on some devices: those given, else the powers of two and divisors that can be legal.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    params : Limits
+        What is given.
+    n_devices : int
+        How many devices there are.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        Empty where the rest decides: of pipelines and data.
+    """
+    n, batch = n_devices, problem.batch
+    largest = largest_degrees(problem.graph)
+    tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
+    context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
+    expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
+    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= 8)
+    return {
+        "tensor": params.tensor or tensor,
+        "context": params.context or context,
+        "expert": params.expert or expert,
+        "micro_batch": params.micro_batch or micro,
+        "pipeline": params.pipeline,
+        "data": params.data,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from meshwright.search import _joint_plans as plans
 from meshwright.search._joint_costs import Costs
 from meshwright.search._joint_digest import chain_of
 from meshwright.search._joint_found import Found, alternatives, degrees_key, describe, rank
-from meshwright.search._joint_space import Config, Mesh, Pool, divisors, meshes, pools, schedules_of
-from meshwright.strategy import RECOMPUTE
+from meshwright.search._joint_limits import Limits
+from meshwright.search._joint_space import Config, Mesh, Pool, meshes, pools, schedules_of
 from meshwright.units import format_seconds
 
 __all__ = ["Limits", "answer"]
@@ -32,47 +32,9 @@ __all__ = ["Limits", "answer"]
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7)
 _MOST_BUILT = 4  # plans built at most for each that may be played
 _MOST_DEGREES = 8  # combinations of degrees that are played to the end
+_MOST_TRIED = 512  # configurations looked through for runners-up
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What may be fixed or limited in the joint space; everything left open is searched.
-
-    Parameters
-    ----------
-    tensor, context, expert, pipeline, data, micro_batch : tuple of int
-        Degrees allowed; empty for all legal ones.
-    shard : tuple of int
-        Sharding levels of the data axis allowed (0 to 3).
-    recompute : tuple of str
-        What layers may recompute.
-    schedules : tuple of str
-        Schedules allowed.
-    evaluations : int
-        How many plans are evaluated at most before the answer is given with the gap reached.
-    uniform : bool
-        Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
-    memory_ratio : float
-        Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
-    """
-
-    tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    context: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    expert: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    pipeline: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    data: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
-    shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
-    recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": RECOMPUTE})
-    schedules: tuple[str, ...] = field(
-        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
-        metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
-    )
-    evaluations: int = field(default=120, metadata={"minimum": 1})
-    uniform: bool = False
-    memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
 
 
 def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
@@ -145,7 +107,7 @@ class Search:
         self.heap: list[tuple[float, int, int, Mesh | Config, Plan | None]] = []
         self.costs: list[Costs] = []
         self.found: list[Found] = []
-        self.others: list[tuple[float, Config, int, Plan]] = []
+        self.others: list[tuple[float, Config, int, Plan | None]] = []
         self.refused: dict[str, int] = {}
         self.too_large: list[tuple[int, Config, bool]] = []
         self.n_built = self.n_evaluations = 0
@@ -166,7 +128,7 @@ class Search:
         costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio)
         self.costs.append(costs)
         n_layers = len(self.chain.layers)
-        degrees = _degrees(problem, self.params, pool)
+        degrees = limits.allowed_degrees(problem, self.params, pool.n_devices)
         peak = max(cluster.device(int(devices[0])).peak(problem.training.precision) for devices in pool.devices)
         flops = limits.sample_flops(problem.graph) * problem.batch.global_batch
         legal: dict[tuple[int, int, int, int], str] = {}
@@ -214,6 +176,8 @@ class Search:
         """Put a mesh or a configuration, and its plan once that is built, on the heap if it may still hold the best plan."""
         if bound < self.best_seconds:
             heapq.heappush(self.heap, (bound, level, pool, item, plan))
+        elif isinstance(item, Config) and level > _SCHEDULE and math.isfinite(bound):
+            self.others.append((bound, item, pool, plan))
 
     def _n_microbatches(self, mesh: Mesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -260,10 +224,7 @@ class Search:
             full = sim.estimate(bare, self.model.loads(self.problem, bare, ledger=False), hops)
         else:
             full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
-        bound = max(bound, full)
-        if bound >= self.best_seconds and math.isfinite(full):
-            self.others.append((bound, config, pool, plan))
-        self._push(bound, _BUILT, pool, config, plan)
+        self._push(max(bound, full), _BUILT, pool, config, plan)
 
     def _one_way(self, config: Config) -> bool:
         """Return whether the layers of a configuration can be split in one way only."""
@@ -300,14 +261,23 @@ class Search:
         return Found(pool, config, plan, timeline)
 
     def runners_up(self) -> None:
-        """Play the most promising plans that were only estimated, one of each combination of degrees."""
+        """Play the most promising plans that were not played, one of each combination of degrees."""
         seen = {degrees_key(found.config) for found in self.found}
-        for _, config, pool, plan in sorted(self.others, key=lambda other: other[:2]):
-            if len(seen) >= _MOST_DEGREES or degrees_key(config) in seen:
+        for bound, level, pool, config, plan in self.heap:
+            if isinstance(config, Config) and level > _SCHEDULE:
+                self.others.append((bound, config, pool, plan))
+        # bounds of what is not built leave more out, so they rank behind
+        for bound, config, pool, plan in sorted(self.others, key=lambda other: (other[3] is None, *other[:2]))[:_MOST_TRIED]:
+            if len(seen) >= _MOST_DEGREES:
+                break
+            if degrees_key(config) in seen:
                 continue
-            seen.add(degrees_key(config))
-            found = self.play(pool, config, plan)
+            if plan is None:
+                uniform, n_microbatches = self.params.uniform, self._n_microbatches(config.mesh)
+                plan = plans.build(self.costs[pool], config, n_microbatches, bound, uniform=uniform)
+            found = None if plan is None else self.play(pool, config, plan)
             if found is not None:
+                seen.add(degrees_key(config))
                 self.found.append(found)
 
     def _improve(self, costs: Costs, found: Found) -> None:
@@ -416,24 +386,6 @@ def _enough_devices(problem: Problem, params: Limits) -> str:
             best = min(state.found, key=rank)
             return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
     return ""
-
-
-def _degrees(problem: Problem, params: Limits, pool: Pool) -> dict[str, tuple[int, ...]]:
-    """Return the values each degree may take: those given, else the powers of two and divisors that can be legal."""
-    n, batch = pool.n_devices, problem.batch
-    largest = limits.largest_degrees(problem.graph)
-    tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
-    context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
-    expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
-    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= 8)
-    return {
-        "tensor": params.tensor or tensor,
-        "context": params.context or context,
-        "expert": params.expert or expert,
-        "micro_batch": params.micro_batch or micro,
-        "pipeline": params.pipeline,
-        "data": params.data,
-    }
 
 
 def _variants(config: Config, costs: Costs, params: Limits) -> list[Config]:

@@ -35,9 +35,9 @@ def causes(
     -------
     tuple of (str, float)
         ``compute``, ``recompute``, the causes of blocking communication, ``contention`` (by how much shared links lengthen the
-        tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer`` and ``bubble`` of the rank that finishes
-        last (the lowest of several). A wait counts as ``transfer`` as far as what was waited for was already under way, and as
-        ``bubble`` before that.
+        tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer``, ``imbalance`` and ``bubble`` of the rank
+        that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was waited for was already under
+        way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more to do, and ``bubble`` the rest.
     """
     rank = int(np.argmax(end.rank_end_seconds))
     step_seconds = float(end.rank_end_seconds[rank])
@@ -58,11 +58,17 @@ def causes(
     seconds["reduce"] = float(end.reduce_end_seconds[rank] - end.compute_end_seconds[rank])
     seconds["transfer"] = _waited_for_transfers(slots, moments, rank)
     rest = step_seconds - sum(seconds.values())
+    busy = np.add.reduceat(np.append(moments.end - moments.start, 0.0), slots.first[:-1]) * (np.diff(slots.first) > 0)
+    uneven = min(float(busy.max() - busy[rank]), rest)
+    if uneven > 1e-9 * step_seconds:
+        seconds["imbalance"] = uneven
+        rest -= uneven
     seconds["bubble"] = rest if rest > 1e-12 * step_seconds else 0.0
     # What rounding leaves over goes to compute, so that the sum is the step.
     seconds["compute"] += step_seconds - sum(seconds.values())
     known = (
-        "compute", "recompute", "tensor", "context", "expert", "gather", "contention", "bubble", "transfer", "reduce", "optimizer",
+        "compute", "recompute", "tensor", "context", "expert", "gather", "contention", "imbalance", "bubble", "transfer", "reduce",
+        "optimizer",
     )  # fmt: skip
     names = [*(name for name in known if name in seconds), *sorted(set(seconds) - set(known))]
     return tuple((name, seconds[name]) for name in names)

@@ -73,9 +73,10 @@ def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
         (0, -1, "reduce", 14.0, 15.0),
         (0, -1, "optimizer", 15.0, 15.25),
     ]
-    # Rank 0 works 6 s; it waits 2 - 7 (half a second of it for the transfer) and 9 - 12 (again half).
+    # Rank 0 works 6 s; it waits 2 - 7 (half a second of it for the transfer) and 9 - 12 (again half). Rank 1 works 10 s, 4 s more.
     assert dict(timeline.causes) == {
-        "compute": 6.0, "recompute": 0.0, "gather": 0.0, "bubble": 7.0, "transfer": 1.0, "reduce": 1.0, "optimizer": 0.25,
+        "compute": 6.0, "recompute": 0.0, "gather": 0.0, "imbalance": 4.0, "bubble": 3.0, "transfer": 1.0, "reduce": 1.0,
+        "optimizer": 0.25,
     }  # fmt: skip
     assert timeline.peak_bytes == (16.0, 7.0)
     assert timeline.memory_seconds[0].tolist() == [0.0, 1.0, 9.0, 14.0]
