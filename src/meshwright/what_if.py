@@ -8,12 +8,13 @@ import numpy as np
 
 from meshwright import api
 from meshwright.cluster import Cluster, Links
+from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.result import Result
 
-__all__ = ["Change", "changes"]
+__all__ = ["Change", "changes", "near"]
 
-_EVALUATIONS = "24"  # plans evaluated per change: enough to tell what helps, the gap is not stated
+_EVALUATIONS = "6"  # plans evaluated per change: enough to tell what helps, the gap is not stated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,18 +38,47 @@ def changes(result: Result) -> tuple[Change, ...]:
     -------
     tuple of Change
         Empty where the answer is of another kind.
+
+    Notes
+    -----
+    Searched are plans whose degrees are half, the same or twice those of the answer, or 1, with its schedule or one without virtual
+    stages: what a change gains at least.
     """
     problem, timeline = result.problem, result.timeline
     if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
         return ()
     base = result.plan.global_batch / timeline.step_seconds
     asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
+    settings = near(result.plan)
     found = []
     for name, changed in _variants(asked, problem.cluster):
-        other = api.plan(changed, search="best", settings={"evaluations": _EVALUATIONS})
+        other = api.plan(changed, search="best", settings=settings)
         if other.timeline is not None:
             found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
     return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))
+
+
+def near(plan: Plan) -> dict[str, str]:
+    """Return settings of the search that keep degrees and schedule near those of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+
+    Returns
+    -------
+    dict of str to str
+        As `--set` takes them.
+    """
+    strategy = plan.stages[0].strategy
+    degrees = {"tensor": strategy.tensor, "context": strategy.context, "expert": strategy.expert}
+    degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
+    allowed = {
+        name: ",".join(str(value) for value in sorted({1, max(1, degree // 2), degree, 2 * degree}))
+        for name, degree in degrees.items()
+    }
+    return {"evaluations": _EVALUATIONS, "schedules": ",".join(sorted({plan.schedule, "1f1b", "zb_h1"})), **allowed}
 
 
 def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:

@@ -28,8 +28,16 @@ def test_a_change_is_a_whole_answer_to_the_changed_question(planned: Result, fou
         assert change.result.timeline is not None and planned.timeline is not None
         rate = change.result.plan.global_batch / change.result.timeline.step_seconds
         assert change.speedup_ratio == pytest.approx(rate * planned.timeline.step_seconds / planned.plan.global_batch)
-        again = api.plan(change.result.problem, search="best", settings={"evaluations": "24"})
+        again = api.plan(change.result.problem, search="best", settings=what_if.near(planned.plan))
         assert again.plan == change.result.plan
+
+
+def test_degrees_and_schedules_near_the_plan_are_searched(planned: Result) -> None:
+    near = what_if.near(planned.plan)
+    n = len(planned.plan.ranks())
+    assert {int(value) for value in near["pipeline"].split(",")} == {1, max(1, n // 2), n, 2 * n}
+    assert "data" not in near  # what the devices leave
+    assert set(near["schedules"].split(",")) == {planned.plan.schedule, "1f1b", "zb_h1"}
 
 
 def test_a_change_changes_only_what_it_names(planned: Result, found: tuple[what_if.Change, ...]) -> None:

@@ -202,6 +202,8 @@ def _cut(chain, limit, ends):
     """
     n_layers = chain.static.shape[0] - 1
     for n_first in range(n_layers + 1):
+        if _seconds(chain, 0, 0, n_first, 0.0) > limit:
+            break  # more layers take no less
         end = chain.end[n_first]
         if _seconds(chain, 0, 0, n_first, end) > limit:
             continue
@@ -221,8 +223,10 @@ def _cut(chain, limit, ends):
 
 
 @njit(cache=True)
-def least_bottleneck(chain, ends):
-    """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits.
+def least_bottleneck(chain, ends, low, limit):
+    """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the limit.
+
+    Where a cut stays within `low`, that is the answer.
 
     In every inequality the seconds of a rank never fall when its last layer moves back or its first one forward, so giving each
     rank but the first, in order, as much as it can take is optimal for a limit.
@@ -230,10 +234,13 @@ def least_bottleneck(chain, ends):
     # an upper limit that even the dearest recomputation stays below
     high = chain.step[:, -1].max() + max(chain.fixed.max(), 0.0) + chain.before[:, -1].max() + chain.later[:, -1].max()
     high += chain.end.max() + chain.n_times.max() * (chain.static.shape[0] - 1) * chain.extra.max()
+    high = min(high, limit)
     if not _cut(chain, high, ends):
         return np.inf
-    low = 0.0
-    while high - low > 1e-7 * high:
+    if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, low * (1.0 + 1e-7), ends):
+        return low
+    low = min(low, high)
+    while high - low > 1e-6 * high:
         middle = 0.5 * (low + high)
         if _cut(chain, middle, ends):
             high = middle

@@ -13,7 +13,7 @@ from meshwright import _plugins, schedules
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.search import _joint_inequalities as inequalities
-from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums, work_of
+from meshwright.search._joint_digest import Chain, Digest, RowLoads, StageSums, digest, stage_sums, work_of
 from meshwright.search._joint_space import Config, Mesh, Pool
 from meshwright.sim import transfers
 from meshwright.solvers import pipeline_split
@@ -209,9 +209,8 @@ class Costs:
         )
         if not math.isfinite(bound) or light:
             return bound
-        return max(
-            bound, pipeline_split.bottleneck(inequalities.chain_to_cut(self, config, n_microbatches, transfer_seconds))[0]
-        )
+        chain = inequalities.chain_to_cut(self, config, n_microbatches, transfer_seconds)
+        return max(bound, pipeline_split.bottleneck(chain, least_seconds=bound, limit_seconds=limit_seconds)[0])
 
     def transfer_seconds(self, config: Config, plan: Plan, loads: tuple[StageLoad, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
@@ -288,7 +287,16 @@ class Costs:
         if self.chain.equal:
             return float(len(self.chain.layers))
         ratio = np.full(len(self.chain.layers), math.inf)
-        skipped = {"saved_bytes", "extra_seconds", "reduce_seconds", "update_seconds", "after_seconds", "split_after_seconds"}
+        skipped = {
+            "running",
+            "pinned",
+            "saved_bytes",
+            "extra_seconds",
+            "reduce_seconds",
+            "update_seconds",
+            "after_seconds",
+            "split_after_seconds",
+        }
         for own in digests:
             for name in Digest.__dataclass_fields__:
                 values = getattr(own, name)
@@ -310,35 +318,35 @@ class Costs:
         * The reductions of a rank follow each other. The first one starts with the last task of the stage that is through first:
           by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one).
         """
-        p, m = config.mesh.pipeline, float(n_microbatches)
+        p, v, m = config.mesh.pipeline, config.chunks, float(n_microbatches)
         digests = self.digests(config, light=light)
-        rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
-        in_flight = self.in_flight(config, n_microbatches)
-        of_rank, memory = self.kind_of_rank(config), self.memory_bytes(config)
-        counts = spread(len(self.chain.layers), p, config.chunks)
-        split_backward = config.schedule.startswith("zb")
-        sums = [stage_sums(digest, counts) for digest in digests]
-        step = there = back = last = 0.0
+        in_flight, memory = self.in_flight(config, n_microbatches), np.array(self.memory_bytes(config))
+        of_rank = np.array(self.kind_of_rank(config))
+        counts = np.array(spread(len(self.chain.layers), p, v))
+        # one row per rank with its stages in order
+        own = np.argsort(schedules.load(config.schedule).placement(p, v), kind="stable").reshape(p, v)
+        kinds = [stage_sums(digest, counts) for digest in digests]
+        of = StageSums(*(
+            np.choose(of_rank[:, None], [getattr(kind, name)[own] for kind in kinds]) for name in StageSums.__dataclass_fields__
+        ))  # fmt: skip
+        seconds = of.work_seconds.sum(axis=1)
+        excess = of.static_bytes.sum(axis=1) + in_flight * of.activation_bytes.sum(axis=1) - memory
         for rank in range(p):
-            at, of = digests[of_rank[rank]], sums[of_rank[rank]]
-            own = rank_of_stage == rank
-            seconds = of.work_seconds[own].sum()
-            excess = of.static_bytes[own].sum() + in_flight[rank] * of.activation_bytes[own].sum()
-            excess += at.reserved_bytes - memory[rank]
-            if excess > 0:
-                n_layers = int(sum(count for stage, count in enumerate(counts) if own[stage]))
-                seconds += pipeline_split.least_extra(excess, n_layers, in_flight[rank] * at.saved_bytes, at.extra_seconds)
-            update, forward = of.update_seconds[own].sum(), m * of.forward_seconds[own].sum()
-            end = update + of.largest_reduce_seconds[own].min()
-            last = end if rank == 0 else last
-            # backward passes of the stages from each one on, the last task of that stage left out
-            later = np.cumsum((of.input_seconds if split_backward else of.backward_seconds)[own][::-1])[::-1]
-            done = m * later + (m - 1) * of.weight_seconds[own] if split_backward else m * later - of.backward_seconds[own]
-            reduced = there + forward + done.min() + of.reduce_seconds[own].sum() + update
-            step = max(step, there + m * seconds + end, there + back + m * seconds + last, reduced)
-            there += of.forward_seconds[rank]
-            back += 0.0 if split_backward else of.backward_seconds[rank]
-        return float(step)
+            at = digests[of_rank[rank]]
+            over = excess[rank] + at.reserved_bytes
+            if over > 0:
+                n_layers, saved = int(counts[own[rank]].sum()), in_flight[rank] * at.saved_bytes
+                seconds[rank] += pipeline_split.least_extra(over, n_layers, saved, at.extra_seconds)
+        update, work = of.update_seconds.sum(axis=1), m * seconds
+        end = update + of.largest_reduce_seconds.min(axis=1)
+        split_backward = config.schedule.startswith("zb")
+        # backward passes of the stages from each one on, the last task of that stage left out
+        later = m * np.cumsum((of.input_seconds if split_backward else of.backward_seconds)[:, ::-1], axis=1)[:, ::-1]
+        done = later + (m - 1) * of.weight_seconds if split_backward else later - of.backward_seconds
+        reduced = m * of.forward_seconds.sum(axis=1) + done.min(axis=1) + of.reduce_seconds.sum(axis=1) + update
+        there = np.concatenate(([0.0], np.cumsum(of.forward_seconds[:-1, 0])))
+        back = np.concatenate(([0.0], np.cumsum(of.backward_seconds[:-1, 0]))) * (not split_backward)
+        return float((there + np.max([work + end, back + work + end[0], reduced], axis=0)).max())
 
     def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return the layers of each stage and the row of each of them, for a number of layers per stage."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -116,6 +114,10 @@ class Digest:
         Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
     reserved_bytes : float
         What the process cannot use.
+    running : ndarray, shape (8, n_layers + 1), float64
+        Sums over the layers before each place, for `stage_sums`; nothing recomputed.
+    pinned : ndarray, shape (2, 8), float64
+        The same of what is pinned to the ends.
     """
 
     work_seconds: NDArray[np.float64]
@@ -133,6 +135,8 @@ class Digest:
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
     reserved_bytes: float
+    running: NDArray[np.float64]
+    pinned: NDArray[np.float64]
 
 
 def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
@@ -154,6 +158,13 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     def column(name: str) -> NDArray[np.float64]:
         return np.array([getattr(own, name) for own in layers])[order]
 
+    columns = [column(name) for name in _SUMMED[1:5]] + [kept[order, 0], column("reduce_seconds"), column("update_seconds")]
+    running = np.zeros((len(_SUMMED), len(order) + 1))
+    running[:, 1:] = np.cumsum([work[order, 0], *columns], axis=1)
+    ends = [
+        [own.forward_seconds + own.backward_seconds, *(getattr(own, name) for name in _SUMMED[1:])] for own in (prefix, suffix)
+    ]
+
     return Digest(
         work_seconds=work[order],
         activation_bytes=kept[order],
@@ -170,6 +181,8 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         saved_bytes=ways[0],
         extra_seconds=ways[1],
         reserved_bytes=max(load.reserved_bytes for load in rows.values()),
+        running=running,
+        pinned=np.array(ends),
     )
 
 
@@ -207,6 +220,12 @@ def _one(load: StageLoad) -> Pinned:
     )
 
 
+_SUMMED = (
+    "work_seconds", "forward_seconds", "backward_seconds", "input_seconds", "static_bytes", "activation_bytes", "reduce_seconds",
+    "update_seconds",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StageSums:
     """Sums over the layers of every stage, what is pinned to the ends included; all of shape (n_stages,), float64.
@@ -233,34 +252,17 @@ class StageSums:
     update_seconds: NDArray[np.float64]
 
 
-def stage_sums(digest: Digest, counts: Sequence[int]) -> StageSums:
+def stage_sums(digest: Digest, counts: NDArray[np.int64]) -> StageSums:
     """Return the sums over the layers of every stage, for a number of layers in each."""
     ends = np.concatenate(([0], np.cumsum(counts)))
-
-    def summed(values: NDArray[np.float64], *names: str) -> NDArray[np.float64]:
-        total = np.concatenate(([0.0], np.cumsum(values)))
-        sums = total[ends[1:]] - total[ends[:-1]]
-        sums[0] += sum(getattr(digest.prefix, name) for name in names)
-        sums[-1] += sum(getattr(digest.suffix, name) for name in names)
-        return sums
-
-    def column(name: str) -> NDArray[np.float64]:
-        return summed(getattr(digest, name), name)
-
-    backward, back = column("backward_seconds"), column("input_seconds")
+    sums = digest.running[:, ends[1:]] - digest.running[:, ends[:-1]]
+    sums[:, 0] += digest.pinned[0]
+    sums[:, -1] += digest.pinned[1]
+    named = dict(zip(_SUMMED, sums, strict=True))
     return StageSums(
-        work_seconds=summed(digest.work_seconds[:, 0], "forward_seconds", "backward_seconds"),
-        forward_seconds=column("forward_seconds"),
-        backward_seconds=backward,
-        input_seconds=back,
-        weight_seconds=backward - back,
-        static_bytes=column("static_bytes"),
-        activation_bytes=summed(digest.activation_bytes[:, 0], "activation_bytes"),
-        reduce_seconds=column("reduce_seconds"),
-        largest_reduce_seconds=np.array(
-            [digest.reduce_seconds[lower:upper].max(initial=0.0) for lower, upper in itertools.pairwise(ends.tolist())]
-        ),
-        update_seconds=column("update_seconds"),
+        **named,
+        weight_seconds=named["backward_seconds"] - named["input_seconds"],
+        largest_reduce_seconds=np.maximum.reduceat(np.append(digest.reduce_seconds, 0.0), ends[:-1]) * (counts > 0),
     )
 
 

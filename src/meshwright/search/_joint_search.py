@@ -32,7 +32,7 @@ __all__ = ["Limits", "answer"]
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7)
 _MOST_BUILT = 4  # plans built at most for each that may be played
 _MOST_DEGREES = 8  # combinations of degrees that are played to the end
-_MOST_TRIED = 512  # configurations looked through for runners-up
+_MOST_TRIED = 16  # plans played for runners-up
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
 
@@ -166,7 +166,11 @@ class Search:
                     self._push_config(costs, variant, pool, _LIGHT)
             elif level == _LIGHT:
                 full = costs.bound(config, self._n_microbatches(config.mesh), min(self.best_seconds, 1e9))
-                self._push(max(bound, full), _FULL, pool, config)
+                if self.found or not math.isfinite(full):
+                    self._push(max(bound, full), _FULL, pool, config)
+                else:
+                    # a first plan at once: what is known to be slower need not be bounded closely
+                    self._build(pool, config, max(bound, full))
             elif level == _FULL:
                 self._build(pool, config, bound)
             elif plan is not None:
@@ -224,7 +228,10 @@ class Search:
             full = sim.estimate(bare, self.model.loads(self.problem, bare, ledger=False), hops)
         else:
             full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
-        self._push(max(bound, full), _BUILT, pool, config, plan)
+        if self.found:
+            self._push(max(bound, full), _BUILT, pool, config, plan)
+        else:
+            self._evaluate(pool, config, plan, max(bound, full))
 
     def _one_way(self, config: Config) -> bool:
         """Return whether the layers of a configuration can be split in one way only."""
@@ -266,12 +273,14 @@ class Search:
         for bound, level, pool, config, plan in self.heap:
             if isinstance(config, Config) and level > _SCHEDULE:
                 self.others.append((bound, config, pool, plan))
+        n_tried = 0
         # bounds of what is not built leave more out, so they rank behind
-        for bound, config, pool, plan in sorted(self.others, key=lambda other: (other[3] is None, *other[:2]))[:_MOST_TRIED]:
-            if len(seen) >= _MOST_DEGREES:
+        for bound, config, pool, plan in sorted(self.others, key=lambda other: (other[3] is None, *other[:2])):
+            if len(seen) >= _MOST_DEGREES or n_tried >= _MOST_TRIED:
                 break
             if degrees_key(config) in seen:
                 continue
+            n_tried += 1
             if plan is None:
                 uniform, n_microbatches = self.params.uniform, self._n_microbatches(config.mesh)
                 plan = plans.build(self.costs[pool], config, n_microbatches, bound, uniform=uniform)
@@ -289,14 +298,15 @@ class Search:
         n_microbatches = found.plan.n_microbatches
         n_tries = 0
         moved = True
-        while moved and n_tries < _MOST_MOVES:
+        most = min(_MOST_MOVES, self.stop.n_iterations or self.params.evaluations)
+        while moved and n_tries < most:
             moved = False
             loads = self.model.loads(self.problem, found.plan)
             busiest = sorted(
                 range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds
             )
             for source, target in [(i, j) for i in busiest for j in (i + 1, i - 1)]:
-                if not 0 <= target < len(counts) or counts[source] <= 1 or n_tries >= _MOST_MOVES:
+                if not 0 <= target < len(counts) or counts[source] <= 1 or n_tries >= most:
                     continue
                 n_tries += 1
                 trial = list(counts)

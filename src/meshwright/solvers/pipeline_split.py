@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -187,18 +188,22 @@ class UnequalChain:
     extra_seconds: NDArray[np.float64]
 
 
-def bottleneck(chain: UnequalChain) -> tuple[float, NDArray[np.int64]]:
+def bottleneck(
+    chain: UnequalChain, *, least_seconds: float = 0.0, limit_seconds: float = math.inf
+) -> tuple[float, NDArray[np.int64]]:
     """Return the least step that all inequalities allow over all ways to cut a chain, and how many layers each rank then takes.
 
     Parameters
     ----------
     chain : UnequalChain
         The layers and the ranks.
+    least_seconds, limit_seconds : float
+        What is asked: no answer below the first is needed, and above the second it may be inf.
 
     Returns
     -------
     seconds : float
-        No cut allows a shorter step; inf when no cut fits the memory.
+        No cut allows a shorter step, unless that is below `least_seconds`; inf when no cut fits the memory.
     counts : ndarray, shape (n_ranks,), int64
         Layers of each rank.
     """
@@ -228,7 +233,7 @@ def bottleneck(chain: UnequalChain) -> tuple[float, NDArray[np.int64]]:
         extra=_locked(chain.extra_seconds),
     )
     ends = np.zeros(len(chain.budget_bytes), dtype=np.int64)
-    seconds = float(kernel.least_bottleneck(arrays, ends))
+    seconds = float(kernel.least_bottleneck(arrays, ends, least_seconds, limit_seconds))
     return seconds, np.diff(np.concatenate(([0], ends)))
 
 
