@@ -166,11 +166,7 @@ class Search:
                     self._push_config(costs, variant, pool, _LIGHT)
             elif level == _LIGHT:
                 full = costs.bound(config, self._n_microbatches(config.mesh), min(self.best_seconds, 1e9))
-                if self.found or not math.isfinite(full):
-                    self._push(max(bound, full), _FULL, pool, config)
-                else:
-                    # a first plan at once: what is known to be slower need not be bounded closely
-                    self._build(pool, config, max(bound, full))
+                self._push(max(bound, full), _FULL, pool, config)
             elif level == _FULL:
                 self._build(pool, config, bound)
             elif plan is not None:
@@ -228,10 +224,7 @@ class Search:
             full = sim.estimate(bare, self.model.loads(self.problem, bare, ledger=False), hops)
         else:
             full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
-        if self.found:
-            self._push(max(bound, full), _BUILT, pool, config, plan)
-        else:
-            self._evaluate(pool, config, plan, max(bound, full))
+        self._push(max(bound, full), _BUILT, pool, config, plan)
 
     def _one_way(self, config: Config) -> bool:
         """Return whether the layers of a configuration can be split in one way only."""
