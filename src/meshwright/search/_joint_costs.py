@@ -312,8 +312,8 @@ class Costs:
 
         Notes
         -----
-        * A rank works for all micro-batches from the first arrival at its first stage on; then it ends its own step, or the last
-          micro-batch returns from there to the first rank, which ends the step. Every byte over its memory costs at least the best
+        * A rank works for all micro-batches from the first arrival at its first stage on; then it ends its own step, or, where
+          backward passes are whole, the last micro-batch returns to the first rank, which ends the step. Every byte over its memory costs at least the best
           price of any layer.
         * The reductions of a rank follow each other. The first one starts with the last task of the stage that is through first:
           by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one).
@@ -345,8 +345,10 @@ class Costs:
         done = later + (m - 1) * of.weight_seconds if split_backward else later - of.backward_seconds
         reduced = m * of.forward_seconds.sum(axis=1) + done.min(axis=1) + of.reduce_seconds.sum(axis=1) + update
         there = np.concatenate(([0.0], np.cumsum(of.forward_seconds[:-1, 0])))
-        back = np.concatenate(([0.0], np.cumsum(of.backward_seconds[:-1, 0]))) * (not split_backward)
-        return float((there + np.max([work + end, back + work + end[0], reduced], axis=0)).max())
+        ends = [work + end, reduced]
+        if not split_backward:  # otherwise weight gradients may be what a rank does last, and nobody waits for those
+            ends.append(work + np.concatenate(([0.0], np.cumsum(of.backward_seconds[:-1, 0]))) + end[0])
+        return float((there + np.max(ends, axis=0)).max())
 
     def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return the layers of each stage and the row of each of them, for a number of layers per stage."""

@@ -90,6 +90,25 @@ def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good
     assert bound <= value
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1", "interleaved_1f1b", "zb_v"])
+def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(schedule: str, tmp_path: pathlib.Path) -> None:
+    """Learned positions: 307 M weights to update on the first rank, which has fewer layers than the next and a small head."""
+    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 14, "n_head": 12, "n_positions": 400_000, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    problem = api.pose(str(tmp_path / "config.json"), "dgx-a100:8", batch=Batch(16, sequence_length=256))
+    model = _plugins.load("costs", "analytic", "cost model")
+    costs = Costs(problem, next(iter(pools(problem.cluster))), chain_of(problem.graph))
+    for shard, data in itertools.product((0, 1), (1, 2)):
+        chosen = Config(
+            Mesh(2, data, 1, 1, 1, 1), shard, 0, schedule, 2 if schedule in ("interleaved_1f1b", "zb_v") else 1, "pipeline"
+        )
+        m = 16 // data
+        bound = costs.bound(chosen, m, 1e9)
+        plan = joint.plans.build(costs, chosen, m, bound)
+        assert plan is not None
+        assert bound <= sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("prices", COSTS)
 @pytest.mark.parametrize("name", ["gpt2", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("cluster", ["dgx-a100:8", "pcie-a100:16"])
