@@ -288,8 +288,8 @@ class Costs:
             return float(len(self.chain.layers))
         ratio = np.full(len(self.chain.layers), math.inf)
         skipped = {
-            "running",
-            "pinned",
+            "running_sums",
+            "pinned_sums",
             "saved_bytes",
             "extra_seconds",
             "reduce_seconds",

@@ -114,9 +114,9 @@ class Digest:
         Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
     reserved_bytes : float
         What the process cannot use.
-    running : ndarray, shape (8, n_layers + 1), float64
+    running_sums : ndarray, shape (8, n_layers + 1), float64
         Sums over the layers before each place, for `stage_sums`; nothing recomputed.
-    pinned : ndarray, shape (2, 8), float64
+    pinned_sums : ndarray, shape (2, 8), float64
         The same of what is pinned to the ends.
     """
 
@@ -135,8 +135,8 @@ class Digest:
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
     reserved_bytes: float
-    running: NDArray[np.float64]
-    pinned: NDArray[np.float64]
+    running_sums: NDArray[np.float64]
+    pinned_sums: NDArray[np.float64]
 
 
 def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
@@ -181,8 +181,8 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         saved_bytes=ways[0],
         extra_seconds=ways[1],
         reserved_bytes=max(load.reserved_bytes for load in rows.values()),
-        running=running,
-        pinned=np.array(ends),
+        running_sums=running,
+        pinned_sums=np.array(ends),
     )
 
 
@@ -255,9 +255,9 @@ class StageSums:
 def stage_sums(digest: Digest, counts: NDArray[np.int64]) -> StageSums:
     """Return the sums over the layers of every stage, for a number of layers in each."""
     ends = np.concatenate(([0], np.cumsum(counts)))
-    sums = digest.running[:, ends[1:]] - digest.running[:, ends[:-1]]
-    sums[:, 0] += digest.pinned[0]
-    sums[:, -1] += digest.pinned[1]
+    sums = digest.running_sums[:, ends[1:]] - digest.running_sums[:, ends[:-1]]
+    sums[:, 0] += digest.pinned_sums[0]
+    sums[:, -1] += digest.pinned_sums[1]
     named = dict(zip(_SUMMED, sums, strict=True))
     return StageSums(
         **named,
