@@ -195,30 +195,48 @@ def _seconds(chain, rank, first, last, end):
 
 
 @njit(cache=True)
+def _layers_left(chain, limit, end):
+    """Layers that are left for the first rank, at least, when from the last rank back each takes as many as stay within the limit.
+
+    `end` is how long the end of the step takes on the first rank. What a rank without layers takes is not asked here.
+    """
+    last = chain.static.shape[0] - 1
+    for rank in range(chain.budget.shape[0] - 1, 0, -1):
+        first = last
+        while first > 0 and _seconds(chain, rank, first - 1, last, end) <= limit:
+            first -= 1
+        last = first
+    return last
+
+
+@njit(cache=True)
+def _fill(chain, limit, n_first, ends):
+    """Fill `ends`: after the first rank, each takes as many layers as stay within the limit; return whether none is left."""
+    n_layers = chain.static.shape[0] - 1
+    ends[0] = first = n_first
+    for rank in range(1, chain.budget.shape[0]):
+        last = first
+        while last < n_layers and _seconds(chain, rank, first, last + 1, chain.end[n_first]) <= limit:
+            last += 1
+        if last == first and _seconds(chain, rank, first, first, chain.end[n_first]) > limit:
+            return False
+        ends[rank] = first = last
+    return first == n_layers
+
+
+@njit(cache=True)
 def _cut(chain, limit, ends):
     """Find a cut of the chain that stays within the limit and fill `ends` with it; return whether there is one.
 
-    For every number of layers of the first rank, whose end of step others wait for, every further rank takes as many as it can.
+    More layers on the first rank lengthen the end of the step, which others wait for, so that these take fewer: from none on, the
+    first rank's layers grow to what the others leave.
     """
-    n_layers = chain.static.shape[0] - 1
-    for n_first in range(n_layers + 1):
-        if _seconds(chain, 0, 0, n_first, 0.0) > limit:
-            break  # more layers take no less
-        end = chain.end[n_first]
-        if _seconds(chain, 0, 0, n_first, end) > limit:
-            continue
-        ends[0] = first = n_first
-        for rank in range(1, chain.budget.shape[0]):
-            last = first
-            while last < n_layers and _seconds(chain, rank, first, last + 1, end) <= limit:
-                last += 1
-            if last == first and _seconds(chain, rank, first, first, end) > limit:
-                break
-            ends[rank] = first = last
-            if rank == chain.budget.shape[0] - 1 and first == n_layers:
-                return True
-        if chain.budget.shape[0] == 1 and first == n_layers:
+    n_first = 0
+    while n_first < chain.static.shape[0] and _seconds(chain, 0, 0, n_first, chain.end[n_first]) <= limit:
+        left = _layers_left(chain, limit, chain.end[n_first])
+        if left <= n_first and _fill(chain, limit, n_first, ends):
             return True
+        n_first = max(left, n_first + 1)
     return False
 
 
@@ -228,8 +246,8 @@ def least_bottleneck(chain, ends, low, limit):
 
     Where a cut stays within `low`, that is the answer.
 
-    In every inequality the seconds of a rank never fall when its last layer moves back or its first one forward, so giving each
-    rank but the first, in order, as much as it can take is optimal for a limit.
+    In every inequality the seconds of a rank never rise when its last layer moves back or its first one forward, so giving each
+    rank, in order, as much as it can take is optimal for a limit.
     """
     # an upper limit that even the dearest recomputation stays below
     high = chain.step[:, -1].max() + max(chain.fixed.max(), 0.0) + chain.before[:, -1].max() + chain.later[:, -1].max()
