@@ -78,7 +78,8 @@ def near(plan: Plan) -> dict[str, str]:
         name: ",".join(str(value) for value in sorted({1, max(1, degree // 2), degree, 2 * degree}))
         for name, degree in degrees.items()
     }
-    return {"evaluations": _EVALUATIONS, "schedules": ",".join(sorted({plan.schedule, "1f1b", "zb_h1"})), **allowed}
+    schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
+    return {"evaluations": _EVALUATIONS, "alternatives": "1", "schedules": schedules, **allowed}
 
 
 def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:

@@ -13,7 +13,7 @@ from meshwright import _plugins, schedules
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.search import _joint_inequalities as inequalities
-from meshwright.search._joint_digest import Chain, Digest, RowLoads, StageSums, digest, stage_sums, work_of
+from meshwright.search._joint_digest import Chain, Digest, RowLoads, digest, stage_sums, work_of
 from meshwright.search._joint_space import Config, Mesh, Pool
 from meshwright.sim import transfers
 from meshwright.solvers import pipeline_split
@@ -325,18 +325,14 @@ class Costs:
         counts = np.array(spread(len(self.chain.layers), p, v))
         # one row per rank with its stages in order
         own = np.argsort(schedules.load(config.schedule).placement(p, v), kind="stable").reshape(p, v)
-        kinds = [stage_sums(digest, counts) for digest in digests]
-        of = StageSums(*(
-            np.choose(of_rank[:, None], [getattr(kind, name)[own] for kind in kinds]) for name in StageSums.__dataclass_fields__
-        ))  # fmt: skip
+        of = stage_sums(digests, counts, of_rank, own)
         seconds = of.work_seconds.sum(axis=1)
-        excess = of.static_bytes.sum(axis=1) + in_flight * of.activation_bytes.sum(axis=1) - memory
-        for rank in range(p):
+        reserved = np.array([digest.reserved_bytes for digest in digests])[of_rank]
+        excess = of.static_bytes.sum(axis=1) + in_flight * of.activation_bytes.sum(axis=1) + reserved - memory
+        for rank in np.flatnonzero(excess > 0.0):
             at = digests[of_rank[rank]]
-            over = excess[rank] + at.reserved_bytes
-            if over > 0:
-                n_layers, saved = int(counts[own[rank]].sum()), in_flight[rank] * at.saved_bytes
-                seconds[rank] += pipeline_split.least_extra(over, n_layers, saved, at.extra_seconds)
+            n_layers, saved = int(counts[own[rank]].sum()), in_flight[rank] * at.saved_bytes
+            seconds[rank] += pipeline_split.least_extra(excess[rank], n_layers, saved, at.extra_seconds)
         update, work = of.update_seconds.sum(axis=1), m * seconds
         end = update + of.largest_reduce_seconds.min(axis=1)
         split_backward = config.schedule.startswith("zb")
@@ -398,7 +394,6 @@ def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
     """
     n_stages = n_ranks * n_chunks
     counts = [n_layers // n_stages] * n_stages
-    middle = sorted(range(n_stages), key=lambda stage: (stage in (0, n_stages - 1), stage))
-    for stage in middle[: n_layers - sum(counts)]:
+    for stage in [*range(1, n_stages - 1), *sorted({0, n_stages - 1})][: n_layers - sum(counts)]:
         counts[stage] += 1
     return tuple(counts)

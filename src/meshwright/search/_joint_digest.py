@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,44 +227,66 @@ _SUMMED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StageSums:
-    """Sums over the layers of every stage, what is pinned to the ends included; all of shape (n_stages,), float64.
+class StageSums(NamedTuple):
+    """Sums over the layers of every stage, what is pinned to the ends included; arrays of one shape, float64.
 
     Parameters
     ----------
-    work_seconds, forward_seconds, backward_seconds, input_seconds, weight_seconds : ndarray
-        One micro-batch: everything; forward; backward without recomputation; the two halves of that.
+    work_seconds, forward_seconds, backward_seconds, input_seconds : ndarray
+        One micro-batch: everything; forward; backward without recomputation; the part of it that the previous stage waits for.
     static_bytes, activation_bytes : ndarray
         Held all the time; kept of one micro-batch.
-    reduce_seconds, largest_reduce_seconds, update_seconds : ndarray
-        Once a step: gradient reduction; the least that its last part can be; gathering of weights and optimizer.
+    reduce_seconds, update_seconds : ndarray
+        Once a step: gradient reduction; gathering of weights and optimizer.
+    weight_seconds : ndarray
+        One micro-batch: the part of the backward pass that may wait.
+    largest_reduce_seconds : ndarray
+        Once a step: the least that the last part of the gradient reduction can be.
     """
 
     work_seconds: NDArray[np.float64]
     forward_seconds: NDArray[np.float64]
     backward_seconds: NDArray[np.float64]
     input_seconds: NDArray[np.float64]
-    weight_seconds: NDArray[np.float64]
     static_bytes: NDArray[np.float64]
     activation_bytes: NDArray[np.float64]
     reduce_seconds: NDArray[np.float64]
-    largest_reduce_seconds: NDArray[np.float64]
     update_seconds: NDArray[np.float64]
+    weight_seconds: NDArray[np.float64]
+    largest_reduce_seconds: NDArray[np.float64]
 
 
-def stage_sums(digest: Digest, counts: NDArray[np.int64]) -> StageSums:
-    """Return the sums over the layers of every stage, for a number of layers in each."""
+def stage_sums(
+    digests: list[Digest], counts: NDArray[np.int64], of_rank: NDArray[np.int64], own: NDArray[np.int64]
+) -> StageSums:
+    """Return the sums over the layers of every stage.
+
+    Parameters
+    ----------
+    digests : list of Digest
+        One for every kind of device.
+    counts : ndarray, shape (n_stages,), int64
+        Layers of each stage.
+    of_rank : ndarray, shape (n_ranks,), int64
+        The kind of device of each rank.
+    own : ndarray, shape (n_ranks, n_chunks), int64
+        Its stages.
+
+    Returns
+    -------
+    StageSums
+        Arrays of the shape of `own`.
+    """
     ends = np.concatenate(([0], np.cumsum(counts)))
-    sums = digest.running_sums[:, ends[1:]] - digest.running_sums[:, ends[:-1]]
-    sums[:, 0] += digest.pinned_sums[0]
-    sums[:, -1] += digest.pinned_sums[1]
-    named = dict(zip(_SUMMED, sums, strict=True))
-    return StageSums(
-        **named,
-        weight_seconds=named["backward_seconds"] - named["input_seconds"],
-        largest_reduce_seconds=np.maximum.reduceat(np.append(digest.reduce_seconds, 0.0), ends[:-1]) * (counts > 0),
-    )
+    of_kind = []
+    for digest in digests:
+        sums = digest.running_sums[:, ends[1:]] - digest.running_sums[:, ends[:-1]]
+        sums[:, 0] += digest.pinned_sums[0]
+        sums[:, -1] += digest.pinned_sums[1]
+        weight = sums[_SUMMED.index("backward_seconds")] - sums[_SUMMED.index("input_seconds")]
+        largest = np.maximum.reduceat(np.append(digest.reduce_seconds, 0.0), ends[:-1]) * (counts > 0)
+        of_kind.append(np.vstack((sums, weight, largest)))
+    return StageSums(*np.moveaxis(np.array(of_kind)[of_rank[:, None], :, own], -1, 0))
 
 
 def work_of(load: StageLoad) -> float:

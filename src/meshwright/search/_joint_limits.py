@@ -30,6 +30,8 @@ class Limits:
         Schedules allowed.
     evaluations : int
         How many plans are evaluated at most before the answer is given with the gap reached.
+    alternatives : int
+        Of how many combinations of degrees a plan is played to the end: those that are not the answer are its runners-up.
     uniform : bool
         Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
     memory_ratio : float
@@ -49,6 +51,7 @@ class Limits:
         metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
+    alternatives: int = field(default=8, metadata={"minimum": 1})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
 

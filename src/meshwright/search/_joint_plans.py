@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.plan import Plan, Stage
@@ -146,39 +149,57 @@ def _recompute_of_ranks(
     return words
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layers:
+    """The layers of a rank, pinned ones included: rows are what they may recompute, columns layers."""
+
+    words: tuple[str, ...]
+    is_pinned: NDArray[np.bool_]  # these recompute nothing, whatever the row
+    n_bytes: NDArray[np.float64]  # held all the time and by the micro-batches in flight
+    largest: NDArray[np.float64]  # (..., 2): working and reserved bytes, of which the largest counts
+    recompute_seconds: NDArray[np.float64]
+
+    def held(self, choice: NDArray[np.int64]) -> float:
+        """Return the peak memory of one device for a choice of each layer."""
+        every = np.arange(len(choice))
+        return float(self.n_bytes[choice, every].sum() + self.largest[choice, every].max(axis=0, initial=0.0).sum())
+
+
+def _layers(costs: Costs, loads: RowLoads, rows: list[int], in_flight: float) -> _Layers:
+    """Return the layers of a rank for the loads of its devices."""
+    pinned = {*costs.chain.prefix, *costs.chain.suffix}
+    words = costs.words(loads)
+    own = [[loads[row, "none" if row in pinned else word] for row in rows] for word in words]
+    return _Layers(
+        words,
+        np.array([row in pinned for row in rows], dtype=np.bool_),
+        np.array([[load.static_bytes + in_flight * load.activation_bytes for load in way] for way in own]),
+        np.array([[(load.working_bytes, load.reserved_bytes) for load in way] for way in own]).reshape(len(own), len(rows), 2),
+        np.array([[load.recompute_seconds for load in way] for way in own]),
+    )
+
+
 def _recompute(costs: Costs, loads: RowLoads, rows: list[int], in_flight: float, memory_bytes: float) -> list[str] | None:
     """Choose what each layer of a rank recomputes: the least work that fits; exact where all layers are alike."""
-    pinned = {*costs.chain.prefix, *costs.chain.suffix}
-    choices = costs.words(loads)
-    chosen = ["none" if row in pinned else choices[0] for row in rows]
-    excess = _held(loads, rows, chosen, in_flight) - memory_bytes
-    if excess <= 0:
-        return chosen
-    layers = [i for i, row in enumerate(rows) if row not in pinned]
-    best: tuple[float, list[str]] | None = None
-    # for every number of layers that recompute everything, as few as possible of the others recompute their cheap activations
-    for n_strong in range(len(layers) + 1):
-        trial = list(chosen)
-        for i in layers[:n_strong]:
-            trial[i] = choices[-1]
-        for i in layers[n_strong:]:
-            if len(choices) < 3 or _held(loads, rows, trial, in_flight) <= memory_bytes:
-                break
-            trial[i] = choices[1]
-        if _held(loads, rows, trial, in_flight) <= memory_bytes:
-            work = sum(loads[row, word].recompute_seconds for row, word in zip(rows, trial, strict=True))
-            best = (work, trial) if best is None or work < best[0] else best
-    return None if best is None else best[1]
-
-
-def _held(loads: RowLoads, rows: list[int], words: list[str], in_flight: float) -> float:
-    """Return the peak memory of one device of a rank."""
-    own = [loads[row, word] for row, word in zip(rows, words, strict=True)]
-    return (
-        sum(load.static_bytes + in_flight * load.activation_bytes for load in own)
-        + max((load.working_bytes for load in own), default=0.0)
-        + max((load.reserved_bytes for load in own), default=0.0)
-    )
+    own = _layers(costs, loads, rows, in_flight)
+    free, strongest = np.flatnonzero(~own.is_pinned), len(own.words) - 1
+    best = choice = np.zeros(len(rows), dtype=np.int64)
+    if own.held(choice) > memory_bytes:
+        least = math.inf
+        # for every number of layers that recompute everything, as few as possible of the others recompute their cheap activations
+        for n_strong in range(len(free) + 1):
+            trial = choice.copy()
+            trial[free[:n_strong]] = strongest
+            for i in free[n_strong:] if strongest == 2 else ():
+                if own.held(trial) <= memory_bytes:
+                    break
+                trial[i] = 1
+            work = float(own.recompute_seconds[trial, np.arange(len(rows))].sum())
+            if work < least and own.held(trial) <= memory_bytes:
+                least, best = work, trial
+        if math.isinf(least):
+            return None
+    return ["none" if is_pinned else own.words[i] for i, is_pinned in zip(best, own.is_pinned, strict=True)]
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
@@ -202,11 +223,10 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
     rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
     _, rows = costs.stages(counts)
     kinds, of_rank, memory = costs.rows(config, light=light), costs.kind_of_rank(config), costs.memory_bytes(config)
-    pinned = {*chain.prefix, *chain.suffix}
     worst = -math.inf
     for rank in range(p):
         loads: dict[tuple[int, str], StageLoad] = kinds[of_rank[rank]]
         flat = [row for stage in range(len(rows)) if rank_of_stage[stage] == rank for row in rows[stage]]
-        words = ["none" if row in pinned else costs.words(loads)[-1] for row in flat]
-        worst = max(worst, _held(loads, flat, words, float(in_flight[rank])) - memory[rank])
+        own = _layers(costs, loads, flat, float(in_flight[rank]))
+        worst = max(worst, own.held(np.full(len(flat), len(own.words) - 1)) - memory[rank])
     return worst

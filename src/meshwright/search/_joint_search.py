@@ -31,8 +31,7 @@ __all__ = ["Limits", "answer"]
 # with what happens between replicas; with the transfers of its plan
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7)
 _MOST_BUILT = 4  # plans built at most for each that may be played
-_MOST_DEGREES = 8  # combinations of degrees that are played to the end
-_MOST_TRIED = 16  # plans played for runners-up
+_MOST_TRIED = 2  # plans played at most for each runner-up
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 _MOST_MOVES = 64  # layers moved between stages at the end, at most
 
@@ -68,7 +67,7 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     if problem.costs == "sharded":
         # its plans are the first ones known, so the answer is never slower than Megatron's split gives
         plain = _searched(replace(problem, costs="analytic"), params, stop, [])
-        first = sorted(plain.found, key=rank)[:_MOST_DEGREES]
+        first = sorted(plain.found, key=rank)[: params.alternatives]
     state = _searched(problem, params, stop, first)
     state.runners_up()
     found = state.answer(notes)
@@ -269,7 +268,7 @@ class Search:
         n_tried = 0
         # bounds of what is not built leave more out, so they rank behind
         for bound, config, pool, plan in sorted(self.others, key=lambda other: (other[3] is None, *other[:2])):
-            if len(seen) >= _MOST_DEGREES or n_tried >= _MOST_TRIED:
+            if len(seen) >= self.params.alternatives or n_tried >= _MOST_TRIED * self.params.alternatives:
                 break
             if degrees_key(config) in seen:
                 continue
@@ -291,10 +290,11 @@ class Search:
         n_microbatches = found.plan.n_microbatches
         n_tries = 0
         moved = True
+        hops = costs.transfer_seconds(found.config, found.plan, self.model.loads(self.problem, found.plan, ledger=False))
         most = min(_MOST_MOVES, self.stop.n_iterations or self.params.evaluations)
         while moved and n_tries < most:
             moved = False
-            loads = self.model.loads(self.problem, found.plan)
+            loads = self.model.loads(self.problem, found.plan, ledger=False)
             busiest = sorted(
                 range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds
             )
@@ -308,7 +308,8 @@ class Search:
                 plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
                 if plan is None:
                     continue
-                if sim.least_seconds(self.problem, plan, self.model.loads(self.problem, plan)) >= found.step_seconds:
+                bare = self.model.loads(self.problem, plan, ledger=False)
+                if sim.estimate(plan, bare, hops) >= found.step_seconds:
                     continue
                 better = self.play(found.pool, found.config, plan)
                 if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
