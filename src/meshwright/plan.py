@@ -73,6 +73,11 @@ class Plan:
         """Number of distinct devices used."""
         return len({device for stage in self.stages for device in stage.devices})
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether any layer recomputes anything in its backward pass."""
+        return any(word != "none" for stage in self.stages for word in stage.recompute)
+
     def ranks(self) -> tuple[tuple[int, ...], ...]:
         """Return the distinct device groups in order of first appearance: the pipeline ranks."""
         return tuple(dict.fromkeys(stage.devices for stage in self.stages))

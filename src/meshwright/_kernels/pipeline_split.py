@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Chain", "Ranks", "capacities", "least_bottleneck", "least_extra", "least_step"]
+__all__ = ["Chain", "Ranks", "capacities", "cuts_within", "least_bottleneck", "least_extra", "least_step"]
 
 
 class Ranks(NamedTuple):
@@ -195,18 +195,18 @@ def _seconds(chain, rank, first, last, end):
 
 
 @njit(cache=True)
-def _layers_left(chain, limit, end):
-    """Layers that are left for the first rank, at least, when from the last rank back each takes as many as stay within the limit.
+def _starts(chain, limit, end, starts):
+    """Fill `starts` with the first layer of each rank when from the last one back each takes as many as stay within the limit.
 
-    `end` is how long the end of the step takes on the first rank. What a rank without layers takes is not asked here.
+    No cut within the limit lets a rank but the first begin later than that. `end` is how long the end of the step takes on the
+    first rank. What a rank without layers takes is not asked here. The last entry is the number of layers.
     """
-    last = chain.static.shape[0] - 1
+    starts[-1] = last = chain.static.shape[0] - 1
     for rank in range(chain.budget.shape[0] - 1, 0, -1):
         first = last
         while first > 0 and _seconds(chain, rank, first - 1, last, end) <= limit:
             first -= 1
-        last = first
-    return last
+        starts[rank] = last = first
 
 
 @njit(cache=True)
@@ -232,12 +232,48 @@ def _cut(chain, limit, ends):
     first rank's layers grow to what the others leave.
     """
     n_first = 0
+    starts = np.zeros(chain.budget.shape[0] + 1, dtype=np.int64)
     while n_first < chain.static.shape[0] and _seconds(chain, 0, 0, n_first, chain.end[n_first]) <= limit:
-        left = _layers_left(chain, limit, chain.end[n_first])
-        if left <= n_first and _fill(chain, limit, n_first, ends):
+        _starts(chain, limit, chain.end[n_first], starts)
+        if starts[1] <= n_first and _fill(chain, limit, n_first, ends):
             return True
-        n_first = max(left, n_first + 1)
+        n_first = max(starts[1], n_first + 1)
     return False
+
+
+@njit(cache=True)
+def cuts_within(chain, limit, cuts):
+    """Fill `cuts`, a row of ends each, with every cut that stays within the limit; return their number, or one more than fit."""
+    n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
+    ends = np.zeros(n_ranks + 1, dtype=np.int64)
+    starts = np.zeros(n_ranks + 1, dtype=np.int64)
+    n_cuts = 0
+    for n_first in range(n_layers + 1):
+        if _seconds(chain, 0, 0, n_first, chain.end[n_first]) > limit:
+            break  # more layers take no less
+        _starts(chain, limit, chain.end[n_first], starts)
+        if starts[1] > n_first:
+            continue
+        # depth first over the ends of the ranks: each from where the next one must begin, up to where the limit is
+        ends[0] = n_first
+        ends[1] = n_first - 1
+        rank = 1
+        while rank > 0:
+            if rank == n_ranks:
+                if n_cuts == cuts.shape[0]:
+                    return n_cuts + 1
+                cuts[n_cuts] = ends[:n_ranks]
+                n_cuts += 1
+                rank -= 1
+                continue
+            last = max(ends[rank] + 1, starts[rank + 1])
+            if last > n_layers or _seconds(chain, rank, ends[rank - 1], last, chain.end[n_first]) > limit:
+                rank -= 1
+                continue
+            ends[rank] = last
+            rank += 1
+            ends[rank] = last - 1
+    return n_cuts
 
 
 @njit(cache=True)

@@ -202,7 +202,7 @@ class Costs:
             ranks,
             n_layers,
             n_microbatches,
-            split_backward=config.schedule.startswith("zb"),
+            split_backward=config.split_backward,
             whole=self.chain.equal,
             limit_seconds=limit_seconds,
             tolerance_ratio=1e-4 if light else 1e-6,
@@ -255,7 +255,7 @@ class Costs:
         main = self.chain.rows.index(self.chain.main_row)
         of_rank = np.array(self.kind_of_rank(config))
         in_flight = self.in_flight(config, n_microbatches)
-        back = "input_seconds" if config.schedule.startswith("zb") else "backward_seconds"
+        back = "input_seconds" if config.split_backward else "backward_seconds"
         static = np.array([own.static_bytes[main] for own in digests])[of_rank]
         kept = np.array([own.activation_bytes[main] for own in digests])[of_rank]
         fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
@@ -265,7 +265,7 @@ class Costs:
             fixed_work[rank] += pinned.forward_seconds + pinned.backward_seconds
             fixed_forward[rank] += pinned.forward_seconds
             budget[rank] -= pinned.static_bytes + in_flight[rank] * pinned.activation_bytes
-        split_backward, after = config.schedule.startswith("zb"), inequalities.after_name(config)
+        split_backward, after = config.split_backward, inequalities.after_name(config)
         ranks = pipeline_split.PipelineRanks(
             work_seconds=np.array([own.work_seconds[main] for own in digests])[of_rank],
             layer_bytes=static[:, None] + in_flight[:, None] * kept,
@@ -335,7 +335,7 @@ class Costs:
             seconds[rank] += pipeline_split.least_extra(excess[rank], n_layers, saved, at.extra_seconds)
         update, work = of.update_seconds.sum(axis=1), m * seconds
         end = update + of.largest_reduce_seconds.min(axis=1)
-        split_backward = config.schedule.startswith("zb")
+        split_backward = config.split_backward
         # backward passes of the stages from each one on, the last task of that stage left out
         later = m * np.cumsum((of.input_seconds if split_backward else of.backward_seconds)[:, ::-1], axis=1)[:, ::-1]
         done = later + (m - 1) * of.weight_seconds if split_backward else later - of.backward_seconds

@@ -18,7 +18,7 @@ __all__ = ["after_name", "chain_to_cut"]
 
 def after_name(config: Config) -> str:
     """Return the field of a digest that says what follows the last task of a rank."""
-    return "split_after_seconds" if config.schedule.startswith("zb") else "after_seconds"
+    return "split_after_seconds" if config.split_backward else "after_seconds"
 
 
 def chain_to_cut(

@@ -17,7 +17,7 @@ from meshwright.search._joint_space import Config
 from meshwright.solvers import pipeline_split
 from meshwright.table import StageLoad
 
-__all__ = ["build", "counts_of", "missing_bytes", "with_counts"]
+__all__ = ["bare", "build", "counts_of", "missing_bytes", "with_counts"]
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -50,7 +50,7 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
         ranks,
         n,
         n_microbatches,
-        split_backward=config.schedule.startswith("zb"),
+        split_backward=config.split_backward,
         step_seconds=max(bound_seconds - after, 0.0),
     )
     return None if found is None else tuple(int(count) for count in found)
@@ -105,26 +105,41 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
     Plan or None
         The plan.
     """
-    chain, p = costs.chain, config.mesh.pipeline
-    if sum(counts) != len(chain.layers) or min(counts) < 0:
-        return None
-    schedule = schedules.load(config.schedule)
-    rank_of_stage = [int(rank) for rank in schedule.placement(p, config.chunks)]
+    rank_of_stage = [int(rank) for rank in schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)]
     ops, rows = costs.stages(counts)
-    if not all(ops):
+    if sum(counts) != len(costs.chain.layers) or min(counts) < 0 or not all(ops):
         return None
     words = _recompute_of_ranks(costs, config, n_microbatches, rows, rank_of_stage)
-    if words is None:
-        return None
+    return None if words is None else _plan(costs, config, n_microbatches, ops, words)
+
+
+def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> Plan | None:
+    """Return the plan with a given number of layers per stage and nothing recomputed, whether it fits or not.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches, counts
+        As in `with_counts`.
+
+    Returns
+    -------
+    Plan or None
+        The plan; None where a stage would be empty.
+    """
+    ops, _ = costs.stages(counts)
+    return _plan(costs, config, n_microbatches, ops, [()] * len(ops)) if all(ops) else None
+
+
+def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int, ...]], words: list[tuple[str, ...]]) -> Plan:
+    """Return the plan of a configuration whose stages are known."""
+    mesh = config.mesh
+    rank_of_stage = schedules.load(config.schedule).placement(mesh.pipeline, config.chunks)
     devices = costs.pool.ranks(config)
     stages = tuple(
-        Stage(ops[stage], tuple(int(i) for i in devices[rank_of_stage[stage]]), config.strategy, words[stage])
-        for stage in range(len(counts))
+        Stage(own, tuple(int(i) for i in devices[int(rank)]), config.strategy, word)
+        for own, rank, word in zip(ops, rank_of_stage, words, strict=True)
     )
-    data = config.mesh.data
-    return Plan(
-        stages, n_microbatches, config.mesh.micro_batch, config.schedule, n_microbatches * data * config.mesh.micro_batch
-    )
+    return Plan(stages, n_microbatches, mesh.micro_batch, config.schedule, n_microbatches * mesh.data * mesh.micro_batch)
 
 
 def _recompute_of_ranks(

@@ -7,8 +7,6 @@ import math
 import time
 from dataclasses import replace
 
-import numpy as np
-
 from meshwright import _plugins, sim, topologies
 from meshwright.costs import sharded
 from meshwright.errors import InputError
@@ -17,7 +15,8 @@ from meshwright.problem import Problem, Stop
 from meshwright.result import Answer, Bound, Objective
 from meshwright.search import _joint_limits as limits
 from meshwright.search import _joint_plans as plans
-from meshwright.search._joint_costs import Costs
+from meshwright.search import _joint_splits as splits
+from meshwright.search._joint_costs import Costs, spread
 from meshwright.search._joint_digest import chain_of
 from meshwright.search._joint_found import Found, alternatives, degrees_key, describe, rank
 from meshwright.search._joint_limits import Limits
@@ -33,7 +32,6 @@ _PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7
 _MOST_BUILT = 4  # plans built at most for each that may be played
 _MOST_TRIED = 2  # plans played at most for each runner-up
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
-_MOST_MOVES = 64  # layers moved between stages at the end, at most
 
 
 def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
@@ -83,7 +81,8 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Found]) 
     for pool in pools(problem.cluster):
         state.add(pool)
     state.run()
-    state.improve()
+    splits.improve(state)
+    splits.close(state)
     return state
 
 
@@ -111,9 +110,14 @@ class Search:
         self.too_large: list[tuple[int, Config, bool]] = []
         self.n_built = self.n_evaluations = 0
         self.open_bound = math.inf
-        self.open: list[tuple[float, Config, Plan]] = []
+        self.open: list[tuple[float, int, Config]] = []
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = _plugins.load("costs", problem.costs, "cost model")
+
+    @property
+    def budget(self) -> int:
+        """How many plans may be evaluated."""
+        return self.stop.n_iterations or self.params.evaluations
 
     @property
     def best_seconds(self) -> float:
@@ -144,19 +148,18 @@ class Search:
 
     def run(self) -> None:
         """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
-        budget = self.stop.n_iterations or self.params.evaluations
         while self.heap:
             bound, level, pool, config, plan = heapq.heappop(self.heap)
             if bound >= self.best_seconds:
                 break
-            spent = self.n_evaluations >= budget or self.n_built >= _MOST_BUILT * budget
+            spent = self.n_evaluations >= self.budget or self.n_built >= _MOST_BUILT * self.budget
             if self.found and (spent or time.monotonic() > self.deadline):
                 self.open_bound = min(self.open_bound, bound)
                 break
             costs = self.costs[pool]
             if isinstance(config, Mesh):
                 if level < _WITH_COMMUNICATION:
-                    quick = costs.quick_bound(config, self._n_microbatches(config), with_communication=level == _COMPUTE)
+                    quick = costs.quick_bound(config, self.n_microbatches(config), with_communication=level == _COMPUTE)
                     self._push(max(bound, quick), level + 1, pool, config)
                 else:
                     self._expand(costs, config, pool)
@@ -164,7 +167,7 @@ class Search:
                 for variant in _variants(config, costs, self.params):
                     self._push_config(costs, variant, pool, _LIGHT)
             elif level == _LIGHT:
-                full = costs.bound(config, self._n_microbatches(config.mesh), min(self.best_seconds, 1e9))
+                full = costs.bound(config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9))
                 self._push(max(bound, full), _FULL, pool, config)
             elif level == _FULL:
                 self._build(pool, config, bound)
@@ -178,12 +181,12 @@ class Search:
         elif isinstance(item, Config) and level > _SCHEDULE and math.isfinite(bound):
             self.others.append((bound, item, pool, plan))
 
-    def _n_microbatches(self, mesh: Mesh) -> int:
+    def n_microbatches(self, mesh: Mesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
 
     def _expand(self, costs: Costs, mesh: Mesh, pool: int) -> None:
         """Put the schedules of a mesh on the heap, each as if everything were sharded and nothing gathered."""
-        n_microbatches, n_layers = self._n_microbatches(mesh), len(self.chain.layers)
+        n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
             if self.params.uniform and n_layers % (mesh.pipeline * chunks):
                 continue
@@ -192,56 +195,52 @@ class Search:
 
     def _push_config(self, costs: Costs, config: Config, pool: int, level: int) -> None:
         """Put a configuration on the heap with its light bound, or among those that are too large."""
-        bound = costs.bound(config, self._n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
+        bound = costs.bound(config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
         if math.isfinite(bound):
             self._push(bound, level, pool, config)
         elif not self.found:
             self.too_large.append((pool, config, True))
 
-    def improve(self) -> None:
-        """Move single layers of the best plan between neighbouring stages while that shortens the step."""
-        if self.found and not self.params.uniform:
-            best = min(self.found, key=rank)
-            self._improve(self.costs[best.pool], best)
-
     def _build(self, pool: int, config: Config, bound: float) -> None:
         """Build the plan of a configuration and put it on the heap again, its bound raised by the transfers of its stages."""
         self.n_built += 1
-        costs, n_microbatches = self.costs[pool], self._n_microbatches(config.mesh)
+        costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
             self.too_large.append((pool, config, False))
-            if not self._one_way(config):
+            if not config.one_way:
                 # its bound stays part of the proof: a split that building does not find may still fit
-                self.open_bound = min(self.open_bound, bound)
+                self.open.append((bound, pool, config))
             return
-        loads = self.model.loads(self.problem, plan, ledger=False)
-        hops = costs.transfer_seconds(config, plan, loads)
-        if self._one_way(config):
+        if config.one_way and not plan.recomputes:
+            full = self.least_seconds(plan)  # its only plan
+        elif config.one_way and not config.split_backward:
             # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-            bare = replace(plan, stages=tuple(replace(stage, recompute=()) for stage in plan.stages))
-            full = sim.estimate(bare, self.model.loads(self.problem, bare, ledger=False), hops)
+            even = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
+            bare = plans.bare(costs, config, n_microbatches, even)
+            full = bound if bare is None else self.least_seconds(bare)
+        elif config.one_way:
+            full = bound
         else:
+            hops = costs.transfer_seconds(config, plan, self.model.loads(self.problem, plan, ledger=False))
             full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
         self._push(max(bound, full), _BUILT, pool, config, plan)
 
-    def _one_way(self, config: Config) -> bool:
-        """Return whether the layers of a configuration can be split in one way only."""
-        return config.chunks > 1 or config.mesh.pipeline == 1
+    def least_seconds(self, plan: Plan) -> float:
+        """Return the step of a plan if collectives had links of their own: never more than it is simulated to take."""
+        return sim.least_seconds(self.problem, plan, self.model.loads(self.problem, plan, ledger=False))
 
     def _closed(self, config: Config, plan: Plan) -> bool:
         """Return whether no other plan of a configuration can be quicker: one split, and nothing or the least recomputed."""
-        nothing = all(word == "none" for stage in plan.stages for word in stage.recompute)
-        return self._one_way(config) and (nothing or (config.mesh.pipeline == 1 and self.chain.equal))
+        return config.one_way and (not plan.recomputes or (config.mesh.pipeline == 1 and self.chain.equal))
 
     def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
-        """Play the plan of a configuration, quickly without transfers first, then as it is."""
+        """Play the plan of a configuration, quickly with links for every collective first, then as it is."""
         self.n_evaluations += 1
         if not self._closed(config, plan):
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
-            self.open.append((bound, config, plan))
-        loads = self.model.loads(self.problem, plan, ledger=False)
-        least = sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
+            self.open.append((bound, pool, config))
+        least = self.least_seconds(plan)
         if least >= self.best_seconds:
             self.others.append((least, config, pool, plan))
             return
@@ -274,48 +273,12 @@ class Search:
                 continue
             n_tried += 1
             if plan is None:
-                uniform, n_microbatches = self.params.uniform, self._n_microbatches(config.mesh)
+                uniform, n_microbatches = self.params.uniform, self.n_microbatches(config.mesh)
                 plan = plans.build(self.costs[pool], config, n_microbatches, bound, uniform=uniform)
             found = None if plan is None else self.play(pool, config, plan)
             if found is not None:
                 seen.add(degrees_key(config))
                 self.found.append(found)
-
-    def _improve(self, costs: Costs, found: Found) -> None:
-        """Move single layers between neighbouring stages, the busiest first, while that shortens the step."""
-        if found.config.chunks > 1 or found.config.mesh.pipeline == 1:
-            return
-        pinned = {*self.chain.prefix, *self.chain.suffix}
-        counts = [sum(op not in pinned for op in stage.ops) for stage in found.plan.stages]
-        n_microbatches = found.plan.n_microbatches
-        n_tries = 0
-        moved = True
-        hops = costs.transfer_seconds(found.config, found.plan, self.model.loads(self.problem, found.plan, ledger=False))
-        most = min(_MOST_MOVES, self.stop.n_iterations or self.params.evaluations)
-        while moved and n_tries < most:
-            moved = False
-            loads = self.model.loads(self.problem, found.plan, ledger=False)
-            busiest = sorted(
-                range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds
-            )
-            for source, target in [(i, j) for i in busiest for j in (i + 1, i - 1)]:
-                if not 0 <= target < len(counts) or counts[source] <= 1 or n_tries >= most:
-                    continue
-                n_tries += 1
-                trial = list(counts)
-                trial[source] -= 1
-                trial[target] += 1
-                plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
-                if plan is None:
-                    continue
-                bare = self.model.loads(self.problem, plan, ledger=False)
-                if sim.estimate(plan, bare, hops) >= found.step_seconds:
-                    continue
-                better = self.play(found.pool, found.config, plan)
-                if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
-                    found, counts, moved = better, trial, True
-                    self.found.append(found)
-                    break
 
     def _proven(self) -> float:
         """Return the smallest bound on any plan not played."""
@@ -359,7 +322,7 @@ class Search:
         """Say which configuration misses the least memory, and by how much."""
         closest: tuple[float, Config] | None = None
         for pool, config, light in self.too_large:
-            missing = plans.missing_bytes(self.costs[pool], config, self._n_microbatches(config.mesh), light=light)
+            missing = plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light)
             if missing > 0 and (closest is None or (missing, config) < closest):
                 closest = (missing, config)
         if closest is None:

@@ -51,6 +51,16 @@ class Config:
     layout: str
 
     @property
+    def split_backward(self) -> bool:
+        """Whether weight gradients are tasks of their own; then the order of tasks also depends on how long they last."""
+        return self.schedule.startswith("zb")
+
+    @property
+    def one_way(self) -> bool:
+        """Whether the layers can be split in one way only."""
+        return self.chunks > 1 or self.mesh.pipeline == 1
+
+    @property
     def strategy(self) -> Strategy:
         """Degrees of every stage."""
         mesh = self.mesh

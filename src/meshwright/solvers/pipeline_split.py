@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Inequality", "PipelineRanks", "UnequalChain", "bottleneck", "bound", "least_extra", "split"]
+if TYPE_CHECKING:
+    from meshwright._kernels.pipeline_split import Chain
+
+__all__ = ["Inequality", "PipelineRanks", "UnequalChain", "bottleneck", "bound", "cuts", "least_extra", "split"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,13 +213,46 @@ def bottleneck(
     """
     from meshwright._kernels import pipeline_split as kernel
 
+    ends = np.zeros(len(chain.budget_bytes), dtype=np.int64)
+    seconds = float(kernel.least_bottleneck(_chain_arrays(chain), ends, least_seconds, limit_seconds))
+    return seconds, np.diff(np.concatenate(([0], ends)))
+
+
+def cuts(chain: UnequalChain, limit_seconds: float, n_most: int) -> NDArray[np.int64] | None:
+    """Return every way to cut a chain that all inequalities allow within a limit.
+
+    Parameters
+    ----------
+    chain : UnequalChain
+        The layers and the ranks.
+    limit_seconds : float
+        The longest step.
+    n_most : int
+        How many cuts are asked for at most.
+
+    Returns
+    -------
+    ndarray, shape (n_cuts, n_ranks), int64, or None
+        Layers of each rank, which may have none; None where there are more cuts than asked for.
+    """
+    from meshwright._kernels import pipeline_split as kernel
+
+    ends = np.zeros((n_most, len(chain.budget_bytes)), dtype=np.int64)
+    n_cuts = kernel.cuts_within(_chain_arrays(chain), limit_seconds, ends)
+    return None if n_cuts > n_most else np.diff(ends[:n_cuts], axis=1, prepend=0)
+
+
+def _chain_arrays(chain: UnequalChain) -> Chain:
+    """Return a chain as the kernels read it."""
+    from meshwright._kernels import pipeline_split as kernel
+
     def stacked(name: str) -> NDArray[np.float64]:
         return _locked(np.array([getattr(own, name) for own in chain.inequalities]))
 
     def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return _locked(np.concatenate((np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)), axis=-1))
 
-    arrays = kernel.Chain(
+    return kernel.Chain(
         step=sums(stacked("step_seconds")),
         before=sums(stacked("before_seconds")),
         later=sums(stacked("later_seconds")),
@@ -232,9 +269,6 @@ def bottleneck(
         saved=_locked(chain.saved_bytes),
         extra=_locked(chain.extra_seconds),
     )
-    ends = np.zeros(len(chain.budget_bytes), dtype=np.int64)
-    seconds = float(kernel.least_bottleneck(arrays, ends, least_seconds, limit_seconds))
-    return seconds, np.diff(np.concatenate(([0], ends)))
 
 
 def least_extra(
