@@ -10,7 +10,7 @@ from meshwright import api
 from meshwright.cluster import Cluster, Links
 from meshwright.plan import Plan
 from meshwright.problem import Problem
-from meshwright.result import Result
+from meshwright.result import Objective, Result
 
 __all__ = ["Change", "changes", "near"]
 
@@ -41,8 +41,8 @@ def changes(result: Result) -> tuple[Change, ...]:
 
     Notes
     -----
-    Searched are plans whose degrees are half, the same or twice those of the answer, or 1, with its schedule or one without virtual
-    stages: what a change gains at least.
+    Searched are the answer itself and plans whose degrees are half, the same or twice those of the answer, or 1, with its schedule
+    or one without virtual stages: what a change gains at least.
     """
     problem, timeline = result.problem, result.timeline
     if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
@@ -52,10 +52,28 @@ def changes(result: Result) -> tuple[Change, ...]:
     settings = near(result.plan)
     found = []
     for name, changed in _variants(asked, problem.cluster):
-        other = api.plan(changed, search="best", settings=settings)
+        other = _at_least(result.plan, api.plan(changed, search="best", settings=settings))
         if other.timeline is not None:
             found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
     return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))
+
+
+def _at_least(plan: Plan, other: Result) -> Result:
+    """Return an answer to a changed question, or the plan as it was where that is quicker and fits."""
+    problem, cluster = other.problem, other.problem.cluster
+    assert cluster is not None
+    times = problem.batch.global_batch // plan.global_batch
+    same = replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
+    loads, timeline = api.judge(problem, same)
+    if timeline is None or (other.timeline is not None and other.timeline.step_seconds <= timeline.step_seconds):
+        return other
+    fits = all(
+        peak <= cluster.device(devices[0]).memory_bytes for peak, devices in zip(timeline.peak_bytes, same.ranks(), strict=True)
+    )
+    if not fits:
+        return other
+    answer = replace(other.answer, plan=same, objective=Objective("step_seconds", timeline.step_seconds), bound=None)
+    return replace(other, answer=answer, loads=loads, timeline=timeline)
 
 
 def near(plan: Plan) -> dict[str, str]:
@@ -79,7 +97,7 @@ def near(plan: Plan) -> dict[str, str]:
         for name, degree in degrees.items()
     }
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
-    return {"evaluations": _EVALUATIONS, "alternatives": "1", "schedules": schedules, **allowed}
+    return {"evaluations": _EVALUATIONS, "alternatives": "1", "splits": "0", "schedules": schedules, **allowed}
 
 
 def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:

@@ -32,6 +32,8 @@ class Limits:
         How many plans are evaluated at most before the answer is given with the gap reached.
     alternatives : int
         Of how many combinations of degrees a plan is played to the end: those that are not the answer are its runners-up.
+    splits : int
+        How many splits of the layers are tried at most once the search has run, to find better ones and to prove that there are none.
     uniform : bool
         Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
     memory_ratio : float
@@ -52,6 +54,7 @@ class Limits:
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
     alternatives: int = field(default=8, metadata={"minimum": 1})
+    splits: int = field(default=400, metadata={"minimum": 0})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
 

@@ -7,6 +7,8 @@ import math
 import time
 from dataclasses import replace
 
+import numpy as np
+
 from meshwright import _plugins, sim, topologies
 from meshwright.costs import sharded
 from meshwright.errors import InputError
@@ -213,12 +215,12 @@ class Search:
                 self.open.append((bound, pool, config))
             return
         if config.one_way and not plan.recomputes:
-            full = self.least_seconds(plan)  # its only plan
+            full = self.least_seconds(config, plan)  # its only plan
         elif config.one_way and not config.split_backward:
             # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
             even = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
             bare = plans.bare(costs, config, n_microbatches, even)
-            full = bound if bare is None else self.least_seconds(bare)
+            full = bound if bare is None else self.least_seconds(config, bare)
         elif config.one_way:
             full = bound
         else:
@@ -226,9 +228,15 @@ class Search:
             full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
         self._push(max(bound, full), _BUILT, pool, config, plan)
 
-    def least_seconds(self, plan: Plan) -> float:
-        """Return the step of a plan if collectives had links of their own: never more than it is simulated to take."""
-        return sim.least_seconds(self.problem, plan, self.model.loads(self.problem, plan, ledger=False))
+    def least_seconds(self, config: Config, plan: Plan) -> float:
+        """Return what a plan takes at least, found quickly: with links for every collective, and fixed orders without transfers.
+
+        An order that is fitted to durations is that of the plan itself only with its transfers.
+        """
+        loads = self.model.loads(self.problem, plan, ledger=False)
+        if config.split_backward:
+            return sim.least_seconds(self.problem, plan, loads)
+        return sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
 
     def _closed(self, config: Config, plan: Plan) -> bool:
         """Return whether no other plan of a configuration can be quicker: one split, and nothing or the least recomputed."""
@@ -240,7 +248,7 @@ class Search:
         if not self._closed(config, plan):
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
             self.open.append((bound, pool, config))
-        least = self.least_seconds(plan)
+        least = self.least_seconds(config, plan)
         if least >= self.best_seconds:
             self.others.append((least, config, pool, plan))
             return
@@ -280,7 +288,8 @@ class Search:
                 seen.add(degrees_key(config))
                 self.found.append(found)
 
-    def _proven(self) -> float:
+    @property
+    def proven(self) -> float:
         """Return the smallest bound on any plan not played."""
         return min(self.best_seconds, self.open_bound, *(bound for bound, _, _ in self.open))
 
@@ -296,7 +305,7 @@ class Search:
         return Answer(
             plan=best.plan,
             objective=Objective("step_seconds", best.step_seconds),
-            bound=Bound(self._proven(), "branch and bound over the joint space"),
+            bound=Bound(self.proven, "branch and bound over the joint space"),
             alternatives=alternatives(ranked),
             n_iterations=self.n_evaluations,
             notes=notes,
