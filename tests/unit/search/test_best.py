@@ -74,6 +74,33 @@ def _splits(problem, chain, config, m):
             yield Plan(tuple(stages), m, config.mesh.micro_batch, "1f1b", problem.batch.global_batch)
 
 
+@pytest.mark.parametrize("cluster", ["ring:4,bandwidth=2 GB/s", "g4dn-t4:4"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str, tmp_path: pathlib.Path) -> None:
+    config = json.loads(pathlib.Path(TINY).read_text()) | {"num_hidden_layers": 7, "vocab_size": 128000}
+    path = tmp_path / "seven.json"
+    path.write_text(json.dumps(config))
+    problem = api.pose(str(path), cluster, batch=Batch(4, sequence_length=512))
+    settings = {"schedules": schedule, "tensor": "1", "context": "1", "shard": "0", "recompute": "none"}
+    answer = api.plan(problem, search="best", settings=settings | {"splits": "10000"}).answer
+    chain, model = chain_of(problem.graph), _plugins.load("costs", problem.costs, "cost model")
+    brute = math.inf
+    for pool, pipeline, data, micro_batch in itertools.product(pools(problem.cluster), (1, 2, 3, 4), (1, 2, 4), (1, 2, 4)):
+        if pipeline * data > 4 or 4 % (data * micro_batch) or (pipeline == 1 and schedule != "1f1b"):
+            continue
+        costs, n_microbatches = Costs(problem, pool, chain), 4 // (data * micro_batch)
+        for layout in ("pipeline", "data"):
+            chosen = Config(Mesh(pipeline, data, 1, 1, 1, micro_batch), 0, 0, schedule, 1, layout)
+            # the first and the last stage may hold the embedding and the head alone
+            for cuts in itertools.combinations(range(8), pipeline - 1):
+                counts = tuple(b - a for a, b in itertools.pairwise((0, *cuts, 7)))
+                plan = joint.plans.bare(costs, chosen, n_microbatches, counts)
+                brute = min(brute, sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds)
+    assert len(answer.plan.stages) > 1
+    assert answer.objective.value == pytest.approx(brute, rel=1e-9)
+    assert answer.bound.value == pytest.approx(brute, rel=1e-9)
+
+
 @pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("memory_bytes", [80e9, 3.2e9, 2.6e9])
 def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(memory_bytes: float, costs: str) -> None:

@@ -140,10 +140,10 @@ def _random_chain(rng: np.random.Generator, n_layers: int, n_ranks: int) -> pipe
     )
 
 
-def _by_definition(chain: pipeline_split.UnequalChain) -> float:
-    """Try every cut, every rank taking none or more layers."""
+def _all_cuts(chain: pipeline_split.UnequalChain) -> dict[tuple[int, ...], float]:
+    """Every cut, every rank taking none or more layers, with the largest inequality of any rank."""
     n_layers, n_ranks = len(chain.forward_seconds), len(chain.budget_bytes)
-    best = math.inf
+    found = {}
     for cuts in itertools.combinations_with_replacement(range(n_layers + 1), n_ranks - 1):
         ends = (0, *cuts, n_layers)
         end = chain.end_seconds[: ends[1]].sum()
@@ -170,8 +170,8 @@ def _by_definition(chain: pipeline_split.UnequalChain) -> float:
                 seconds += one.before_seconds[: own.start].sum() + one.later_seconds[own.stop :].sum()
                 seconds += one.n_times * repeated if repeated else 0.0
                 worst = max(worst, seconds + (end if one.ends_first else 0.0))
-        best = min(best, worst)
-    return best
+        found[tuple(np.diff(ends).tolist())] = worst
+    return found
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -179,9 +179,25 @@ def test_the_bottleneck_of_a_chain_is_that_of_its_best_cut(seed: int) -> None:
     rng = np.random.default_rng(seed)
     chain = _random_chain(rng, int(rng.integers(2, 7)), int(rng.integers(1, 5)))
     seconds, counts = pipeline_split.bottleneck(chain)
-    best = _by_definition(chain)
+    best = min(_all_cuts(chain).values())
     if math.isinf(best):
         assert math.isinf(seconds)
     else:
         assert seconds == pytest.approx(best, rel=1e-5)
         assert counts.sum() == len(chain.forward_seconds)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_cuts_within_a_limit_are_those_of_all_cuts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    chain = _random_chain(rng, int(rng.integers(2, 7)), int(rng.integers(2, 5)))
+    every = _all_cuts(chain)
+    least = min(every.values())
+    for limit in (0.9 * least, 1.2 * least, 2.0 * least) if math.isfinite(least) else (1e6,):
+        expected = {counts for counts, seconds in every.items() if seconds <= limit}
+        found = pipeline_split.cuts(chain, limit, max(1, len(expected)))
+        assert found is not None
+        assert {tuple(counts) for counts in found.tolist()} == expected
+        assert len(found) == len(expected)
+        if len(expected) > 1:
+            assert pipeline_split.cuts(chain, limit, len(expected) - 1) is None
