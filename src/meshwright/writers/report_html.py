@@ -156,7 +156,9 @@ def _timeline(result: Result) -> dict[str, Any]:
     timeline = result.timeline
     assert timeline is not None
     keep = timeline.rank >= 0
-    every = max(1, -(-int(keep.sum()) // _MOST_SPANS))  # beyond this a page becomes heavy: some ranks stand for their neighbours
+    every = max(
+        1, -(-int(keep.sum()) // _MOST_SPANS)
+    )  # beyond this a page becomes heavy: some ranks stand for their neighbours
     keep &= timeline.rank % every == 0
     return {
         "phases": list(PHASES),

@@ -136,7 +136,9 @@ def test_an_answer_without_a_plan_is_refused(planned: Result) -> None:
         report_html.page(replace(planned, timeline=None))
 
 
-def test_where_there_are_too_many_tasks_every_so_many_th_rank_is_drawn(planned: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_too_many_tasks_every_so_many_th_rank_is_drawn(
+    planned: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert planned.timeline is not None
     n_tasks = int((planned.timeline.rank >= 0).sum())
     monkeypatch.setattr(report_html, "_MOST_SPANS", n_tasks // 2)
