@@ -25,6 +25,15 @@ def _prepare_kernel_cache() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"meshwright-kernels-{os.getuid()}")
 
 
+def _show_version(asked: bool) -> None:
+    """Print the version and end the program, where it was asked for."""
+    if asked:
+        import meshwright
+
+        print(f"meshwright {meshwright.__version__}")
+        sys.exit(0)
+
+
 def main() -> None:
     """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
 
@@ -47,6 +56,13 @@ def main() -> None:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+    @app.callback()
+    def _program(
+        version: bool = typer.Option(False, "--version", help="Show the version and exit.", callback=_show_version),
+    ) -> None:
+        """Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it fits."""
+
     for name in _plugins.names("commands"):
         _plugins.load("commands", name, "command").register(app)
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
@@ -54,7 +70,8 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except usage_error as error:
-        print(f"meshwright: {error.format_message()}" if str(error.format_message()) else "", file=sys.stderr)  # type: ignore[attr-defined]
+        message = str(error.format_message())  # type: ignore[attr-defined]
+        print(message if message.startswith("Usage:") or not message else f"meshwright: {message}", file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         status = _INTERRUPTED

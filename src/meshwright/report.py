@@ -19,7 +19,7 @@ from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.what_if import Change
-from meshwright.wording import axes_of, describe, layers_of, ranges_of, step_interval, utilization
+from meshwright.wording import axes_of, describe, devices_of, layers_of, step_interval, utilization
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
@@ -180,7 +180,7 @@ def _stages(result: Result, plan: Plan) -> Table:
         table.add_row(
             str(i),
             layers_of(result.problem.graph, stage),
-            ranges_of(sorted(stage.devices)),
+            devices_of(result.problem.cluster, stage),
             *(str(getattr(stage.strategy, axis)) for axis in axes),
             f"{len(words)} of {len(stage.ops)}" if words else "-",
             format_seconds(load.forward_total_seconds) if load else "-",

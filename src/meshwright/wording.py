@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright import interval
+from meshwright.cluster import Cluster
 from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
 
-__all__ = ["axes_of", "describe", "layers_of", "ranges_of", "step_interval", "utilization"]
+__all__ = ["axes_of", "describe", "devices_of", "layers_of", "ranges_of", "step_interval", "utilization"]
 
 
 MEASURED_COSTS = ("analytic", "sharded")
@@ -40,6 +41,14 @@ def describe(plan: Plan) -> str:
     schedule = f"{plan.schedule}, " if ranks > 1 else ""
     parts.append(f"{schedule}{plan.n_microbatches} micro-batches of {plan.micro_batch}")
     return ", ".join(parts)
+
+
+def devices_of(cluster: Cluster | None, stage: Stage) -> str:
+    """Return the devices of a stage in ranges, with their kind where the cluster has several: ``0-3 H100-SXM-80GB``."""
+    text = ranges_of(sorted(stage.devices))
+    if cluster is None or len(cluster.kinds) == 1:
+        return text
+    return " ".join((text, *dict.fromkeys(cluster.device(device).name for device in stage.devices)))
 
 
 def ranges_of(numbers: Sequence[int]) -> str:

@@ -1,14 +1,19 @@
-"""Max-min fair rates of flows on shared links while flows come and go: what the event loop asks when one starts or ends."""
+"""Max-min fair rates of flows on shared links while flows come and go: what the event loop asks when time goes on.
+
+What the event loop changes lies in few record arrays, which a function takes out of their tuple once: with an array for every column,
+counting references took half of the time.
+"""
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-__all__ = ["Flows", "Lanes", "begin", "enter", "expect", "idle", "retime"]
+from meshwright._kernels.event_queue import EVENT, put
+
+__all__ = ["KIND_BITS", "Flows", "Net", "begin", "enter", "expect", "idle", "leave", "share"]
 
 
 class Flows(NamedTuple):
@@ -47,244 +52,280 @@ class Flows(NamedTuple):
     lane: np.ndarray
 
 
-class Lanes(NamedTuple):
-    """What every lane is doing; arrays that the event loop changes.
+KIND_BITS = 40
+"""Events of one moment are ordered by kind, then by number: a code is ``kind << KIND_BITS | number``."""
+
+FLOW = np.dtype(
+    [("seconds", np.float64), ("latency_seconds", np.float64), ("ceiling", np.float64), ("first", np.int64), ("last", np.int64)]
+)
+"""A flow; its meetings with links are ``first`` to ``last``, without the last."""
+
+MEETING = np.dtype(
+    [("link", np.int64), ("lane", np.int64), ("weight", np.float64), ("asked", np.float64), ("where", np.int64), ("now_on", np.int64)]
+)  # fmt: skip
+"""A flow on one of its links: the link, the flow's lane, its weight, what it takes of the link alone, and its place in the list of
+those now on the link. ``now_on`` of places ``room`` to ``room + n_on`` of a link are that list."""
+
+LINK = np.dtype(
+    [("room", np.int64), ("n_on", np.int64), ("asked", np.float64), ("weight", np.float64), ("full", np.bool_), ("is_touched", np.bool_), ("seen", np.int64),
+     ("free", np.float64), ("rising", np.float64), ("n_rising", np.int64), ("level", np.float64)]
+)  # fmt: skip
+"""A link: the flows now on it, what they would take of it, each as fast as alone, and their weights; whether the former was more than the link when rates
+were last shared; whether flows came or left since; a mark; workspace: what is left, weight and number of flows still rising, the level
+at which they fill it."""
+
+LANE = np.dtype(
+    [("load", np.int64), ("flow", np.int64), ("head", np.int64), ("tail", np.int64), ("finish", np.float64), ("ratio", np.float64),
+     ("pending", np.float64), ("seen", np.int64), ("fair", np.float64)]
+)  # fmt: skip
+"""A lane: the task whose result is on its way, the task that waits, or the item (-1 for none); the flow whose bytes are on links
+that others use (-1 for none); the first and last task whose results wait; when the flow ends at the present rate, and that rate over
+the one it has alone; when the lane's next event is due (never after ``finish``, before it where the flow was slowed down since); a
+mark; workspace: the rate from now on, as ``ratio``."""
+
+LIST = np.dtype(
+    [("touched", np.int64), ("entered", np.int64), ("tight", np.int64), ("member", np.int64), ("stopped", np.int64)]
+)  # fmt: skip
+"""Columns are lists: links whose flows are others than when rates were last shared, lanes whose flows came since; full links that tie
+lanes together, these lanes, and those of them whose rates are found."""
+
+MARK = np.dtype([("stamp", np.int64), ("n_touched", np.int64), ("n_entered", np.int64)])
+"""The present mark, and the lengths of the first two lists."""
+
+
+class Net(NamedTuple):
+    """Flows on their way, as records.
 
     Attributes
     ----------
-    load : ndarray, shape (n_lanes,), int64
-        The task whose result is on its way, the task that waits, or the item; -1 for none.
-    head, tail : ndarray, shape (n_lanes,), int64
-        Tasks whose results wait; -1 for none.
-    following : ndarray, shape (n_tasks,), int64
-        The task behind each waiting one.
-    flow : ndarray, shape (n_lanes,), int64
-        The flow whose bytes are on links that others use; -1 for none.
-    finish, ratio : ndarray, shape (n_lanes,), float64
-        When the flow ends at the present rate, and that rate over the one it has alone.
-    pending : ndarray, shape (n_lanes,), float64
-        When the next event of the lane is due: never after `finish`, before it where the flow was slowed down since.
-    version : ndarray, shape (n_lanes,), int64
-        Counts events: older ones are void.
-    now_on : ndarray, shape (n_entries,), int64
-        Entries of the flows now on each link; those of link k begin at ``room[k]``.
-    n_on : ndarray, shape (n_links,), int64
-        How many.
-    where : ndarray, shape (n_entries,), int64
-        The position of each entry in `now_on`.
-    member, seen, fair : ndarray, shape (n_lanes,)
-        Workspace: lanes tied together by full links, a mark of those, their rates.
-    tight : ndarray, shape (n_links,), int64
-        Workspace: the full links that tie them.
-    free, rising, n_rising, full, link_seen : ndarray, shape (n_links,)
-        Workspace: what is left of a link, weight and number of flows still rising on it, whether it can be full, a mark.
-    stamp : ndarray, shape (1,), int64
-        The present mark.
+    flows, meetings, links, lanes : ndarray
+        See `FLOW`, `MEETING`, `LINK` and `LANE`.
+    lists, marks : ndarray
+        See `LIST` and `MARK`.
+    queue : ndarray
+        The next event of every lane; see `meshwright._kernels.event_queue`.
     """
 
-    load: np.ndarray
-    head: np.ndarray
-    tail: np.ndarray
-    following: np.ndarray
-    flow: np.ndarray
-    finish: np.ndarray
-    ratio: np.ndarray
-    pending: np.ndarray
-    version: np.ndarray
-    now_on: np.ndarray
-    n_on: np.ndarray
-    where: np.ndarray
-    member: np.ndarray
-    seen: np.ndarray
-    fair: np.ndarray
-    tight: np.ndarray
-    free: np.ndarray
-    rising: np.ndarray
-    n_rising: np.ndarray
-    full: np.ndarray
-    link_seen: np.ndarray
-    stamp: np.ndarray
+    flows: np.ndarray
+    meetings: np.ndarray
+    links: np.ndarray
+    lanes: np.ndarray
+    lists: np.ndarray
+    marks: np.ndarray
+    queue: np.ndarray
 
 
 @njit(cache=True)
-def idle(n_lanes, n_tasks, n_links, n_entries):
-    """Return lanes that do nothing."""
-    return Lanes(
-        np.full(n_lanes, -1), np.full(n_lanes, -1), np.full(n_lanes, -1), np.full(n_tasks, -1), np.full(n_lanes, -1),
-        np.zeros(n_lanes), np.ones(n_lanes), np.zeros(n_lanes), np.zeros(n_lanes, dtype=np.int64),
-        np.zeros(n_entries, dtype=np.int64), np.zeros(n_links, dtype=np.int64), np.zeros(n_entries, dtype=np.int64),
-        np.zeros(n_lanes, dtype=np.int64), np.zeros(n_lanes, dtype=np.int64), np.zeros(n_lanes),
-        np.zeros(n_links, dtype=np.int64), np.zeros(n_links), np.zeros(n_links), np.zeros(n_links, dtype=np.int64), np.zeros(n_links, dtype=np.bool_),
-        np.zeros(n_links, dtype=np.int64), np.zeros(1, dtype=np.int64),
-    )  # fmt: skip
+def idle(flows, n_lanes, n_sources):
+    """Return the net when nothing is on its way; events have `n_sources` sources, of which lanes are the first."""
+    n_flows, n_links = len(flows.seconds), len(flows.room) - 1
+    table, meetings = np.zeros(n_flows, FLOW), np.zeros(len(flows.link), MEETING)
+    links, lanes = np.zeros(n_links, LINK), np.zeros(n_lanes, LANE)
+    for f in range(n_flows):
+        table[f]["seconds"], table[f]["latency_seconds"] = flows.seconds[f], flows.latency_seconds[f]
+        table[f]["ceiling"] = flows.ceiling[f]
+        table[f]["first"], table[f]["last"] = flows.first[f], flows.first[f + 1]
+        for k in range(flows.first[f], flows.first[f + 1]):
+            meetings[k]["link"], meetings[k]["lane"], meetings[k]["weight"] = flows.link[k], flows.lane[f], flows.weight[k]
+            meetings[k]["asked"] = flows.ceiling[f] * flows.weight[k]
+    for link in range(n_links):
+        links[link]["room"] = flows.room[link]
+    for lane in range(n_lanes):
+        lanes[lane]["load"], lanes[lane]["flow"], lanes[lane]["head"], lanes[lane]["tail"] = -1, -1, -1, -1
+        lanes[lane]["ratio"] = 1.0
+    lists, marks, queue = np.zeros(max(n_links, n_lanes), LIST), np.zeros(1, MARK), np.zeros(n_sources + 1, EVENT)
+    return Net(table, meetings, links, lanes, lists, marks, queue)
 
 
 @njit(cache=True)
-def enter(flows, lanes, lane, flow):
-    """Put a flow on its links."""
-    lanes.flow[lane] = flow
-    for k in range(flows.first[flow], flows.first[flow + 1]):
-        link = flows.link[k]
-        place = flows.room[link] + lanes.n_on[link]
-        lanes.now_on[place] = k
-        lanes.where[k] = place
-        lanes.n_on[link] += 1
+def _touch(net, link):
+    """Note that the flows on a link are others than when rates were last shared."""
+    links, lists, marks = net.links, net.lists, net.marks
+    if not links[link]["is_touched"]:
+        links[link]["is_touched"] = True
+        lists[marks[0]["n_touched"]]["touched"] = link
+        marks[0]["n_touched"] += 1
 
 
 @njit(cache=True)
-def _leave(flows, lanes, lane):
-    """Take the flow of a lane off its links."""
-    flow = lanes.flow[lane]
-    lanes.flow[lane] = -1
-    for k in range(flows.first[flow], flows.first[flow + 1]):
-        link = flows.link[k]
-        lanes.n_on[link] -= 1
-        last = lanes.now_on[flows.room[link] + lanes.n_on[link]]
-        lanes.now_on[lanes.where[k]] = last
-        lanes.where[last] = lanes.where[k]
+def enter(net, lane, flow):
+    """Put a flow on its links; `share` gives it its rate."""
+    flows, meetings, links, lanes, lists, marks = net.flows, net.meetings, net.links, net.lanes, net.lists, net.marks
+    lanes[lane]["flow"], lanes[lane]["pending"] = flow, np.inf
+    lists[marks[0]["n_entered"]]["entered"] = lane
+    marks[0]["n_entered"] += 1
+    for k in range(flows[flow]["first"], flows[flow]["last"]):
+        link = links[meetings[k]["link"]]
+        place = link["room"] + link["n_on"]
+        meetings[place]["now_on"] = k
+        meetings[k]["where"] = place
+        link["n_on"] += 1
+        link["asked"] += meetings[k]["asked"]
+        link["weight"] += meetings[k]["weight"]
+        _touch(net, meetings[k]["link"])
 
 
 @njit(cache=True)
-def _tied(flows, lanes, lane):
-    """Write the lanes tied to one lane by links that can be full now into `lanes.member`, these links into `lanes.tight`.
+def leave(net, lane):
+    """Take the flow of a lane off its links; `share` gives the others theirs."""
+    flows, meetings, links, lanes = net.flows, net.meetings, net.links, net.lanes
+    flow = lanes[lane]["flow"]
+    lanes[lane]["flow"] = -1
+    for k in range(flows[flow]["first"], flows[flow]["last"]):
+        link = links[meetings[k]["link"]]
+        link["n_on"] -= 1
+        last = meetings[link["room"] + link["n_on"]]["now_on"]
+        meetings[meetings[k]["where"]]["now_on"] = last
+        meetings[last]["where"] = meetings[k]["where"]
+        link["asked"] -= meetings[k]["asked"]
+        link["weight"] -= meetings[k]["weight"]
+        if link["n_on"] == 0:  # rounding does not pile up
+            link["asked"], link["weight"] = 0.0, 0.0
+        _touch(net, meetings[k]["link"])
 
-    Returns
-    -------
-    n_members, n_tight : int
-        How many; the lane itself is the first member.
-    """
-    lanes.stamp[0] += 1
-    stamp = lanes.stamp[0]
-    lanes.member[0] = lane
-    lanes.seen[lane] = stamp
+
+@njit(cache=True)
+def _tied(net, stamp, lane):
+    """List the lanes tied to one lane by full links, itself first, and these links; return how many of both."""
+    flows, meetings, links, lanes, lists = net.flows, net.meetings, net.links, net.lanes, net.lists
+    lists[0]["member"] = lane
+    lanes[lane]["seen"], lanes[lane]["fair"] = stamp, 0.0
     n_members, n_tight, i = 1, 0, 0
     while i < n_members:
-        flow = lanes.flow[lanes.member[i]]
+        flow = flows[lanes[lists[i]["member"]]["flow"]]
         i += 1
-        for k in range(flows.first[flow], flows.first[flow + 1]):
-            link = flows.link[k]
-            if lanes.link_seen[link] == stamp:
+        for k in range(flow["first"], flow["last"]):
+            link = links[meetings[k]["link"]]
+            if not link["full"] or link["seen"] == stamp:
                 continue
-            lanes.link_seen[link] = stamp
-            asked = 0.0
-            for place in range(flows.room[link], flows.room[link] + lanes.n_on[link]):
-                entry = lanes.now_on[place]
-                asked += flows.ceiling[flows.owner[entry]] * flows.weight[entry]
-            lanes.full[link] = asked > 1.0 + 1e-9
-            if not lanes.full[link]:
-                continue
-            lanes.tight[n_tight] = link
+            link["seen"] = stamp
+            lists[n_tight]["tight"] = meetings[k]["link"]
             n_tight += 1
-            for place in range(flows.room[link], flows.room[link] + lanes.n_on[link]):
-                other = flows.lane[flows.owner[lanes.now_on[place]]]
-                if lanes.seen[other] != stamp:
-                    lanes.seen[other] = stamp
-                    lanes.member[n_members] = other
+            for place in range(link["room"], link["room"] + link["n_on"]):
+                other = meetings[meetings[place]["now_on"]]["lane"]
+                if lanes[other]["seen"] != stamp:
+                    lanes[other]["seen"], lanes[other]["fair"] = stamp, 0.0
+                    lists[n_members]["member"] = other
                     n_members += 1
     return n_members, n_tight
 
 
 @njit(cache=True)
-def _level(lanes, link):
-    """Return the level at which the flows still rising on a link fill it."""
-    return max(lanes.free[link], 0.0) / max(lanes.rising[link], 1e-12)
-
-
-@njit(cache=True)
-def _share(flows, lanes, first, n_members, n_tight):
-    """Write the max-min fair rate over the rate alone of members `first` to `n_members` into `lanes.fair`, in their order.
+def _fill(net, n_members, n_tight):
+    """Give the members their max-min fair rates over the rates they have alone, ``fair``.
 
     All rates rise together; where a link is full, or a flow is as fast as alone, it keeps its rate and the others go on. A full
     link's level only rises when flows stop below it, so all that are as fast as alone before any link is full stop at once.
     """
+    flows, meetings, links, lanes, lists = net.flows, net.meetings, net.links, net.lanes, net.lists
     for n in range(n_tight):
-        lanes.free[lanes.tight[n]] = 1.0
-        lanes.rising[lanes.tight[n]] = 0.0
-        lanes.n_rising[lanes.tight[n]] = 0
-    for n in range(first, n_members):
-        lanes.fair[n] = 0.0
-        flow = lanes.flow[lanes.member[n]]
-        for k in range(flows.first[flow], flows.first[flow + 1]):
-            lanes.rising[flows.link[k]] += flows.weight[k]
-            lanes.n_rising[flows.link[k]] += 1
-    n_left = n_members - first
-    while n_left > 0:
+        link = links[lists[n]["tight"]]
+        link["free"], link["rising"], link["n_rising"] = 1.0, link["weight"], link["n_on"]
+    n_stopped = 0
+    while True:
         lowest = np.inf
         for n in range(n_tight):
-            link = lanes.tight[n]
-            if lanes.n_rising[link] > 0:
-                lowest = min(lowest, _level(lanes, link))
-        n_before = n_left
-        for alone in (True, False):
-            if n_left < n_before:
-                break
-            for n in range(first, n_members):
-                if lanes.fair[n] > 0.0:
-                    continue
-                flow = lanes.flow[lanes.member[n]]
-                if alone:
-                    if flows.ceiling[flow] <= lowest * (1.0 + 1e-9):
-                        lanes.fair[n] = -1.0
-                        n_left -= 1
-                    continue
-                for k in range(flows.first[flow], flows.first[flow + 1]):
-                    link = flows.link[k]
-                    if lanes.full[link] and _level(lanes, link) <= lowest * (1.0 + 1e-12):
-                        # Below zero: stops now; its links are taken off when all that stop at this level are known.
-                        lanes.fair[n] = -max(lowest / flows.ceiling[flow], 1e-12)
-                        n_left -= 1
-                        break
-        for n in range(first, n_members):
-            if lanes.fair[n] < 0.0:
-                lanes.fair[n] = -lanes.fair[n]
-                flow = lanes.flow[lanes.member[n]]
-                for k in range(flows.first[flow], flows.first[flow + 1]):
-                    lanes.free[flows.link[k]] -= lanes.fair[n] * flows.ceiling[flow] * flows.weight[k]
-                    lanes.rising[flows.link[k]] -= flows.weight[k]
-                    lanes.n_rising[flows.link[k]] -= 1
+            link = links[lists[n]["tight"]]
+            if link["n_rising"] > 0:
+                link["level"] = max(link["free"], 0.0) / max(link["rising"], 1e-12)
+                lowest = min(lowest, link["level"])
+        first = n_stopped
+        for n in range(n_members):
+            lane = lanes[lists[n]["member"]]
+            if lane["fair"] == 0.0 and flows[lane["flow"]]["ceiling"] <= lowest * (1.0 + 1e-9):
+                lane["fair"] = 1.0
+                lists[n_stopped]["stopped"] = lists[n]["member"]
+                n_stopped += 1
+        for n in range(n_tight if n_stopped == first else 0):
+            link = links[lists[n]["tight"]]
+            if link["n_rising"] > 0 and link["level"] <= lowest * (1.0 + 1e-12):
+                for place in range(link["room"], link["room"] + link["n_on"]):
+                    number = meetings[meetings[place]["now_on"]]["lane"]
+                    lane = lanes[number]
+                    if lane["fair"] == 0.0:
+                        lane["fair"] = max(lowest / flows[lane["flow"]]["ceiling"], 1e-12)
+                        lists[n_stopped]["stopped"] = number
+                        n_stopped += 1
+        if n_stopped == n_members:
+            return
+        for n in range(first, n_stopped):
+            lane = lanes[lists[n]["stopped"]]
+            flow = flows[lane["flow"]]
+            for k in range(flow["first"], flow["last"]):
+                link = links[meetings[k]["link"]]
+                link["free"] -= lane["fair"] * meetings[k]["asked"]
+                link["rising"] -= meetings[k]["weight"]
+                link["n_rising"] -= 1
 
 
 @njit(cache=True)
-def expect(lanes, lane, kind, moment, heap):
-    """Put the next event of a lane on the heap; those before it are void."""
-    lanes.pending[lane] = moment
-    lanes.version[lane] += 1
-    heapq.heappush(heap, (moment, kind, lane, lanes.version[lane]))
+def expect(net, lane, kind, moment):
+    """Make this the next event of a lane: 0 the end of what it does, 1 the first byte of a flow."""
+    lanes, queue = net.lanes, net.queue
+    lanes[lane]["pending"] = moment
+    put(queue, lane, moment, kind << KIND_BITS | lane)
 
 
 @njit(cache=True)
-def retime(flows, lanes, lane, leaves, now, heap):
-    """Give the lanes tied to one whose flow has started, or now leaves, their fair rates from now on."""
-    n_members, n_tight = _tied(flows, lanes, lane)
-    if leaves:
-        _leave(flows, lanes, lane)
-    first = 1 if leaves else 0
-    if n_members == 1 and n_tight == 0:
-        lanes.fair[0] = 1.0
+def _retime(net, stamp, lane, now):
+    """Give the lanes tied to one their fair rates from now on."""
+    lanes, lists = net.lanes, net.lists
+    n_members, n_tight = _tied(net, stamp, lane)
+    if n_tight == 0:
+        lanes[lane]["fair"] = 1.0
     else:
-        _share(flows, lanes, first, n_members, n_tight)
-    for n in range(first, n_members):
-        other = lanes.member[n]
-        if lanes.fair[n] != lanes.ratio[other]:
-            left = max(lanes.finish[other] - now, 0.0) * lanes.ratio[other]
-            lanes.finish[other] = now + left / lanes.fair[n]
-            lanes.ratio[other] = lanes.fair[n]
+        _fill(net, n_members, n_tight)
+    for n in range(n_members):
+        number = lists[n]["member"]
+        other = lanes[number]
+        if other["fair"] != other["ratio"]:
+            other["finish"] = now + max(other["finish"] - now, 0.0) * other["ratio"] / other["fair"]
+            other["ratio"] = other["fair"]
         # Whoever was slowed down is looked at again when its event is due.
-        if lanes.finish[other] < lanes.pending[other]:
-            expect(lanes, other, 0, lanes.finish[other], heap)
+        if other["finish"] < other["pending"]:
+            expect(net, number, 0, other["finish"])
 
 
 @njit(cache=True)
-def begin(flows, lanes, lane, flow, load, seconds, now, heap):
+def share(net, now):
+    """Share links max-min fairly from now on: once for all flows that came or left at this moment.
+
+    Only flows tied to those by full links, or by links that were full, have other rates than before.
+    """
+    meetings, links, lanes, lists, marks = net.meetings, net.links, net.lanes, net.lists, net.marks
+    marks[0]["stamp"] += 1
+    stamp, n_touched, n_entered = marks[0]["stamp"], marks[0]["n_touched"], marks[0]["n_entered"]
+    marks[0]["n_touched"], marks[0]["n_entered"] = 0, 0
+    n_concerned = 0
+    for n in range(n_touched):
+        number = lists[n]["touched"]
+        link = links[number]
+        link["is_touched"] = False
+        was_full = link["full"]
+        link["full"] = link["asked"] > 1.0 + 1e-9
+        if was_full or link["full"]:
+            lists[n_concerned]["touched"] = number
+            n_concerned += 1
+    for n in range(n_entered):
+        lane = lists[n]["entered"]
+        if lanes[lane]["seen"] != stamp:
+            _retime(net, stamp, lane, now)
+    for n in range(n_concerned):
+        link = links[lists[n]["touched"]]
+        for place in range(link["room"], link["room"] + link["n_on"]):
+            lane = meetings[meetings[place]["now_on"]]["lane"]
+            if lanes[lane]["seen"] != stamp:
+                _retime(net, stamp, lane, now)
+
+
+@njit(cache=True)
+def begin(net, lane, flow, load, seconds, now):
     """Put something on a lane: a flow, or work of the device (-1)."""
-    lanes.load[lane] = load
-    lanes.finish[lane] = now + seconds
-    lanes.ratio[lane] = 1.0
-    if flow < 0 or flows.first[flow] == flows.first[flow + 1]:
-        expect(lanes, lane, 0, lanes.finish[lane], heap)
-    elif flows.latency_seconds[flow] > 0.0:
-        expect(lanes, lane, 1, now + flows.latency_seconds[flow], heap)
+    flows, lanes = net.flows, net.lanes
+    lanes[lane]["load"], lanes[lane]["finish"], lanes[lane]["ratio"] = load, now + seconds, 1.0
+    if flow < 0 or flows[flow]["first"] == flows[flow]["last"]:
+        expect(net, lane, 0, now + seconds)
+    elif flows[flow]["latency_seconds"] > 0.0:
+        expect(net, lane, 1, now + flows[flow]["latency_seconds"])
     else:
-        lanes.pending[lane] = np.inf
-        enter(flows, lanes, lane, flow)
-        retime(flows, lanes, lane, False, now, heap)
+        enter(net, lane, flow)

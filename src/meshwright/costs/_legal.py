@@ -7,6 +7,8 @@ from meshwright.strategy import Strategy
 
 __all__ = ["illegal"]
 
+_ATTENTION = ("attention", "causal_attention")
+
 
 def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
     """Return why a strategy cannot run a model, in one sentence; empty when it can.
@@ -29,10 +31,13 @@ def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
     reason = _degrees(strategy, micro_batch)
     if reason:
         return reason
+    if strategy.expert > 1 and not any(operator.kind == "grouped_matmul" for op in graph.ops for operator in op.body):
+        return f"the expert degree is {strategy.expert}, but the model has no experts to spread; it must be 1"
     for i, op in enumerate(graph.ops):
         if 0 <= op.like < i:
             continue
-        for operator in op.body:
+        # heads first: a degree that does not divide them often does not divide the sequence either, which is less telling
+        for operator in sorted(op.body, key=lambda one: one.kind not in _ATTENTION):
             reason = _operator(operator, strategy)
             if reason:
                 return f"{op.name}: {reason}"
@@ -63,7 +68,7 @@ def _degrees(strategy: Strategy, micro_batch: int) -> str:
 def _operator(operator: Operator, strategy: Strategy) -> str:
     """Check one operator."""
     tensor, context = strategy.tensor, strategy.context
-    if operator.kind in ("attention", "causal_attention"):
+    if operator.kind in _ATTENTION:
         heads, kv_heads = operator.size("heads"), operator.size("kv_heads", operator.size("heads"))
         if heads % tensor:
             return f"the tensor degree {tensor} does not divide the {heads} attention heads"

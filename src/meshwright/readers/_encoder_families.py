@@ -45,7 +45,8 @@ def bert(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     body = _dense_blocks.layer(block)
     layers = [(f"layers.{i}", "attention_mlp", body) for i in range(_dense_families.n_layers(config))]
     everything = [("embed", "embedding", first), *layers, ("head", "head", tail)]
-    return _ends.chain(name, everything, block, shared=words * hidden)
+    tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
+    return _ends.chain(name, everything, block, shared=words * hidden if tied else 0)
 
 
 def vit_sequence(config: Config) -> tuple[int, int]:
@@ -64,7 +65,7 @@ def vit_sequence(config: Config) -> tuple[int, int]:
 
 
 def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
-    """Return the graph of a vision transformer with its classifier; a sample is an image.
+    """Return the graph of a vision transformer with its classifier, or as ``ViTModel`` with its pooler; a sample is an image.
 
     Raises
     ------
@@ -75,8 +76,6 @@ def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     block = _encoder_block(config, sequence, fused, norm_after=False)
     hidden, patch = block.hidden, config.integer("patch_size", "side of a patch in pixels")
     pixels = config.integer("num_channels", "colours of a pixel", 3) * patch * patch
-    labels = config.fields.get("id2label")
-    classes = config.integer("num_labels", "classes", len(labels) if isinstance(labels, dict) and labels else 1000)
     project = _dense_blocks.product("patches", patches, pixels, hidden, axis="sequence", bias=True, saved=pixels)
     table = _ends.lookup("positions", sequence, sequence, hidden, split=False)
     first = (
@@ -84,11 +83,7 @@ def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
         replace(table, n_parameters=table.n_parameters + hidden),  # and the class token
         replace(_dense_blocks.residual("sum", block), saved_elements=0),
     )
-    tail = (
-        _dense_blocks.norm("norm", block, saved=2, selective=False),
-        _dense_blocks.product("classifier", 1, hidden, classes, axis="sequence", bias=True),
-        Operator("loss", "cross_entropy", (("sequence", 1), ("vocabulary", classes)), saved_extra_bytes=4 * classes),
-    )
+    tail = (_dense_blocks.norm("norm", block, saved=2, selective=False), *_image_head(config, hidden))
     body = _dense_blocks.layer(block)
     layers = [(f"layers.{i}", "attention_mlp", body) for i in range(_dense_families.n_layers(config))]
     graph = _ends.chain(name, [("embed", "embedding", first), *layers, ("head", "head", tail)], block)
@@ -159,6 +154,18 @@ def _encoder_block(config: Config, sequence: int, fused: bool, *, norm_after: bo
         dropout=config.ratio("hidden_dropout_prob", "drop-out probability", default) > 0,
         attention_dropout=config.ratio("attention_probs_dropout_prob", "drop-out probability", default) > 0, fused=fused,
     )  # fmt: skip
+
+
+def _image_head(config: Config, hidden: int) -> tuple[Operator, ...]:
+    """Pooler of the class token where the configuration is that of the bare ``ViTModel``, otherwise a classifier."""
+    labels = config.fields.get("id2label")
+    classes = config.integer("num_labels", "classes", len(labels) if isinstance(labels, dict) and labels else 1000)
+    if "ViTModel" in config.words("architectures", "classes of the model"):
+        return (_dense_blocks.product("pooler", 1, hidden, hidden, axis="sequence", bias=True, saved=hidden),)
+    return (
+        _dense_blocks.product("classifier", 1, hidden, classes, axis="sequence", bias=True),
+        Operator("loss", "cross_entropy", (("sequence", 1), ("vocabulary", classes)), saved_extra_bytes=4 * classes),
+    )
 
 
 def _sentence_head(config: Config, hidden: int) -> tuple[Operator, ...]:

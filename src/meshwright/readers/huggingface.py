@@ -257,6 +257,12 @@ def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
         notes.append(f"{name}: {sequence} tokens per sample are more than the {longest} the model was made for{effect}")
     if family == "gemma3":
         notes.append(f"{name}: only the language model is planned; the vision tower is left out")
+    if family in ("deepseek_v2", "deepseek_v3", "kimi_k2") and config.fields.get("num_nextn_predict_layers"):
+        ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", maximum=100)
+        notes.append(
+            f"{name}: num_nextn_predict_layers is {ahead}: these layers are trained and counted too, which published sizes often "
+            "leave out; 0 leaves them out"
+        )
     return tuple(notes)
 
 

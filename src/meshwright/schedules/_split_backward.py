@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, looped, slots
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, looped
 
 __all__ = ["delayed"]
 
@@ -28,18 +28,16 @@ def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches
     Slots
         One stage per rank.
     """
-    rows = []
-    for rank in range(len(warm_up)):
-        ahead = min(int(warm_up[rank]), n_microbatches)
-        row = [(rank, i, FORWARD) for i in range(ahead)]
-        n_weights = 0
-        for i in range(n_microbatches):
-            if ahead + i < n_microbatches:
-                row.append((rank, ahead + i, FORWARD))
-            row.append((rank, i, BACKWARD_INPUT))
-            if i >= delay[rank]:
-                row.append((rank, n_weights, BACKWARD_WEIGHT))
-                n_weights += 1
-        row.extend((rank, i, BACKWARD_WEIGHT) for i in range(n_weights, n_microbatches))
-        rows.append(row)
-    return slots(rows, looped(len(warm_up), 1))
+    n_ranks = len(warm_up)
+    ahead, late = np.minimum(warm_up, n_microbatches)[:, None], np.asarray(delay)[:, None]
+    i = np.arange(n_microbatches)
+    # A turn is a forward task, an input gradient and a weight gradient; what a rank runs early or late has turns before or after.
+    turn = np.concatenate((3 * (i - ahead), np.broadcast_to(3 * i + 1, (n_ranks, n_microbatches)), 3 * (i + late) + 2), axis=1)
+    order = np.argsort(turn, axis=1, kind="stable")
+    return Slots(
+        np.arange(n_ranks + 1) * 3 * n_microbatches,
+        np.repeat(np.arange(n_ranks), 3 * n_microbatches),
+        (order % n_microbatches).ravel(),
+        np.array([FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT])[order // n_microbatches].ravel(),
+        looped(n_ranks, 1),
+    )

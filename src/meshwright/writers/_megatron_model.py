@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.errors import ExportError
-from meshwright.readers import Source, huggingface
+from meshwright.graph import Graph
+from meshwright.readers import Source, _dense_families, huggingface
+from meshwright.readers._config import Config
 
 __all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments"]
 
@@ -17,20 +19,25 @@ OTHER_SCRIPTS = ("bert", "t5", "vit")
 """Families that are no language models of the kind ``pretrain_gpt.py`` trains."""
 
 
-def arguments(spec: str, sequence_length: int) -> tuple[tuple[str, ...], ...]:
-    """Return the options of a Hugging Face model, one tuple of words each; empty where its family is not written out.
+Options = tuple[tuple[str, ...], ...]
+
+
+def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
+    """Return the options of a Hugging Face model, and what they leave out.
 
     Parameters
     ----------
     spec : str
         A built-in name or a ``config.json``.
-    sequence_length : int
-        Tokens of a sample.
+    graph : Graph
+        The same, read.
 
     Returns
     -------
-    tuple of tuple of str
-        Options and their values; what the configuration does not say (``rope_theta`` of the built-in models) is left to the user.
+    options : tuple of tuple of str
+        Options and their values; empty where the family is not written out.
+    notes : tuple of str
+        What the configuration does not say (``rope_theta`` of the built-in models) or the options do not.
 
     Raises
     ------
@@ -47,11 +54,43 @@ def arguments(spec: str, sequence_length: int) -> tuple[tuple[str, ...], ...]:
     if family in OTHER_SCRIPTS:
         raise ExportError(f"megatron_args: pretrain_gpt.py trains decoders, and {spec} is of the family {family}")
     if family not in FAMILIES:
-        return ()
-    return _gpt2(fields, sequence_length) if family == "gpt2" else _llama_like(fields, str(family), sequence_length)
+        return (), ()
+    if family == "gpt2":
+        return _gpt2(fields, graph.sequence_length), ()
+    rope, notes = _rope(fields)
+    notes += tuple(
+        f"the configuration's {field} is not written: add what it means in Megatron-LM's options"
+        for field in ("attention_bias", "mlp_bias")
+        if fields.get(field)
+    )
+    windows = _dense_families.layer_windows(Config(spec, fields), int(fields["num_hidden_layers"]))
+    if any(0 < window < graph.sequence_length for window in windows):
+        notes += ("the configuration's sliding windows are not written: attention is full",)
+    return (*_llama_like(fields, str(family), graph.sequence_length), *rope, *_expert_layers(graph)), notes
 
 
-def _gpt2(fields: Mapping[str, Any], sequence_length: int) -> tuple[tuple[str, ...], ...]:
+def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
+    """Return the options of rotary positions, whose fields lie in ``rope_parameters`` since transformers 5, and what they leave out."""
+    new, old = fields.get("rope_parameters") or {}, fields.get("rope_scaling") or {}
+    base = fields.get("rope_theta") or new.get("rope_theta")
+    scaling = old or new
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    options: list[tuple[str, ...]] = [("--rotary-base", f"{base:.12g}")] if base else []
+    notes = () if base else ("the configuration has no rope_theta: add --rotary-base where it is not 10000",)
+    if kind == "llama3":
+        options.append(("--use-rope-scaling", "--rope-scaling-factor", f"{scaling.get('factor', 8.0):.12g}"))
+    elif kind != "default":
+        notes += (f"the configuration scales rotary positions by '{kind}', which is not written: positions are not scaled",)
+    return tuple(options), notes
+
+
+def _expert_layers(graph: Graph) -> Options:
+    """Return which layers have experts, where not all do."""
+    layers = [int(op.kind == "moe") for op in graph.ops if op.kind not in ("embedding", "head")]
+    return (("--moe-layer-freq", f"[{','.join(map(str, layers))}]"),) if 0 < sum(layers) < len(layers) else ()
+
+
+def _gpt2(fields: Mapping[str, Any], sequence_length: int) -> Options:
     """Return the options of GPT-2: learned positions, biases, LayerNorm, GELU (Megatron-LM's defaults)."""
     hidden = int(fields["n_embd"])
     return (
@@ -66,7 +105,7 @@ def _gpt2(fields: Mapping[str, Any], sequence_length: int) -> tuple[tuple[str, .
     )
 
 
-def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) -> tuple[tuple[str, ...], ...]:
+def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) -> Options:
     """Return the options of Llama's relatives: rotary positions, RMSNorm, gated linear units, grouped queries, experts."""
     hidden, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
     groups = int(fields.get("num_key_value_heads") or heads)
@@ -89,9 +128,8 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
         ("--disable-bias-linear",),
         ("--attention-dropout", "0", "--hidden-dropout", "0"),
     ]
-    for option, field in (("--rotary-base", "rope_theta"), ("--norm-epsilon", "rms_norm_eps")):
-        if fields.get(field):
-            options.append((option, f"{fields[field]:.12g}"))
+    if fields.get("rms_norm_eps"):
+        options.append(("--norm-epsilon", f"{fields['rms_norm_eps']:.12g}"))
     if groups < heads:
         options.append(("--group-query-attention", "--num-query-groups", str(groups)))
     if family == "qwen2":

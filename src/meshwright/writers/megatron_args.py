@@ -47,9 +47,8 @@ def write(result: Result, path: str) -> tuple[str, ...]:
             f"the architecture has to be a Hugging Face configuration, and {reading.name} is read from {reading.format}"
         )
     options, notes = arguments(result)
-    model = _megatron_model.arguments(reading.spec, reading.graph.sequence_length)
-    if "--rotary-base" not in {words[0] for words in model} and ("--position-embedding-type", "rope") in model:
-        notes = (*notes, "the configuration has no rope_theta: add --rotary-base where it is not 10000")
+    model, left_out = _megatron_model.arguments(reading.spec, reading.graph)
+    notes += left_out
     if not model:
         n_layers = len(_layers(result, range(len(reading.graph.ops))))
         model = (("--num-layers", str(n_layers)), ("--seq-length", str(reading.graph.sequence_length)))

@@ -17,7 +17,7 @@ from meshwright.plan import Plan
 from meshwright.result import Result
 from meshwright.timeline import PHASES, Timeline
 from meshwright.units import format_bytes, format_count, format_seconds
-from meshwright.wording import axes_of, describe, layers_of, ranges_of, step_interval, utilization
+from meshwright.wording import axes_of, describe, devices_of, layers_of, step_interval, utilization
 from meshwright.writers import _topology
 
 __all__ = ["page", "write"]
@@ -142,7 +142,7 @@ def _stages(result: Result, plan: Plan) -> list[list[str]]:
             [
                 str(i),
                 layers_of(result.problem.graph, stage),
-                ranges_of(sorted(stage.devices)),
+                devices_of(result.problem.cluster, stage),
                 *(str(getattr(stage.strategy, axis)) for axis in axes),
                 f"{recomputed} of {len(stage.ops)}",
                 format_seconds(load.forward_total_seconds),
@@ -156,11 +156,13 @@ def _timeline(result: Result) -> dict[str, Any]:
     timeline = result.timeline
     assert timeline is not None
     keep = timeline.rank >= 0
-    if keep.sum() > _MOST_SPANS:
-        # beyond this a page becomes heavy: only the first ranks are drawn, and the page says so by their rows
-        keep &= timeline.rank < max(1, int(_MOST_SPANS * len(timeline.peak_bytes) / keep.sum()))
+    every = max(
+        1, -(-int(keep.sum()) // _MOST_SPANS)
+    )  # beyond this a page becomes heavy: some ranks stand for their neighbours
+    keep &= timeline.rank % every == 0
     return {
         "phases": list(PHASES),
+        "every": every,
         "rank": timeline.rank[keep].tolist(),
         "stage": timeline.stage[keep].tolist(),
         "microbatch": timeline.microbatch[keep].tolist(),

@@ -19,7 +19,7 @@ from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch
 from meshwright.result import Answer, Result
 from meshwright.strategy import Strategy
-from meshwright.writers import megatron_args
+from meshwright.writers import _megatron_model, megatron_args
 
 
 def piper_file(folder: pathlib.Path, **limits: Any) -> str:
@@ -239,3 +239,30 @@ def test_the_megatron_script_is_valid_shell(tiny: str, tmp_path: pathlib.Path) -
     text = path.read_text()
     assert "--nnodes 2" in text and "--nproc-per-node 8" in text and "--num-layers 4" in text
     subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_left_out(tmp_path: pathlib.Path) -> None:
+    fields: dict[str, Any] = {
+        "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "vocab_size": 100, "num_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+
+    def told(**more: Any) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+        path.write_text(json.dumps(fields | more))
+        options, notes = _megatron_model.arguments(str(path), mw.read(str(path)).graph)
+        return {words[0]: words[1:] for words in options}, notes
+
+    options, notes = told(rope_theta=5e5, decoder_sparse_step=2)
+    assert options["--moe-layer-freq"] == ("[0,1,0,1]",)
+    assert options["--rotary-base"] == ("500000",)
+    assert notes == ()
+    options, notes = told(rope_parameters={"rope_type": "llama3", "rope_theta": 1e6, "factor": 4.0})
+    assert "--moe-layer-freq" not in options
+    assert options["--rotary-base"] == ("1000000",)
+    assert options["--use-rope-scaling"] == ("--rope-scaling-factor", "4")
+    _, notes = told(rope_scaling={"type": "yarn", "factor": 2.0}, attention_bias=True, use_sliding_window=True, sliding_window=8,
+                    max_window_layers=2)  # fmt: skip
+    assert [next(word for word in ("rope_theta", "yarn", "attention_bias", "sliding") if word in note) for note in notes] == [
+        "rope_theta", "yarn", "attention_bias", "sliding",
+    ]  # fmt: skip

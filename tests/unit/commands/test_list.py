@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import meshwright as mw
+
 
 @pytest.mark.parametrize("what", ["models", "clusters", "searches", "costs", "schedules", "topologies", "formats"])
 def test_every_list_is_not_empty_and_says_a_line_about_each_entry(meshwright: Any, what: str) -> None:
@@ -35,3 +37,8 @@ def test_every_cluster_figure_has_a_source(meshwright: Any) -> None:
     for name, line in meshwright("list", "clusters", "--json").json["clusters"].items():
         for figure in line.split("\n    ")[1:]:
             assert figure.rstrip().endswith(")") and "(" in figure, f"{name}: {figure}"
+
+
+def test_the_program_says_its_version(meshwright: Any) -> None:
+    done = meshwright("--version")
+    assert (done.code, done.out, done.err) == (0, f"meshwright {mw.__version__}\n", "")

@@ -223,6 +223,8 @@ def test_a_refusal_says_why() -> None:
     assert analytic.illegal(posed, Strategy(tensor=3)) == "layers.0: the tensor degree 3 does not divide the 16 attention heads"
     assert "does not divide the 3 data" in analytic.illegal(posed, Strategy(data=3, expert=2))
     assert "sequence" in analytic.illegal(posed, Strategy(context=512))
+    assert "16 attention heads" in analytic.illegal(posed, Strategy(tensor=3, sequence_parallel=True))
+    assert "has no experts to spread" in analytic.illegal(posed, Strategy(data=4, expert=2))
     assert analytic.illegal(posed, Strategy(data=2, tensor=4, sequence_parallel=True)) == ""
     plan = Plan((Stage(tuple(range(6)), (0, 1, 2), Strategy(tensor=3)),))
     with pytest.raises(InputError, match=r"stage 0: layers\.0: the tensor degree 3"):

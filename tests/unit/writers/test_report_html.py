@@ -134,3 +134,14 @@ def test_an_answer_without_a_plan_is_refused(planned: Result) -> None:
         report_html.page(replace(planned, answer=Answer(None, missing_bytes=1.0)))
     with pytest.raises(ExportError, match="simulated"):
         report_html.page(replace(planned, timeline=None))
+
+
+def test_where_there_are_too_many_tasks_every_so_many_th_rank_is_drawn(
+    planned: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert planned.timeline is not None
+    n_tasks = int((planned.timeline.rank >= 0).sum())
+    monkeypatch.setattr(report_html, "_MOST_SPANS", n_tasks // 2)
+    drawn = _read(report_html.page(planned))[1]["timeline"]
+    assert drawn["every"] == 2 + n_tasks % 2
+    assert set(drawn["rank"]) == set(range(0, len(planned.timeline.peak_bytes), drawn["every"]))
