@@ -116,3 +116,82 @@ def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seco
                 load_seconds[x] += amount * seconds_per_byte[x]
                 v, k = target[x], k + 1
     return links
+
+
+@njit(cache=True)
+def widen(first, source, target, hops, order, links, n_ways, n_longer, forwards):
+    """Return more routes for every pair, each the shortest over links its pair does not use yet; links taken least come first.
+
+    Parameters
+    ----------
+    first, target, hops, order, forwards
+        As for `routes`.
+    source : ndarray, shape (n_links,), int64
+        Where each link begins.
+    links : ndarray, shape (n_pairs, most), int64
+        From `routes`.
+    n_ways : int
+        Routes of a pair at most.
+    n_longer : int
+        How many links more than the first route another may have.
+
+    Returns
+    -------
+    ways : ndarray, shape (n_pairs, n_ways, most + n_longer), int32
+        Links of each route, in the order of `order`; -1 after the last.
+    n_found : ndarray, shape (n_pairs,), int64
+        Routes of each pair.
+    """
+    n_servers, n_nodes = hops.shape
+    n_links = len(target)
+    ways = np.full((len(order), n_ways, links.shape[1] + n_longer), -1, np.int32)
+    n_found = np.ones(len(order), np.int64)
+    taken = np.zeros(n_links, np.int64)
+    used, seen, came = np.full(n_links, -1, np.int64), np.zeros(n_nodes, np.int64), np.empty(n_nodes, np.int64)
+    layer, keys = np.empty(n_nodes, np.int64), np.empty(n_links, np.int64)
+    mark = 0
+    for at in range(len(order)):
+        for k in range(links.shape[1]):
+            ways[at, 0, k] = links[at, k]
+            if links[at, k] >= 0:
+                taken[links[at, k]] += 1
+    for at in range(len(order)):
+        a, b = order[at] // n_servers, order[at] % n_servers
+        longest = hops[b, a] + n_longer
+        for x in links[at]:
+            if x >= 0:
+                used[x] = at
+        while n_found[at] < n_ways:
+            mark += 1
+            layer[0], n_layer, depth = a, 1, 0
+            seen[a] = mark
+            while n_layer > 0 and seen[b] != mark and depth < longest:
+                depth += 1
+                n_keys = 0
+                for k in range(n_layer):
+                    for x in range(first[layer[k]], first[layer[k] + 1]):
+                        w = target[x]
+                        through = forwards or w >= n_servers or w == b
+                        # a node too far from b is on no route that is short enough
+                        if through and used[x] != at and seen[w] != mark and 0 <= hops[b, w] <= longest - depth:
+                            keys[n_keys] = taken[x] * n_links + x
+                            n_keys += 1
+                n_layer = 0
+                keys[:n_keys].sort()
+                for k in range(n_keys):
+                    x = keys[k] % n_links
+                    w = target[x]
+                    if seen[w] != mark:
+                        seen[w], came[w], layer[n_layer] = mark, x, w
+                        n_layer += 1
+            if seen[b] != mark:
+                break
+            v = b
+            for k in range(depth - 1, -1, -1):
+                x = came[v]
+                ways[at, n_found[at], k] = x
+                used[x] = at
+                taken[x] += 1
+                v = source[x]
+            n_found[at] += 1
+    return ways, n_found

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.codesign import routes
 from meshwright.errors import InputError
 from meshwright.solvers import hamiltonian
 from meshwright.solvers.shares import even_out
@@ -28,6 +27,9 @@ MOST_STEPS = 6
 
 DRAWN_RATIO = 2
 """Rings drawn for a group, per member."""
+
+LONGER_HOPS = 2
+"""How many links more than the first route of a pair another may have."""
 
 LARGEST_PROGRAMME = 1_000_000
 """Routes times links of the largest linear programme for point-to-point traffic."""
@@ -127,17 +129,20 @@ class Fabric:
             first, self.target, self.seconds_per_byte, self.hops, order, amount[sequence],
             np.zeros(len(self.source)), n_passes, self.forwards,
         )  # fmt: skip
-        ways: list[list[list[int]]] = [[[]] for _ in range(n * n)]
-        for pair, row in zip(order.tolist(), links.tolist(), strict=True):
-            ways[pair] = [[link for link in row if link >= 0]]
+        n_found = np.ones(len(order), dtype=np.int64)
+        ways = links[:, None, :]
         if n_ways > 1:
-            routes.widen(self.source, self.target, ways, order.tolist(), n, n_ways, forwards=self.forwards)
-        self.pair_ways = np.array([len(found) for found in ways], dtype=np.int64)
-        most = int(self.pair_ways.max())
-        padded = [route for found in ways for route in [*found, *[[]] * (most - len(found))]]
-        self.pair_first = np.concatenate([[0], np.cumsum([len(route) for route in padded])]).astype(np.int64)
-        self.pair_link = np.array([link for route in padded for link in route], dtype=np.int64)
-        self.pair_share = np.full(len(padded), -1.0)
+            ways, n_found = short_routes.widen(
+                first, self.source, self.target, self.hops, order, links, n_ways, LONGER_HOPS, self.forwards
+            )
+        most = int(n_found.max())
+        self.pair_ways = np.ones(n * n, dtype=np.int64)
+        self.pair_ways[order] = n_found
+        table = np.full((n * n, most, ways.shape[2]), -1, dtype=ways.dtype)
+        table[order] = ways[:, :most]
+        self.pair_first = np.concatenate([[0], np.cumsum((table >= 0).sum(axis=2).ravel())]).astype(np.int64)
+        self.pair_link = table[table >= 0].astype(np.int64)
+        self.pair_share = np.full(n * n * most, -1.0)
         self.groups.clear()
         self._flows.clear()
         self._network = None
