@@ -67,6 +67,11 @@ def step_seconds(
                     n_bytes = samples * 4 * operations[j].n_elements // theirs.columns
                     _send(forward[j][q], forward[i][p], n_bytes, fabric, b, a)
                     _send(backward[i][p], backward[j][q], n_bytes, fabric, a, b)
+    for i in placement.last:
+        others = [j for j, operation in enumerate(operations) if set(operation.inputs) <= {DATA} and j not in placement.last]
+        for part in backward[i]:
+            for other in (other for j in others for other in backward[j] if other.server == part.server):
+                _before(other, part)
     gpus, inside = space.servers.n_gpus, space.servers.gpu_bytes_per_second
     for i, (choice, servers) in enumerate(zip(chosen, placement.servers, strict=True)):
         for weight in operations[i].weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -222,9 +223,9 @@ def alternate(
         if plan in few and not _faster(step, plan, found):
             continue
         for fabric in candidates(plan):
-            seconds = step.seconds(plan, fabric, 2.0 * limit)
-            found.append((seconds, n_used, plan, fabric))
-            n_used += 1
+            for shape in (plan, *itertools.islice(moves.last(step.space, plan), 1)):
+                found.append((step.seconds(shape, fabric, 2.0 * limit), n_used, shape, fabric))
+                n_used += 1
         if not math.isfinite(first_seconds):
             first_seconds = min(entry[0] for entry in found)
     states, n_idle, n_done = _distinct(found), 0, 0
@@ -290,7 +291,7 @@ def _round(
     step: Step, walked: Step, candidates: Callable[[Placement], Sequence[Fabric]], state: State, rng: np.random.Generator,
     budget: int, placement: str, *, descend: bool,
 ) -> State:  # fmt: skip
-    """Anneal the plan of a state on its network, then choose the network for it; never worse than the state."""
+    """Anneal the plan of a state on its network, choose the network for it, then who is last; never worse than the state."""
     seconds, plan, fabric = state
     start, _, n_played = _descend(walked, plan, fabric, budget) if descend else (plan, 0.0, 0)
     tried, tried_seconds = _anneal(walked, start, fabric, rng, max(budget - n_played, 1), placement)
@@ -298,6 +299,8 @@ def _round(
         tried_seconds = step.seconds(tried, fabric)
     if tried_seconds < seconds:
         plan, seconds = tried, tried_seconds
+    elif not descend:
+        return state  # the network was chosen for this plan before
     for other in candidates(plan):
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
@@ -308,6 +311,10 @@ def _round(
         spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
         if spread and spread_seconds < seconds:
             fabric, seconds = spread, spread_seconds
+    for other in list(moves.last(step.space, plan)):
+        other_seconds = step.seconds(other, fabric, seconds)
+        if other_seconds < seconds:
+            plan, seconds = other, other_seconds
     return seconds, plan, fabric
 
 

@@ -84,12 +84,15 @@ class Space:
         Of each operator, by parts.
     notes : tuple of str
         What was assumed.
+    control_edges : bool
+        Whether a plan may say which operators are last in the backward pass of their servers.
     """
 
     workload: Workload
     servers: Servers
     choices: tuple[tuple[Choice, ...], ...]
     notes: tuple[str, ...] = ()
+    control_edges: bool = True
 
 
 def space(workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, where: str = "") -> Space:

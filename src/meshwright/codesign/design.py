@@ -56,6 +56,8 @@ class Params:
         Samples of one step; 0 for the workload's own (for a language model: one for each device).
     equal_cost : bool
         Whether every other topology is also given the link speed at which it costs as much as the first.
+    control_edges : bool
+        Whether a plan may hold back the backward pass of operators that read only data until the others of their server are done.
     traffic : str
         How the time of traffic is found: ``segments`` as published, ``fair`` by max-min fair shares of links, ``closed`` by a
         closed form without overlap. All three are reported.
@@ -76,6 +78,7 @@ class Params:
     components: str = ""
     global_batch: int = field(default=0, metadata={"minimum": 0})
     equal_cost: bool = False
+    control_edges: bool = True
     traffic: str = field(default="segments", metadata={"choices": TRAFFIC})
 
 
@@ -207,7 +210,7 @@ def design(
     measured = flexflow_measures.load(measures) if measures else None
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
     choices = space(workload, servers, measured, shard=shard, where=measures)
-    step = Step(choices, traffic=params.traffic)
+    step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
     known = components.prices(params.components)
     notes = [note for note in reading.notes if "codesign" not in note] + list(choices.notes)
     bound = bounds.step_seconds(choices, _injection(wires, names))

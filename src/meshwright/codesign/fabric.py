@@ -16,7 +16,7 @@ from meshwright.solvers import hamiltonian
 from meshwright.solvers.shares import even_out
 
 if TYPE_CHECKING:
-    from meshwright._kernels.flow_simulation import Network
+    from meshwright._kernels.step_tasks import Network
 
 __all__ = ["Fabric", "Flow"]
 
@@ -376,7 +376,7 @@ class Fabric:
     def network(self) -> Network:
         """Return the arrays of the flow simulation, with the flows of every group asked for so far."""
         if self._network is None:
-            from meshwright._kernels.flow_simulation import Network
+            from meshwright._kernels.step_tasks import Network
 
             flows = [flow for group in self._flows for flow in group]
             lengths = np.array([len(links) for links, _ in flows], dtype=np.int64)

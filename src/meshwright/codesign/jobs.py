@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from meshwright.codesign.step import SEGMENT_BYTES, Placement, Step
 from meshwright.errors import InputError
 
 if TYPE_CHECKING:
-    from meshwright._kernels.flow_simulation import Model, Split
+    from meshwright._kernels.step_tasks import Model, Split
 
 __all__ = ["Job", "fitted", "scattered", "together"]
 
@@ -99,7 +99,7 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
     -----
     One step each: a short step that would meet several times with a long one's transfers meets them once.
     """
-    from meshwright._kernels import fair_steps, flow_simulation
+    from meshwright._kernels import fair_steps, flow_simulation, step_tasks
 
     taken = [server for job in jobs for server in job.servers]
     if len(set(taken)) != len(taken) or not all(0 <= server < fabric.n_servers for server in taken):
@@ -109,7 +109,7 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
         raise InputError("jobs: servers of all jobs must have the same devices and the same network between them")
     n_gpus, rate = inside.pop()
     split = _side_by_side([job.step.split(_moved(job), fabric) for job in jobs])
-    tasks = flow_simulation.tasks(
+    tasks = step_tasks.tasks(
         _one_model([job.step.model for job in jobs]), split, fabric.pair_ways, fabric.pair_share, SEGMENT_BYTES
     )
     if traffic == "fair":
@@ -133,7 +133,7 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
 
 def _moved(job: Job) -> Placement:
     """Return the plan on the servers of the cluster."""
-    return Placement(job.placement.choice, tuple(tuple(job.servers[s] for s in servers) for servers in job.placement.servers))
+    return replace(job.placement, servers=tuple(tuple(job.servers[s] for s in servers) for servers in job.placement.servers))
 
 
 def _one_model(models: Sequence[Model]) -> Model:
@@ -169,4 +169,5 @@ def _side_by_side(splits: Sequence[Split]) -> Split:
         server=padded([split.server for split in splits], 0),
         group=padded([split.group for split in splits], -1),
         seconds=np.concatenate([split.seconds for split in splits], axis=1),
+        last=np.concatenate([split.last for split in splits]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,10 +12,13 @@ from meshwright.codesign.choices import Space
 from meshwright.codesign.step import Placement, data_parallel
 from meshwright.readers._workload import DATA, Workload
 
-__all__ = ["beside", "chains", "fewer", "near", "propose", "published_proposal", "servers_for", "starts", "streams"]
+__all__ = ["beside", "chains", "fewer", "last", "near", "propose", "published_proposal", "servers_for", "starts", "streams"]
 
 PROPAGATE_RATIO = 0.25
 CONTINUE_RATIO = 0.75
+
+MOST_LEAVES = 16
+"""Up to so many operators that read only data are each tried last; of more only those of one kind together."""
 
 N_CUTS = 4
 """In so many parts a stream is thought of when it is put on a half of the servers up to a cut."""
@@ -281,7 +285,37 @@ def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tup
         same = [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == (len(servers), 1, 1)]
         if same:
             choice[i], place[i] = same[0], servers
-    return Placement(tuple(choice), tuple(place))
+    return replace(made, choice=tuple(choice), servers=tuple(place))
+
+
+def last(space: Space, plan: Placement) -> Iterator[Placement]:
+    """Yield a plan with other operators last in the backward pass: first those that all-reduce nothing, then one kind changed, then one.
+
+    Parameters
+    ----------
+    space : Space
+        Choices.
+    plan : Placement
+        Where from.
+
+    Notes
+    -----
+    Nothing waits for the backward pass of an operator that reads only data, but its own all-reduce. Behind the others it hides
+    theirs.
+    """
+    operations = space.workload.operations
+    leaves = [i for i, operation in enumerate(operations) if set(operation.inputs) <= {DATA}]
+    if not space.control_edges or len(leaves) < 2:
+        return
+    silent = [i for i in leaves if not operations[i].weights or space.choices[i][plan.choice[i]].samples == 1]
+    kinds: dict[str, list[int]] = {}
+    for i in leaves:
+        kinds.setdefault(operations[i].key, []).append(i)
+    changed = [set(plan.last) ^ set(kind) for kind in kinds.values()]
+    changed += [set(plan.last) ^ {i} for i in leaves if len(leaves) <= MOST_LEAVES]
+    for found in dict.fromkeys(tuple(sorted(some)) for some in (set(silent), *changed)):
+        if found != plan.last and len(found) < len(leaves):
+            yield replace(plan, last=found)
 
 
 def fewer(space: Space) -> Iterator[Placement]:

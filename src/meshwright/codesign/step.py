@@ -13,7 +13,8 @@ from meshwright.codesign.fabric import Fabric
 from meshwright.readers._workload import DATA
 
 if TYPE_CHECKING:
-    from meshwright._kernels.flow_simulation import Model, Played, Split, Tasks
+    from meshwright._kernels.flow_simulation import Played
+    from meshwright._kernels.step_tasks import Model, Split, Tasks
 
 __all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "Step", "Traffic", "data_parallel"]
 
@@ -34,10 +35,13 @@ class Placement:
         Position among the operator's choices.
     servers : tuple of tuple of int
         One for each part.
+    last : tuple of int
+        Operators that read only data and whose backward parts wait for those of the others that read only data on their server.
     """
 
     choice: tuple[int, ...]
     servers: tuple[tuple[int, ...], ...]
+    last: tuple[int, ...] = ()
 
     def with_op(self, i: int, choice: int, servers: tuple[int, ...]) -> Placement:
         """Return the placement with one operator changed."""
@@ -114,7 +118,7 @@ class Step:
     """
 
     def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
-        from meshwright._kernels.flow_simulation import Model
+        from meshwright._kernels.step_tasks import Model
 
         operations, batch = space.workload.operations, space.workload.global_batch
         self.space, self.segment_bytes, self.model_of_traffic = space, segment_bytes, traffic
@@ -143,7 +147,7 @@ class Step:
 
     def split(self, placement: Placement, fabric: Fabric | None) -> Split:
         """Return a placement as arrays; groups are numbered by the network, or left out without one."""
-        from meshwright._kernels.flow_simulation import Split
+        from meshwright._kernels.step_tasks import Split
 
         chosen = self.chosen(placement)
         most = max(len(servers) for servers in placement.servers)
@@ -157,14 +161,16 @@ class Step:
                     group[i, c] = fabric.group(members)
         degrees = np.array([(choice.samples, choice.columns, choice.rows) for choice in chosen], dtype=np.int64).T.copy()
         seconds = np.array([(choice.forward_seconds, choice.backward_seconds) for choice in chosen]).T.copy()
-        return Split(degrees[0], degrees[1], degrees[2], server, group, seconds)
+        last = np.zeros(len(chosen), dtype=np.bool_)
+        last[list(placement.last)] = True
+        return Split(degrees[0], degrees[1], degrees[2], server, group, seconds, last)
 
     def tasks(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks]:
         """Return the task graph of a placement on a network."""
-        from meshwright._kernels import flow_simulation
+        from meshwright._kernels import step_tasks
 
         split = self.split(placement, fabric)
-        return split, flow_simulation.tasks(self.model, split, fabric.pair_ways, fabric.pair_share, self.segment_bytes)
+        return split, step_tasks.tasks(self.model, split, fabric.pair_ways, fabric.pair_share, self.segment_bytes)
 
     def play(self, placement: Placement, fabric: Fabric) -> tuple[Split, Tasks, Played]:
         """Return everything that happens in a step; a closed form knows no moments, so segments are played for it."""
@@ -202,12 +208,12 @@ class Step:
         The closed form adds up, without any overlap, the compute of the busiest server, the busiest link's transfers, the
         busiest link's all-reduces, what devices of a server add up among themselves, and the latency of the longest routes.
         """
-        from meshwright._kernels import flow_simulation
+        from meshwright._kernels import step_tasks
 
         split, tasks = self.tasks(placement, fabric)
         traffic = traffic or self.model_of_traffic
         if np.isfinite(limit_seconds) or traffic == "closed":
-            compute, sent, reduced, both = flow_simulation.loads(tasks, split, fabric.network())
+            compute, sent, reduced, both = step_tasks.loads(tasks, split, fabric.network())
             if max(compute, both) > limit_seconds:
                 return float("inf")
             if traffic == "closed":
@@ -226,10 +232,10 @@ class Step:
 
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""
-        from meshwright._kernels import flow_simulation
+        from meshwright._kernels import step_tasks
 
         split, tasks = self.tasks(placement, fabric)
-        compute, _, _, both = flow_simulation.loads(tasks, split, fabric.network())
+        compute, _, _, both = step_tasks.loads(tasks, split, fabric.network())
         return float(max(compute, both))
 
     def _inside(self) -> tuple[int, float]:
@@ -253,13 +259,11 @@ class Step:
 
     def traffic(self, placement: Placement) -> Traffic:
         """Return what a placement sends in one step, whatever the network."""
-        from meshwright._kernels import flow_simulation
+        from meshwright._kernels import step_tasks
 
         split = self.split(placement, None)
         n = self.space.servers.n_servers
-        tasks = flow_simulation.tasks(
-            self.model, split, np.ones(n * n, dtype=np.int64), np.full(n * n, -1.0), self.segment_bytes
-        )
+        tasks = step_tasks.tasks(self.model, split, np.ones(n * n, dtype=np.int64), np.full(n * n, -1.0), self.segment_bytes)
         owner = np.concatenate([np.asarray(servers, dtype=np.int64) for servers in placement.servers])
         pair = np.zeros((n, n))
         np.add.at(pair, (owner[tasks.edge_source >> 1], owner[tasks.edge_target >> 1]), tasks.edge_bytes.astype(np.float64))

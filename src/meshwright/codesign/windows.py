@@ -15,7 +15,8 @@ from meshwright.codesign.step import Placement, Step, Traffic
 
 if TYPE_CHECKING:
     from meshwright._kernels.fair_steps import Windows
-    from meshwright._kernels.flow_simulation import Network, Played, Tasks
+    from meshwright._kernels.flow_simulation import Played
+    from meshwright._kernels.step_tasks import Network, Tasks
 
 __all__ = ["Changing", "choose", "play"]
 

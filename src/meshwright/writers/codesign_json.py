@@ -151,6 +151,7 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
                 "forward_seconds": choice.forward_seconds,
                 "backward_seconds": choice.backward_seconds,
                 "measured": choice.measured,
+                "backward_last": i in found.placement.last,
             }
         )
     traffic = step.traffic(found.placement)

@@ -117,10 +117,10 @@ def test_the_traffic_decides_the_routes(small: Callable[..., Step]) -> None:
 
 
 def busiest(step: Step, plan: Placement, fabric: Fabric) -> float:
-    from meshwright._kernels import flow_simulation
+    from meshwright._kernels import step_tasks
 
     split, tasks = step.tasks(plan, fabric)
-    return float(flow_simulation.loads(tasks, split, fabric.network())[3])
+    return float(step_tasks.loads(tasks, split, fabric.network())[3])
 
 
 def test_shares_of_routes_by_linear_programme_never_load_the_busiest_link_more_than_even_ones(

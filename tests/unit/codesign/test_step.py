@@ -35,6 +35,37 @@ def test_the_kernel_plays_every_plan_as_the_plain_twin_does(small: Callable[...,
         assert step.seconds(plan, fabric) == pytest.approx(twin.step_seconds(step, plan, fabric), rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_operators_that_are_last_are_played_as_the_plain_twin_does(small: Callable[..., Step], seed: int) -> None:
+    step = small()
+    rng = np.random.default_rng(seed)
+    plan = data_parallel(step.space)
+    for _ in range(6):
+        plan = moves.propose(step.space, moves.chains(step.space.workload), plan, rng, "either")
+    others = list(moves.last(step.space, plan))
+    assert len(others) > 3
+    for other in others:
+        assert step.seconds(other, ring(4, 1e9)) == pytest.approx(twin.step_seconds(step, other, ring(4, 1e9)), rel=1e-12)
+        fair = step.seconds(other, ring(4, 1e9), traffic="fair")
+        assert fair == pytest.approx(fair_steps.fair_step_seconds(step, other, ring(4, 1e9)), rel=1e-6)
+
+
+def test_tables_that_are_last_hide_the_all_reduce_of_the_first_matrix(small: Callable[..., Step]) -> None:
+    """On every server the table's backward part begins when those of the matrices are done, and takes longer than what they add up."""
+    step = small("topoopt:dlrm,tables=2,rows=1000,width=512,bag=1000,bottom=512x6,top=64-1,batch=4096", n=2, shard=False)
+    plan, fabric = data_parallel(step.space), ring(2, 1e12)
+    late = next(moves.last(step.space, plan))
+    tables = [i for i, op in enumerate(step.space.workload.operations) if op.kind == "embedding"]
+    assert list(late.last) == tables
+    _, tasks, played = step.play(late, fabric)
+    first = int(tasks.part_first[0])
+    for table in tables:
+        server = late.servers[table][0]
+        assert played.start[2 * int(tasks.part_first[table]) + 1] >= played.end[2 * (first + server) + 1]
+    assert played.seconds == played.end.max() > played.reduce_end.max()
+    assert step.seconds(late, fabric) < step.seconds(plan, fabric)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_transfers_over_several_routes_are_played_as_the_plain_twin_does(small: Callable[..., Step], seed: int) -> None:
     step = small("topoopt:dlrm,tables=3,rows=1000,width=512,bottom=512-512,top=64-64-1,batch=4096", n=6)
