@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -223,7 +222,7 @@ def alternate(
         if plan in few and not _faster(step, plan, found):
             continue
         for fabric in candidates(plan):
-            for shape in (plan, *itertools.islice(moves.last(step.space, plan), 1)):
+            for shape in dict.fromkeys((plan, moves.silent_last(step.space, plan))):
                 found.append((step.seconds(shape, fabric, 2.0 * limit), n_used, shape, fabric))
                 n_used += 1
         if not math.isfinite(first_seconds):
@@ -279,10 +278,10 @@ def _screened(
 
 
 def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
-    """Return the best network of each of the best plans, of those not much slower than the best."""
+    """Return the best network, and the best last operators, of each of the best plans, of those not much slower than the best."""
     best: dict[Placement, State] = {}
     for seconds, _, plan, fabric in sorted(found, key=lambda entry: entry[:2]):
-        best.setdefault(plan, (seconds, plan, fabric))
+        best.setdefault(replace(plan, last=()), (seconds, plan, fabric))
     ordered = sorted(best.values(), key=lambda entry: entry[0])
     return [state for state in ordered[:MOST_STATES] if state[0] <= NEAR_RATIO * ordered[0][0]]
 

@@ -12,7 +12,19 @@ from meshwright.codesign.choices import Space
 from meshwright.codesign.step import Placement, data_parallel
 from meshwright.readers._workload import DATA, Workload
 
-__all__ = ["beside", "chains", "fewer", "last", "near", "propose", "published_proposal", "servers_for", "starts", "streams"]
+__all__ = [
+    "beside",
+    "chains",
+    "fewer",
+    "last",
+    "near",
+    "propose",
+    "published_proposal",
+    "servers_for",
+    "silent_last",
+    "starts",
+    "streams",
+]
 
 PROPAGATE_RATIO = 0.25
 CONTINUE_RATIO = 0.75
@@ -288,8 +300,21 @@ def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tup
     return replace(made, choice=tuple(choice), servers=tuple(place))
 
 
+def silent_last(space: Space, plan: Placement) -> Placement:
+    """Return a plan with the operators last that read only data and all-reduce nothing; the plan itself where that is none or all."""
+    operations, leaves = space.workload.operations, _leaves(space)
+    found = [i for i in leaves if not operations[i].weights or space.choices[i][plan.choice[i]].samples == 1]
+    return replace(plan, last=tuple(found)) if 0 < len(found) < len(leaves) else plan
+
+
+def _leaves(space: Space) -> list[int]:
+    """Return the operators that read only data; none where plans may not say who is last."""
+    operations = space.workload.operations if space.control_edges else ()
+    return [i for i, operation in enumerate(operations) if set(operation.inputs) <= {DATA}]
+
+
 def last(space: Space, plan: Placement) -> Iterator[Placement]:
-    """Yield a plan with other operators last in the backward pass: first those that all-reduce nothing, then one kind changed, then one.
+    """Yield a plan with other operators last in the backward pass: those that all-reduce nothing, then one kind changed, then one.
 
     Parameters
     ----------
@@ -303,17 +328,13 @@ def last(space: Space, plan: Placement) -> Iterator[Placement]:
     Nothing waits for the backward pass of an operator that reads only data, but its own all-reduce. Behind the others it hides
     theirs.
     """
-    operations = space.workload.operations
-    leaves = [i for i, operation in enumerate(operations) if set(operation.inputs) <= {DATA}]
-    if not space.control_edges or len(leaves) < 2:
-        return
-    silent = [i for i in leaves if not operations[i].weights or space.choices[i][plan.choice[i]].samples == 1]
+    leaves = _leaves(space)
     kinds: dict[str, list[int]] = {}
     for i in leaves:
-        kinds.setdefault(operations[i].key, []).append(i)
+        kinds.setdefault(space.workload.operations[i].key, []).append(i)
     changed = [set(plan.last) ^ set(kind) for kind in kinds.values()]
     changed += [set(plan.last) ^ {i} for i in leaves if len(leaves) <= MOST_LEAVES]
-    for found in dict.fromkeys(tuple(sorted(some)) for some in (set(silent), *changed)):
+    for found in dict.fromkeys((silent_last(space, plan).last, *(tuple(sorted(some)) for some in changed))):
         if found != plan.last and len(found) < len(leaves):
             yield replace(plan, last=found)
 
