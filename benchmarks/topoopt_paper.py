@@ -2,28 +2,33 @@
 
 Run ``python benchmarks/topoopt_paper.py FOLDER [sweep ...] [--out FOLDER] [--budget N]`` with the folder that holds ``workloads.json``
 and ``measures``; sweeps are ``targets degree bandwidth servers batch shared optical packet speed`` (default: all but the last).
-Rows are printed as CSV and written to ``SWEEP.csv``; a sweep over a number is also drawn, one SVG picture for each workload.
+Rows are printed as CSV and written to ``SWEEP.csv``; a sweep over a number is also written as tables to read, ``SWEEP.md``, and drawn,
+one SVG picture for each workload. What is compared: the network found, a k-ary fat tree whose links are as fast as the same money
+buys, one switch with all interfaces of every server at full speed ("ideal"), and an expander.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import sys
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from piper_paper import picture
 
 from meshwright.api import codesign
 from meshwright.codesign import jobs, networks
 from meshwright.codesign.design import Design
 from meshwright.codesign.step import data_parallel
+from meshwright.errors import InputError
 
 FILES = {"dlrm16": "dlrm16", "candle16": "candle16", "bert16": "transformer16", "vgg16_16node": "vgg16"}
-OTHERS = ("topoopt", "fat-tree", "switch", "expander")
+COLUMNS = {
+    "topoopt": "found", "fat-tree-equal-cost": "fat tree, equal cost", "switch": "ideal switch", "expander": "expander",
+}  # fmt: skip
 PUBLISHED_MS = {  # the released program, 100 Gbit/s, degree 4 and 8
     ("dlrm16", 4): 20.86, ("dlrm16", 8): 14.71, ("candle16", 4): 218.36, ("candle16", 8): 133.70,
     ("bert16", 4): 62.75, ("bert16", 8): 62.57, ("vgg16_16node", 4): 100.48, ("vgg16_16node", 8): 100.48,
@@ -37,7 +42,7 @@ AXES = {"degree": "degree", "bandwidth": "gbit", "servers": "servers", "batch": 
 """Which column a sweep's pictures have from left to right."""
 
 
-def ask(folder: Path, name: str, *, servers: int = 16, degree: int = 4, gbit: float = 100, names: tuple[str, ...] = OTHERS,
+def ask(folder: Path, name: str, *, servers: int = 16, degree: int = 4, gbit: float = 100, names: tuple[str, ...] = ("topoopt",),
         budget: int = 600, measured: bool = True, **settings: str) -> tuple[Design, float]:  # fmt: skip
     """Return the answer and the processor seconds it took."""
     started = time.process_time()
@@ -59,34 +64,40 @@ def rows_of(label: str, design: Design, seconds: float) -> Iterator[str]:
         )
 
 
+def compared(label: str, folder: Path, name: str, **question: Any) -> Iterator[str]:
+    """Yield rows for the network found and those of `COLUMNS` beside it."""
+    yield from rows_of(label, *ask(folder, name, names=("topoopt", "fat-tree"), **question))
+    yield from rows_of(label, *ask(folder, name, names=("switch", "expander"), equal_cost="false", **question))
+
+
 def targets(folder: Path, budget: int) -> Iterator[str]:
     for (name, degree), published in PUBLISHED_MS.items():
-        design, seconds = ask(folder, name, degree=degree, names=("topoopt",))
+        design, seconds = ask(folder, name, degree=degree)
         yield from rows_of(f"target,{name},{degree},100,16,{published}", design, seconds)
 
 
 def degree(folder: Path, budget: int) -> Iterator[str]:
     for name in FILES:
         for degree in (2, 4, 6, 8):
-            yield from rows_of(f"degree,{name},{degree},100,16,", *ask(folder, name, degree=degree, budget=budget))
+            yield from compared(f"degree,{name},{degree},100,16,", folder, name, degree=degree, budget=budget)
 
 
 def bandwidth(folder: Path, budget: int) -> Iterator[str]:
     for name in FILES:
         for gbit in (10, 25, 40, 100, 200):
-            yield from rows_of(f"bandwidth,{name},4,{gbit},16,", *ask(folder, name, gbit=gbit, budget=budget))
+            yield from compared(f"bandwidth,{name},4,{gbit},16,", folder, name, gbit=gbit, budget=budget)
 
 
 def servers(folder: Path, budget: int) -> Iterator[str]:
     for n in (8, 16, 32, 64):
         spec = f"topoopt:dlrm,tables={n},batch={1024 * n},bottom=1024x8,top=2048x16-1"
-        yield from rows_of(f"servers,dlrm,4,100,{n},", *ask(folder, spec, servers=n, measured=False, budget=budget))
+        yield from compared(f"servers,dlrm,4,100,{n},", folder, spec, servers=n, measured=False, budget=budget)
 
 
 def batch(folder: Path, budget: int) -> Iterator[str]:
     for local in (64, 128, 256, 512, 1024, 2048):
         spec = f"topoopt:dlrm,tables=32,width=128,batch={local * 64},bottom=2048x8,top=4096x16-1"
-        yield from rows_of(f"batch {local},dlrm,4,100,16,", *ask(folder, spec, measured=False, budget=budget))
+        yield from compared(f"batch {local},dlrm,4,100,16,", folder, spec, measured=False, budget=budget)
 
 
 def shared(folder: Path, budget: int) -> Iterator[str]:
@@ -156,7 +167,7 @@ def packet(folder: Path, budget: int) -> Iterator[str]:
 
 def speed(folder: Path, budget: int) -> Iterator[str]:
     for search in ("published", "improved"):
-        _, seconds = ask(folder, "dlrm16", names=("topoopt",), search=search)
+        _, seconds = ask(folder, "dlrm16", search=search)
         yield f"speed,dlrm16,4,100,16,,{search} 600 proposals,,,,,,,{seconds:.2f}"
     for n_flows in (1000,):
         rng = np.random.default_rng(0)
@@ -174,16 +185,63 @@ def speed(folder: Path, budget: int) -> Iterator[str]:
             yield f"speed,{n_flows} flows fair {name},4,100,128,,expander,,,,,,,{time.process_time() - started:.4f}"
 
 
-def draw(out: Path, sweep: str, rows: list[dict[str, str]]) -> None:
+def table(sweep: str, rows: list[dict[str, str]]) -> str:
+    """Return the rows of a sweep as Markdown: a table for each workload, a line for each number, milliseconds a step."""
+    parts = []
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        own = [row for row in rows if row["workload"] == name]
+        parts += [f"{name}: milliseconds a step", "", f"| {sweep} | {' | '.join(COLUMNS.values())} |", "|---" * 5 + "|"]
+        for x in dict.fromkeys(row[AXES[sweep]] for row in own):
+            found = {row["topology"]: f"{float(row['step_ms']):.1f}" for row in own if row[AXES[sweep]] == x}
+            parts.append(f"| {x.removeprefix('batch ')} | {' | '.join(found.get(column, '') for column in COLUMNS)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def draw(path: Path, title: str, across: str, lines: dict[str, list[tuple[float, float]]]) -> None:
+    """Draw lines over two logarithmic axes as SVG, each named at its right end."""
+    width, height, left, right, top, bottom = 660, 420, 60, 490, 44, 370
+    xs = sorted({x for line in lines.values() for x, _ in line})
+    ys = [y for line in lines.values() for _, y in line]
+    ticks = [base * 10.0**power for power in range(-1, 6) for base in (1, 2, 5)]
+    low, high = max(tick for tick in ticks if tick <= min(ys)), min(tick for tick in ticks if tick >= max(ys))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        along = math.log(x / xs[0]) / (math.log(xs[-1] / xs[0]) or 1.0)
+        return left + along * (right - left), bottom - math.log(y / low) / (math.log(high / low) or 1.0) * (bottom - top)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="22" font-size="14">{title}</text>',
+        f'<text x="{(left + right) / 2}" y="{height - 12}" text-anchor="middle">{across}</text>',
+    ]
+    for tick in (tick for tick in ticks if low <= tick <= high):
+        y = place(xs[0], tick)[1]
+        parts.append(f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    parts += [f'<text x="{place(x, low)[0]:.1f}" y="{bottom + 18}" text-anchor="middle">{x:g}</text>' for x in xs]
+    below = -math.inf
+    for name, line in sorted(lines.items(), key=lambda entry: -entry[1][-1][1]):
+        colour = dict(zip(COLUMNS.values(), ("#1b6ca8", "#c0392b", "#7f8c8d", "#d68910"), strict=True))[name]
+        points = [place(x, y) for x, y in line]
+        path_points = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{path_points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+        below = max(points[-1][1] + 4, below + 15)
+        parts.append(f'<text x="{right + 10}" y="{below:.1f}" fill="{colour}">{name}</text>')
+    path.write_text("\n".join((*parts, "</svg>\n")), encoding="utf-8")
+
+
+def pictures(out: Path, sweep: str, rows: list[dict[str, str]]) -> None:
     """Draw step against the number that changes, a picture for each workload."""
+    labels = {"degree": "interfaces of a server", "bandwidth": "Gbit/s of an interface", "servers": "servers",
+              "batch": "samples of a device"}  # fmt: skip
     for name in dict.fromkeys(row["workload"] for row in rows):
         lines: dict[str, list[tuple[float, float]]] = {}
-        for row in (row for row in rows if row["workload"] == name):
+        for row in (row for row in rows if row["workload"] == name and row["topology"] in COLUMNS):
             point = (float(row[AXES[sweep]].removeprefix("batch ")), float(row["step_ms"]))
-            lines.setdefault(row["topology"].removesuffix("-equal-cost") + "=" * row["topology"].endswith("cost"), []).append(
-                point
-            )
-        picture(out / f"{sweep}_{name}.svg", f"{name}: milliseconds a step (= at equal cost)", sweep, lines)
+            lines.setdefault(COLUMNS[row["topology"]], []).append(point)
+        draw(out / f"{sweep}_{name}.svg", f"{name}: milliseconds a step", labels[sweep], lines)
 
 
 def main() -> None:
@@ -197,18 +255,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/topoopt_paper"))
     parser.add_argument("--budget", type=int, default=300, help="plans simulated on each topology; targets always take 600")
     options = parser.parse_args()
+    options.folder = options.folder.resolve()
     if wrong := [sweep for sweep in options.sweeps if sweep not in known]:
-        sys.exit(f"no sweep called '{wrong[0]}'; there are {', '.join(known)}")
+        parser.error(f"no sweep called '{wrong[0]}'; there are {', '.join(known)}")
+    needed = ["workloads.json", *(f"measures/{name}.json" for name in FILES.values())]
+    if lost := [name for name in needed if not (options.folder / name).is_file()]:
+        parser.error(f"{options.folder} holds no {lost[0]}; name the folder with workloads.json and measures/")
+    packets = options.folder.parents[1] / "reference" / "topoopt_packet_level.csv"
+    if "packet" in options.sweeps and not packets.is_file():
+        parser.error(f"the sweep 'packet' needs {packets}; name other sweeps")
     options.out.mkdir(parents=True, exist_ok=True)
     print(HEADER)
     for sweep in options.sweeps:
         lines = []
-        for row in known[sweep](options.folder, options.budget):
-            print(row, flush=True)
-            lines.append(row)
+        try:
+            for row in known[sweep](options.folder, options.budget):
+                print(row, flush=True)
+                lines.append(row)
+        except InputError as error:
+            parser.error(str(error))
         (options.out / f"{sweep}.csv").write_text("\n".join([HEADER, *lines]) + "\n")
         if sweep in AXES:
-            draw(options.out, sweep, list(csv.DictReader([HEADER, *lines])))
+            rows = list(csv.DictReader([HEADER, *lines]))
+            (options.out / f"{sweep}.md").write_text(table(sweep, rows), encoding="utf-8")
+            pictures(options.out, sweep, rows)
 
 
 if __name__ == "__main__":
