@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from flow_simulation import Item, step_seconds
+from flow_simulation import Item, added_up, step_seconds
 
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step
@@ -38,6 +38,7 @@ def _play(first: list[Item], fabric: Fabric) -> float:
     counter = iter(range(10**9))
     server_free: dict[int, float] = {}
     left: dict[Item, float] = {}
+    inside_free: dict[int, float] = {}
     now = last = 0.0
 
     def push(time: float, what: str, item: Item) -> None:
@@ -71,8 +72,9 @@ def _play(first: list[Item], fabric: Fabric) -> float:
                 item.end = now
                 finish(item)
             elif item.kind == "reduce":
+                begin = added_up(item, now, inside_free)
                 for flow in item.flows:
-                    push(now + item.seconds, "begin", flow)
+                    push(begin, "begin", flow)
             elif item.kind == "compute":
                 item.end = max(now, server_free.get(item.server, 0.0)) + item.seconds
                 server_free[item.server] = item.end

@@ -27,6 +27,7 @@ class Item:
     ready: float = 0.0
     end: float = 0.0
     flows: list[Item] = field(default_factory=list)
+    servers: tuple[int, ...] = ()
 
 
 def _overlap(n: int, a: int, i: int, b: int, j: int) -> int:
@@ -77,7 +78,9 @@ def step_seconds(
         for weight in operations[i].weights:
             for members in step.groups(i, choice, servers):
                 size = 4 * weight // (choice.columns * choice.rows)
-                reduce = Item("reduce", seconds=math.floor(2 * size / gpus) / inside if gpus > 1 else 0.0)
+                wait = space.servers.gpu_latency_seconds + math.floor(2 * size / gpus) / inside if gpus > 1 else 0.0
+                turns = members if space.servers.gpus_contend and gpus > 1 else ()
+                reduce = Item("reduce", seconds=wait, servers=tuple(turns))
                 g = len(members)
                 for links, share in fabric.flows(members):
                     reduce.flows.append(Item("flow", links=links, n_left=math.ceil(2.0 * (g - 1) / g * size * share)))
@@ -103,11 +106,19 @@ def _send(first: Item, second: Item, n_bytes: int, fabric: Fabric, a: int, b: in
         _before(transfer, second)
 
 
+def added_up(reduce: Item, now: float, inside_free: dict[int, float]) -> float:
+    """Return when the devices of all servers of an all-reduce are done with it among themselves, in turns where it names servers."""
+    for server in reduce.servers:
+        inside_free[server] = max(now, inside_free.get(server, 0.0)) + reduce.seconds
+    return max((inside_free[server] for server in reduce.servers), default=now + reduce.seconds)
+
+
 def _play(first: list[Item], fabric: Fabric) -> float:
     queue: list[tuple[float, int, Item]] = []
     counter = iter(range(10**9))
     server_free: dict[int, float] = {}
     link_free: dict[int, float] = {}
+    inside_free: dict[int, float] = {}
 
     def push(item: Item, time: float) -> None:
         heapq.heappush(queue, (time, next(counter), item))
@@ -118,8 +129,9 @@ def _play(first: list[Item], fabric: Fabric) -> float:
     while queue:
         now, _, item = heapq.heappop(queue)
         if item.kind == "reduce":
+            begin = added_up(item, now, inside_free)
             for flow in item.flows:
-                push(flow, now + item.seconds)
+                push(flow, begin)
             continue
         if item.kind == "compute":
             item.end = max(now, server_free.get(item.server, 0.0)) + item.seconds

@@ -9,6 +9,7 @@ from numba import njit
 
 from meshwright._kernels.flow_simulation import Played
 from meshwright._kernels.heap import pop, push
+from meshwright._kernels.step_tasks import added_up
 
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
@@ -157,7 +158,7 @@ def _change(active, n_active, window, table, pair_of, links_first, left, size, l
 
 
 @njit(cache=True)
-def play(tasks, split, network, windows, n_gpus, gpu_seconds_per_byte, limit_seconds):
+def play(tasks, split, network, windows, inside, limit_seconds):
     """Return when everything happens; servers first come, first served, all flows on a link share it at once.
 
     Parameters
@@ -166,10 +167,8 @@ def play(tasks, split, network, windows, n_gpus, gpu_seconds_per_byte, limit_sec
         As for `meshwright._kernels.flow_simulation.play`; a transfer arrives the latency of its links after its last byte left.
     windows : Windows
         When circuits change; one window for circuits that stay.
-    n_gpus : int
-        Devices of a server; more than one add up among themselves first, which takes ``floor(2 * size / n_gpus)`` bytes.
-    gpu_seconds_per_byte : float
-        Of the network inside a server.
+    inside : Inside
+        The network between the devices of a server.
     limit_seconds : float
         Later ends are of no interest: the step is then infinitely long.
     """
@@ -210,7 +209,8 @@ def play(tasks, split, network, windows, n_gpus, gpu_seconds_per_byte, limit_sec
     start, end, ready = np.zeros(n_all), np.zeros(n_all), np.zeros(n_tasks)
     n_before = tasks.n_before.copy()
     op_left = tasks.part_first[1:] - tasks.part_first[:-1]
-    op_ready, server_free = np.zeros(n_ops), np.zeros(n)
+    op_ready, server_free, inside_free = np.zeros(n_ops), np.zeros(n), np.zeros(n)
+    members = np.stack((np.cumsum(network.group_size) - network.group_size, np.cumsum(network.group_size)), axis=1)
     waiting, flowing = np.zeros(n_reduces, np.bool_), np.zeros(n_reduces, np.bool_)
     table = (first_flow, reduce_flow, flowing, network.pair_first, n_pairs, network.route_first, flow_number)
     times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
@@ -269,8 +269,9 @@ def play(tasks, split, network, windows, n_gpus, gpu_seconds_per_byte, limit_sec
                 r = entity - first_reduce
                 if not waiting[r]:  # devices of a server add up first
                     start[entity], waiting[r] = now, True
-                    wait = (2 * tasks.reduce_bytes[r] // n_gpus) * gpu_seconds_per_byte if n_gpus > 1 else 0.0
-                    n_heap, number = push(times, keys, n_heap, now + wait, number << _BITS | entity), number + 1
+                    own = members[tasks.reduce_group[r]]
+                    begin = added_up(inside, network.group_member[own[0] : own[1]], tasks.reduce_bytes[r], now, inside_free)
+                    n_heap, number = push(times, keys, n_heap, begin, number << _BITS | entity), number + 1
                     continue
                 flowing[r], end[entity], last = True, now, max(last, now)
                 for f in range(reduce_flow[window * n_reduces + r], reduce_flow[window * n_reduces + r + 1]):

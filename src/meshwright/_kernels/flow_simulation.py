@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from meshwright._kernels.step_tasks import added_up
+
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
 
@@ -70,7 +72,7 @@ def _sink(times, keys, n, time, key):
 
 
 @njit(cache=True)
-def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, limit_seconds):
+def play(tasks, split, network, segment_bytes, inside, limit_seconds):
     """Return when everything happens; first come, first served, ties in the order in which events were made.
 
     Parameters
@@ -79,10 +81,8 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
         The task graph of a plan, the plan, the network.
     segment_bytes : int
         Transfers are sent in segments of this size; links serve segments, not transfers.
-    n_gpus : int
-        Devices of a server; more than one add up among themselves first, which takes ``floor(2 * size / n_gpus)`` bytes.
-    gpu_seconds_per_byte : float
-        Of the network inside a server.
+    inside : Inside
+        The network between the devices of a server.
     limit_seconds : float
         Later ends are of no interest: the step is then infinitely long.
     """
@@ -112,7 +112,8 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
     n_before = tasks.n_before.copy()
     op_left = tasks.part_first[1:] - tasks.part_first[:-1]
     op_ready = np.zeros(n_ops)
-    link_free, server_free = np.zeros(len(network.seconds_per_byte)), np.zeros(n)
+    link_free, server_free, inside_free = np.zeros(len(network.seconds_per_byte)), np.zeros(n), np.zeros(n)
+    member_first = np.cumsum(network.group_size) - network.group_size
     times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
     n_heap, number = 0, 0
     for t in range(n_tasks):
@@ -161,14 +162,15 @@ def play(tasks, split, network, segment_bytes, n_gpus, gpu_seconds_per_byte, lim
             group = tasks.reduce_group[r]
             members = network.group_size[group]
             start[entity] = now
-            wait = (2 * tasks.reduce_bytes[r] // n_gpus) * gpu_seconds_per_byte if n_gpus > 1 else 0.0
+            own = network.group_member[member_first[group] : member_first[group] + members]
+            begin = added_up(inside, own, tasks.reduce_bytes[r], now, inside_free)
             for k in range(reduce_flow[r + 1] - reduce_flow[r]):
                 f, flow = network.flow_first[group] + k, first_flow + reduce_flow[r] + k
                 amount = 2.0 * (members - 1) / members * tasks.reduce_bytes[r] * network.share_ratio[f]
                 left[flow] = np.int64(np.ceil(amount))
                 low[flow], high[flow] = network.route_first[f], network.route_first[f + 1]
                 reduce_of[reduce_flow[r] + k] = r
-                _push(times, keys, n_heap, now + wait, number << _BITS | flow)
+                _push(times, keys, n_heap, begin, number << _BITS | flow)
                 n_heap, number = n_heap + 1, number + 1
         else:
             r = first_reduce + reduce_of[entity - first_flow]

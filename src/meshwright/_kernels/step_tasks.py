@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Model", "Network", "Split", "Tasks", "loads", "tasks"]
+__all__ = ["Inside", "Model", "Network", "Split", "Tasks", "added_up", "loads", "tasks"]
 
 
 class Model(NamedTuple):
@@ -78,6 +78,8 @@ class Network(NamedTuple):
         Part of one rank's traffic that the flow carries.
     group_size : ndarray, shape (n_groups,), int64
         Members of each group.
+    group_member : ndarray, int64
+        Servers of the first group, of the second, ...
     """
 
     seconds_per_byte: np.ndarray
@@ -90,6 +92,26 @@ class Network(NamedTuple):
     route_link: np.ndarray
     share_ratio: np.ndarray
     group_size: np.ndarray
+    group_member: np.ndarray
+
+
+class Inside(NamedTuple):
+    """The network between the devices of a server.
+
+    Attributes
+    ----------
+    n_gpus : int
+        Devices of a server; more than one add up gradients among themselves before servers do.
+    seconds_per_byte, latency_seconds : float
+        Of that all-reduce, for ``floor(2 * size / n_gpus)`` bytes, and whatever the size.
+    shared : bool
+        Whether all-reduces of one server take turns on it; otherwise each has it to itself, as published.
+    """
+
+    n_gpus: int
+    seconds_per_byte: float
+    latency_seconds: float
+    shared: bool
 
 
 class Tasks(NamedTuple):
@@ -233,6 +255,21 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
         part_first, edge_first, order, source[:n_edges], target[:n_edges], n_bytes[:n_edges], way[:n_edges], n_before, reduce_first,
         reduce_group, reduce_bytes,
     )  # fmt: skip
+
+
+@njit(cache=True)
+def added_up(inside, members, n_bytes, now, free):
+    """Return when the devices of all members have added up a tensor that is ready now; `free` says when each server's network is."""
+    if inside.n_gpus == 1:
+        return now
+    seconds = inside.latency_seconds + (2 * n_bytes // inside.n_gpus) * inside.seconds_per_byte
+    if not inside.shared:
+        return now + seconds
+    done = now
+    for server in members:
+        free[server] = max(now, free[server]) + seconds
+        done = max(done, free[server])
+    return done
 
 
 @njit(cache=True)

@@ -26,13 +26,19 @@ class Servers:
     gpu : Device
         The kind of device.
     gpu_bytes_per_second : float
-        Bandwidth of one device into the network inside the server.
+        Bandwidth of one device into the network inside the server: an all-reduce there takes ``2 / n_gpus`` of its bytes over it.
+    gpu_latency_seconds : float
+        Of that all-reduce, whatever its size.
+    gpus_contend : bool
+        Whether all-reduces inside one server take turns; otherwise each has its network to itself, as published.
     """
 
     n_servers: int
     n_gpus: int
     gpu: Device
     gpu_bytes_per_second: float
+    gpu_latency_seconds: float = 0.0
+    gpus_contend: bool = False
 
     @property
     def memory_bytes(self) -> float:

@@ -22,6 +22,9 @@ from meshwright.topologies import _wires
 __all__ = ["Design", "Entry", "Params", "design", "parse"]
 
 MOST_SERVERS = 1024
+MOST_GPUS = 64
+PROBES = (1e6, 256e6)
+"""All-reduces of these sizes say what latency and which bandwidth a server's inner network has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class Params:
         Devices of a server.
     inter_gpu_bytes_per_second : float
         Of one device into the network inside its server (``inter_gpu_bandwidth=``).
+    server : str
+        A cluster of one server, ``dgx-a100:8`` or a file (YAML, ``nvidia-smi topo -m``, NCCL's XML): its devices, and the network
+        between them, on which all-reduces take turns. Takes the place of the two before and the next.
     gpu : str
         Kind of device: its memory is the limit, its speed the estimate of operators that were not measured.
     search : str
@@ -68,6 +74,7 @@ class Params:
     inter_gpu_bytes_per_second: float = field(
         default=25e9, metadata={"unit": "bytes_per_second", "minimum": 1.0, "word": "inter_gpu_bandwidth"}
     )
+    server: str = ""
     gpu: str = "a100-sxm-40gb"
     search: str = field(default="improved", metadata={"choices": ("improved", "published")})
     propagation: bool = True
@@ -96,6 +103,10 @@ def parse(settings: Mapping[str, str]) -> Params:
     for key in settings:
         if key not in words:
             raise UnknownNameError("option of codesign", key, words)
+    if settings.get("server") and (
+        both := [key for key in ("gpus_per_server", "inter_gpu_bandwidth", "gpu") if key in settings]
+    ):
+        raise InputError(f"--set {both[0]}={settings[both[0]]}: is given by --set server={settings['server']}; leave one out")
     return _params.parse(Params, {words[key]: value for key, value in settings.items()}, "codesign")
 
 
@@ -204,9 +215,8 @@ def design(
     """
     started = time.perf_counter()
     _check(wires, names)
-    workload = _workload(reading, params.global_batch, wires.n_servers * params.gpus_per_server)
-    gpu = _wires.device(params.gpu)
-    servers = Servers(wires.n_servers, params.gpus_per_server, gpu, params.inter_gpu_bytes_per_second)
+    servers = _servers(wires.n_servers, params)
+    workload = _workload(reading, params.global_batch, wires.n_servers * servers.n_gpus)
     measured = flexflow_measures.load(measures) if measures else None
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
     choices = space(workload, servers, measured, shard=shard, where=measures)
@@ -230,6 +240,28 @@ def design(
         notes.append("search=published applies to topoopt; other topologies are searched by ours")
     seconds = time.perf_counter() - started
     return Design(workload, step, wires, tuple(entries), best, bound, max(missing, 0.0), seed, seconds, tuple(notes))
+
+
+def _servers(n_servers: int, params: Params) -> Servers:
+    """Return the servers: devices on a bandwidth, or those of a cluster of one server with its all-reduce as its network runs it."""
+    if not params.server:
+        return Servers(n_servers, params.gpus_per_server, _wires.device(params.gpu), params.inter_gpu_bytes_per_second)
+    from meshwright import network, topologies
+
+    inside = topologies.cluster(params.server)
+    n = inside.n_devices
+    if n > MOST_GPUS or len(inside.kinds) > 1 or 1 < len(set(inside.groups[0].tolist())) < n:
+        raise InputError(
+            f"--set server={params.server}: has {n} devices of {len(inside.kinds)} kinds on {len(set(inside.groups[0].tolist()))} "
+            f"servers; must be one server of at most {MOST_GPUS} like devices, such as dgx-a100:8"
+        )
+    if n == 1:
+        return Servers(n_servers, 1, inside.kinds[0], params.inter_gpu_bytes_per_second)
+    axis = network.axis(inside, np.arange(n)[None])
+    few, many = (axis.seconds("all_reduce", n_bytes) for n_bytes in PROBES)
+    per_byte = (many - few) / (PROBES[1] - PROBES[0])
+    latency = max(few - per_byte * PROBES[0], 0.0)
+    return Servers(n_servers, n, inside.kinds[0], 2.0 / n / per_byte, latency, gpus_contend=True)
 
 
 def _workload(reading: Reading, batch: int, n_devices: int) -> Workload:

@@ -381,7 +381,7 @@ class Fabric:
             flows = [flow for group in self._flows for flow in group]
             lengths = np.array([len(links) for links, _ in flows], dtype=np.int64)
             sizes = np.array([len(group) for group in self._flows], dtype=np.int64)
-            members = np.array([len(group) for group in self.groups], dtype=np.int64)
+            members = [np.array(group, dtype=np.int64) for group in self.groups]
             self._network = Network(
                 self.seconds_per_byte,
                 np.full(len(self.source), self.latency_seconds),
@@ -392,7 +392,8 @@ class Fabric:
                 np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
                 np.array([link for links, _ in flows for link in links], dtype=np.int64),
                 np.array([share for _, share in flows], dtype=np.float64),
-                members,
+                np.array([len(group) for group in members], dtype=np.int64),
+                np.concatenate([np.zeros(0, dtype=np.int64), *members]),
             )
         return self._network
 

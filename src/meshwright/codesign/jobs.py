@@ -104,19 +104,19 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
     taken = [server for job in jobs for server in job.servers]
     if len(set(taken)) != len(taken) or not all(0 <= server < fabric.n_servers for server in taken):
         raise InputError(f"jobs: every server of 0 .. {fabric.n_servers - 1} may be in one job only; they want {sorted(taken)}")
-    inside = {(job.step.space.servers.n_gpus, job.step.space.servers.gpu_bytes_per_second) for job in jobs}
-    if len(inside) != 1:
+    insides = {job.step.inside() for job in jobs}
+    if len(insides) != 1:
         raise InputError("jobs: servers of all jobs must have the same devices and the same network between them")
-    n_gpus, rate = inside.pop()
+    inside = insides.pop()
     split = _side_by_side([job.step.split(_moved(job), fabric) for job in jobs])
     tasks = step_tasks.tasks(
         _one_model([job.step.model for job in jobs]), split, fabric.pair_ways, fabric.pair_share, SEGMENT_BYTES
     )
     if traffic == "fair":
         stay = fair_steps.Windows(np.zeros(1), 0.0)
-        played = fair_steps.play(tasks, split, fabric.network(), stay, n_gpus, 1.0 / rate, np.inf)
+        played = fair_steps.play(tasks, split, fabric.network(), stay, inside, np.inf)
     else:
-        played = flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, n_gpus, 1.0 / rate, np.inf)
+        played = flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, inside, np.inf)
     last_op = np.cumsum([len(job.placement.choice) for job in jobs])
     op_of = np.repeat(np.arange(last_op[-1]), np.diff(tasks.part_first))
     job_of_op = np.repeat(np.arange(len(jobs)), np.diff(last_op, prepend=0))

@@ -14,7 +14,7 @@ from meshwright.readers._workload import DATA
 
 if TYPE_CHECKING:
     from meshwright._kernels.flow_simulation import Played
-    from meshwright._kernels.step_tasks import Model, Split, Tasks
+    from meshwright._kernels.step_tasks import Inside, Model, Split, Tasks
 
 __all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "Step", "Traffic", "data_parallel"]
 
@@ -183,8 +183,8 @@ class Step:
         network = fabric.network()
         if traffic == "fair":
             stay = fair_steps.Windows(np.zeros(1), 0.0)
-            return fair_steps.play(tasks, split, network, stay, *self._inside(), limit_seconds)
-        return flow_simulation.play(tasks, split, network, self.segment_bytes, *self._inside(), limit_seconds)
+            return fair_steps.play(tasks, split, network, stay, self.inside(), limit_seconds)
+        return flow_simulation.play(tasks, split, network, self.segment_bytes, self.inside(), limit_seconds)
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
         """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit.
@@ -224,11 +224,13 @@ class Step:
 
     def _inner_seconds(self, tasks: Tasks, fabric: Fabric) -> float:
         """Return how long the devices of a server add up gradients among themselves, a mean over servers."""
-        n_gpus, seconds_per_byte = self._inside()
-        if n_gpus == 1 or not len(tasks.reduce_group):
+        if not len(tasks.reduce_group):
             return 0.0
         members = fabric.network().group_size[tasks.reduce_group] / self.space.servers.n_servers
-        return float((2 * tasks.reduce_bytes // n_gpus * members).sum() * seconds_per_byte)
+        return sum(
+            part * self.inner_seconds(n_bytes)
+            for part, n_bytes in zip(members.tolist(), tasks.reduce_bytes.tolist(), strict=True)
+        )
 
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""
@@ -238,9 +240,17 @@ class Step:
         compute, _, _, both = step_tasks.loads(tasks, split, fabric.network())
         return float(max(compute, both))
 
-    def _inside(self) -> tuple[int, float]:
+    def inside(self) -> Inside:
+        """Return the network between the devices of a server for the kernels."""
+        from meshwright._kernels.step_tasks import Inside
+
         servers = self.space.servers
-        return servers.n_gpus, 1.0 / servers.gpu_bytes_per_second
+        return Inside(servers.n_gpus, 1.0 / servers.gpu_bytes_per_second, servers.gpu_latency_seconds, servers.gpus_contend)
+
+    def inner_seconds(self, n_bytes: int) -> float:
+        """Return how long the devices of a server add up a tensor among themselves if they do nothing else."""
+        inside = self.inside()
+        return inside.latency_seconds + (2 * n_bytes // inside.n_gpus) * inside.seconds_per_byte if inside.n_gpus > 1 else 0.0
 
     def memory_bytes(self, placement: Placement) -> NDArray[np.float64]:
         """Return what each server holds; shape (n_servers,)."""

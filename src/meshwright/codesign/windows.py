@@ -70,9 +70,8 @@ def play(step: Step, plan: Placement, fabrics: Sequence[Fabric], windows: Window
 
     for fabric in fabrics:
         split, tasks = step.tasks(plan, fabric)
-    servers = step.space.servers
-    inside = (servers.n_gpus, 1.0 / servers.gpu_bytes_per_second)
-    return tasks, fair_steps.play(tasks, split, _one_after_another([f.network() for f in fabrics]), windows, *inside, np.inf)
+    network = _one_after_another([fabric.network() for fabric in fabrics])
+    return tasks, fair_steps.play(tasks, split, network, windows, step.inside(), np.inf)
 
 
 def _one_after_another(networks: Sequence[Network]) -> Network:
@@ -92,6 +91,7 @@ def _one_after_another(networks: Sequence[Network]) -> Network:
         route_link=np.concatenate([network.route_link + shift for network, shift in zip(networks, n_links, strict=True)]),
         share_ratio=np.concatenate([network.share_ratio for network in networks]),
         group_size=np.concatenate([network.group_size for network in networks]),
+        group_member=np.concatenate([network.group_member for network in networks]),
     )
 
 

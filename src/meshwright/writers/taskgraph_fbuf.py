@@ -143,14 +143,14 @@ class _Writer:
 
     def _reduces(self, number: int) -> tuple[list[list[int]], list[tuple[int, tuple[tuple[int, ...], ...]]]]:
         """Add the all-reduces; return which wait for the backward tasks of each operator, and the rings of each group size."""
-        servers, tasks, members_of = self.design.step.space.servers, self.tasks, list(self.fabric.groups)
+        tasks, members_of = self.tasks, list(self.fabric.groups)
         rings: dict[int, tuple[tuple[int, ...], ...]] = {}
         self.extra: list[int] = []
         waiting: list[list[int]] = [[] for _ in self.found.placement.servers]
         for i in range(len(waiting)):
             for r in range(int(tasks.reduce_first[i]), int(tasks.reduce_first[i + 1])):
                 members, n_bytes = members_of[int(tasks.reduce_group[r])], int(tasks.reduce_bytes[r])
-                inside = (2 * n_bytes // servers.n_gpus) / servers.gpu_bytes_per_second if servers.n_gpus > 1 else 0.0
+                inside = self.design.step.inner_seconds(n_bytes)
                 jumps = self._jumps(members)
                 waiting[i].append(number)
                 if jumps and rings.setdefault(len(members), jumps) == jumps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,24 @@ def test_tables_that_are_last_hide_the_all_reduce_of_the_first_matrix(small: Cal
         assert played.start[2 * int(tasks.part_first[table]) + 1] >= played.end[2 * (first + server) + 1]
     assert played.seconds == played.end.max() > played.reduce_end.max()
     assert step.seconds(late, fabric) < step.seconds(plan, fabric)
+
+
+def test_all_reduces_inside_a_server_take_turns_where_its_network_is_a_real_one(small: Callable[..., Step]) -> None:
+    step = small()
+    real = replace(step.space.servers, gpu_latency_seconds=1e-5, gpus_contend=True)
+    alone = replace(real, gpus_contend=False)
+    plan, fabric = data_parallel(step.space), ring(4, 1e12)
+    turns, at_once = (Step(replace(step.space, servers=servers)) for servers in (real, alone))
+    for one in (turns, at_once):
+        assert one.seconds(plan, fabric) == pytest.approx(twin.step_seconds(one, plan, fabric), rel=1e-12)
+        fair = one.seconds(plan, fabric, traffic="fair")
+        assert fair == pytest.approx(fair_steps.fair_step_seconds(one, plan, fabric), rel=1e-6)
+    assert turns.seconds(plan, fabric) > at_once.seconds(plan, fabric)
+    # the weights and the bias of the operator that ends last are ready at once: one is added up after the other
+    _, tasks, played = turns.play(plan, fabric)
+    weight, bias = np.flatnonzero(played.reduce_start == played.reduce_start.max()).tolist()
+    inside = sum(turns.inner_seconds(int(tasks.reduce_bytes[r])) for r in (weight, bias))
+    assert played.reduce_end[bias] >= played.reduce_start[bias] + inside
 
 
 @pytest.mark.parametrize("seed", range(3))
