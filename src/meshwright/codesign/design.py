@@ -231,6 +231,10 @@ def design(
             entries += _entries(name, step, wires, params, known, entries, budget, seed)
         if missing_plan := _unfit(step, entries):
             missing, entries = missing_plan, []
+    if any(entry.found.changing for _, entry in entries):
+        notes.append("circuits that change are shown by --trace; a task graph has one list of links and shows those that stay")
+    if params.server:
+        notes.append(f"all-reduces inside a server take turns on the network of {params.server}")
     best = (
         min(entries, key=lambda pair: (pair[1].found.seconds, names.index(pair[0].removesuffix("-equal-cost"))))[0]
         if entries

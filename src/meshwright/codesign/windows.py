@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshwright._kernels.flow_simulation import Played
     from meshwright._kernels.step_tasks import Network, Tasks
 
-__all__ = ["Changing", "choose", "play"]
+__all__ = ["Changing", "again", "choose", "play"]
 
 N_WINDOWS = (2, 3, 4, 6, 8)
 """Into so many windows of equal length a step is cut."""
@@ -42,12 +42,15 @@ class Changing:
         When each window begins; its circuits are dark first.
     fabrics : tuple of Fabric
         Circuits of each window.
+    dark_seconds : float
+        How long they are dark at the beginning of each.
     """
 
     seconds: float
     staying_seconds: float
     from_seconds: tuple[float, ...]
     fabrics: tuple[Fabric, ...]
+    dark_seconds: float
 
 
 def play(step: Step, plan: Placement, fabrics: Sequence[Fabric], windows: Windows) -> tuple[Tasks, Played]:
@@ -72,6 +75,13 @@ def play(step: Step, plan: Placement, fabrics: Sequence[Fabric], windows: Window
         split, tasks = step.tasks(plan, fabric)
     network = _one_after_another([fabric.network() for fabric in fabrics])
     return tasks, fair_steps.play(tasks, split, network, windows, step.inside(), np.inf)
+
+
+def again(step: Step, plan: Placement, changing: Changing) -> tuple[Tasks, Played]:
+    """Play the step of an answer whose circuits change."""
+    from meshwright._kernels.fair_steps import Windows
+
+    return play(step, plan, changing.fabrics, Windows(np.array(changing.from_seconds), changing.dark_seconds))
 
 
 def _one_after_another(networks: Sequence[Network]) -> Network:
@@ -139,7 +149,7 @@ def choose(
             ]
             _, played = play(step, plan, fabrics, Windows(moments, dark_seconds))
             if played.seconds < (best.seconds if best else stays * (1 - 1e-9)):
-                best = Changing(played.seconds, stays, tuple(moments.tolist()), tuple(fabrics))
+                best = Changing(played.seconds, stays, tuple(moments.tolist()), tuple(fabrics), dark_seconds)
     return best
 
 

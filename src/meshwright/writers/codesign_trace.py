@@ -1,4 +1,4 @@
-"""The simulated step of a co-design as a Chrome trace: one process per server, its compute, sends and all-reduces."""
+"""The simulated step of a co-design as a Chrome trace: one process per server, its compute, sends and all-reduces; circuits that change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from meshwright import _files
+from meshwright.codesign import windows
 from meshwright.codesign.design import Design
 from meshwright.writers._trace_event import durations, in_order, microseconds
 
 __all__ = ["as_json", "write"]
 
-_KINDS = ("compute", "send", "all-reduce")
-"""What servers do, in the order of their threads."""
+_KINDS = ("compute", "send", "all-reduce", "circuits")
+"""What servers and the optical switch do, in the order of their threads."""
 
 
 def write(design: Design, path: str) -> None:
@@ -36,9 +37,19 @@ def write(design: Design, path: str) -> None:
 
 
 def as_json(design: Design) -> dict[str, Any]:
-    """Return the trace as the JSON object of the Trace Event Format; times in microseconds."""
+    """Return the trace as the JSON object of the Trace Event Format; times in microseconds.
+
+    Notes
+    -----
+    Where circuits change during the step, it is that step: flows share links fairly, and a process more says which circuits are
+    there, and when all are dark.
+    """
     found = design.entry.found
-    _, tasks, played = design.step.play(found.placement, found.fabric)
+    n, changing = found.fabric.n_servers, found.changing
+    if changing is None:
+        _, tasks, played = design.step.play(found.placement, found.fabric)
+    else:
+        tasks, played = windows.again(design.step, found.placement, changing)
     owner = [server for servers in found.placement.servers for server in servers]
     op_of = [i for i, servers in enumerate(found.placement.servers) for _ in servers]
     names = [operation.name for operation in design.workload.operations]
@@ -55,21 +66,29 @@ def as_json(design: Design) -> dict[str, Any]:
             a, b = (owner[int(end[e]) >> 1] for end in (tasks.edge_source, tasks.edge_target))
             start, end = float(played.edge_start[e]), float(played.edge_end[e])
             span(a, "send", f"to server {b}", start, end, n_bytes=int(tasks.edge_bytes[e]))
-    members_of = list(found.fabric.groups)
+    members_of = list((changing.fabrics[0] if changing else found.fabric).groups)
     for i, name in enumerate(names):
         for r in range(int(tasks.reduce_first[i]), int(tasks.reduce_first[i + 1])):
             for server in members_of[int(tasks.reduce_group[r])]:
                 start, end = float(played.reduce_start[r]), float(played.reduce_end[r])
                 span(server, "all-reduce", name, start, end, n_bytes=int(tasks.reduce_bytes[r]))
+    step_seconds = changing.seconds if changing else found.seconds
+    if changing:
+        for start, end, fabric in zip(
+            changing.from_seconds, [*changing.from_seconds[1:], step_seconds], changing.fabrics, strict=True
+        ):
+            lit = min(start + changing.dark_seconds, end)
+            span(n, "circuits", "dark", start, lit)
+            span(n, "circuits", f"{len(fabric.wires())} circuits", lit, end, links=[list(pair) for pair in fabric.wires()])
+    names_of = [f"server {server}" for server in range(n)] + ["optical switch"] * (changing is not None)
     events = [
-        {"ph": "M", "name": "process_name", "pid": server, "args": {"name": f"server {server}"}}
-        for server in range(found.fabric.n_servers)
+        {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}} for number, name in enumerate(names_of)
     ]
     events += _events(rows)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"step_seconds": found.seconds, "model": design.workload.name},
+        "otherData": {"step_seconds": step_seconds, "model": design.workload.name},
     }
 
 

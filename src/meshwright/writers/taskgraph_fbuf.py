@@ -56,7 +56,9 @@ def content(design: Design) -> bytes:
     Notes
     -----
     An all-reduce is one task where its rings are the same jumps from every member with equal shares, which the file can say;
-    otherwise it is a barrier followed by one transfer for every flow, which takes as long.
+    otherwise it is a barrier followed by one transfer for every flow, which takes as long. The schema has one list of links: where
+    circuits of an optical switch change during the step, the file shows those that stay (the answer's notes say so too), and that
+    all-reduces of one server take turns inside it is not said.
     """
     try:
         import flatbuffers

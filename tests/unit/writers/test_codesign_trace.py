@@ -31,3 +31,22 @@ def test_the_trace_of_a_codesign_keeps_the_rules_of_the_format(topology: str, tm
     longest = max(event["ts"] + event["dur"] for event in spans)
     assert longest <= trace["otherData"]["step_seconds"] * 1e6 + 1e-3
     assert {event["cat"] for event in spans} >= {"compute", "all-reduce"}
+
+
+def test_the_trace_shows_circuits_that_change_and_is_as_long_as_that_step(tmp_path: pathlib.Path) -> None:
+    design = codesign(
+        "topoopt:candle,tower=512x2,top=512x2-1,batch=4096", servers=6, degree=2, link_bandwidth="10 Gbit/s",
+        topologies=("optical",), budget=20, settings={"reconfiguration": "1e-6"},
+    )  # fmt: skip
+    changing = design.entry.found.changing
+    assert changing is not None and any("--trace" in note for note in design.notes)
+    codesign_trace.write(design, str(tmp_path / "step.json"))
+    text = (tmp_path / "step.json").read_text()
+    assert trace_event_rules.broken_rules(text) == []
+    events = json.loads(text)["traceEvents"]
+    circuits = [event for event in events if event["ph"] == "X" and event["cat"] == "circuits"]
+    assert len(circuits) == 2 * len(changing.fabrics) and {event["pid"] for event in circuits} == {6}
+    links = [event["args"]["links"] for event in circuits if "links" in event["args"]]
+    assert links == [[list(pair) for pair in fabric.wires()] for fabric in changing.fabrics]
+    longest = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert longest == pytest.approx(changing.seconds * 1e6, rel=1e-6)
