@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from meshwright.api import codesign
 from meshwright.codesign import alternate, bounds, moves, networks
 from meshwright.codesign.alternate import Wires
 from meshwright.codesign.choices import Servers, space
+from meshwright.codesign.design import Design
 from meshwright.codesign.fabric import Fabric
 from meshwright.codesign.step import Placement, Step, data_parallel
 from meshwright.errors import InputError
@@ -190,3 +192,42 @@ def test_where_the_network_is_slow_a_small_batch_stays_on_few_servers(small: Cal
     wires = alternate.Wires(4, 2, 1e6, 1e-6)
     found = alternate.improved(step, wires, np.random.default_rng(0), 4, placement="either")
     assert found.seconds <= step.compute_seconds(plans[-1]) * (1 + 1e-9) < found.start_seconds
+
+
+def inside(**settings: str) -> Design:
+    return codesign("topoopt:moe,batch=64", servers=2, degree=1, link_bandwidth="10 Gbit/s", budget=2, settings=settings)
+
+
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
+NCCL = """<system version="1"><cpu numaid="0">
+<pci busid="a" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0"><nvlink target="b" count="4"/></gpu></pci>
+<pci busid="b" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80" rank="1"><nvlink target="a" count="4"/></gpu></pci>
+</cpu></system>"""
+
+
+@pytest.mark.parametrize("text", [MATRIX, NCCL])
+def test_the_network_inside_a_server_may_be_what_its_own_tools_print(text: str, tmp_path: Path) -> None:
+    """Two devices on four NVLinks of 25 GB/s: a tensor goes over them once each way, so 100 GB/s."""
+    path = tmp_path / "server"
+    path.write_text(text)
+    found = inside(server=str(path))
+    servers = found.step.space.servers
+    assert (servers.n_gpus, servers.gpus_contend) == (2, True)
+    assert servers.gpu_bytes_per_second == pytest.approx(100e9, rel=0.05)
+    assert 0 < servers.gpu_latency_seconds < 1e-4
+    assert any("take turns" in note for note in found.notes)
+    slower = inside(gpus_per_server="2", inter_gpu_bandwidth="1 GB/s")
+    assert slower.step.inner_seconds(10**8) > found.step.inner_seconds(10**8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"server": "dgx-a100:16"}, "must be one server"),
+        ({"server": "dgx-a100:8", "gpus_per_server": "4"}, "leave one out"),
+        ({"server": "nosuch"}, "no cluster called 'nosuch'"),
+    ],
+)
+def test_a_server_that_is_none_is_refused_in_one_sentence(settings: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        inside(**settings)

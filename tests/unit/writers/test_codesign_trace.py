@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+from dataclasses import replace
 
 import pytest
 
 from meshwright.api import codesign
+from meshwright.codesign import windows
+from meshwright.codesign.windows import Changing
 from meshwright.writers import codesign_trace
 
 from . import trace_event_rules
@@ -36,17 +39,22 @@ def test_the_trace_of_a_codesign_keeps_the_rules_of_the_format(topology: str, tm
 def test_the_trace_shows_circuits_that_change_and_is_as_long_as_that_step(tmp_path: pathlib.Path) -> None:
     design = codesign(
         "topoopt:candle,tower=512x2,top=512x2-1,batch=4096", servers=6, degree=2, link_bandwidth="10 Gbit/s",
-        topologies=("optical",), budget=20, settings={"reconfiguration": "1e-6"},
+        topologies=("optical",), budget=5,
     )  # fmt: skip
-    changing = design.entry.found.changing
-    assert changing is not None and any("--trace" in note for note in design.notes)
-    codesign_trace.write(design, str(tmp_path / "step.json"))
+    plan, traffic = design.entry.found.placement, design.step.traffic(design.entry.found.placement)
+    fabrics = tuple(design.entry.found.fabric.refitted(traffic.pair_bytes, traffic.group_bytes) for _ in range(2))
+    changing = Changing(0.0, 0.0, (0.0, design.entry.found.seconds / 2), fabrics, 1e-6)
+    _, played = windows.again(design.step, plan, changing)
+    changing = replace(changing, seconds=played.seconds)
+    entry = replace(design.entry, found=replace(design.entry.found, changing=changing))
+    codesign_trace.write(replace(design, entries=(("optical", entry),)), str(tmp_path / "step.json"))
     text = (tmp_path / "step.json").read_text()
     assert trace_event_rules.broken_rules(text) == []
     events = json.loads(text)["traceEvents"]
     circuits = [event for event in events if event["ph"] == "X" and event["cat"] == "circuits"]
-    assert len(circuits) == 2 * len(changing.fabrics) and {event["pid"] for event in circuits} == {6}
+    assert [event["name"] for event in circuits] == ["dark", "6 circuits"] * 2
+    assert {event["pid"] for event in circuits} == {6}
     links = [event["args"]["links"] for event in circuits if "links" in event["args"]]
-    assert links == [[list(pair) for pair in fabric.wires()] for fabric in changing.fabrics]
+    assert links == [[list(pair) for pair in fabric.wires()] for fabric in fabrics]
     longest = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
     assert longest == pytest.approx(changing.seconds * 1e6, rel=1e-6)
