@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_an_independent_reader_finds_every_task_with_the_bytes_of_the_plan(answe
         whole = sum(2 * (len(members) - 1) / len(members) * n_bytes * len(members) for members, n_bytes in traffic.group_bytes)
         explicit = whole - sum(2 * (4 - 1) * task.transfer_bytes for task in ours.tasks if task.kind == "all_reduce")
         assert explicit <= flows <= explicit + len(ours.tasks)  # each flow is rounded up to a byte
+
+
+@pytest.mark.parametrize("search", ["published", "improved"])
+def test_a_simulator_that_knows_only_the_file_takes_as_long_as_we_say(answers: dict[str, Any], search: str) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "oracle"))
+    import taskgraph  # tests/oracle/taskgraph.py
+
+    found = answers[search].entry.found
+    assert found.fabric.pair_ways.max() == 1
+    assert taskgraph.seconds(writer.content(answers[search]), 1e-6) == pytest.approx(found.seconds, rel=1e-5)
 
 
 def test_every_link_of_the_answer_is_in_the_file_and_gives_a_cluster(answers: dict[str, Any], tmp_path: Path) -> None:
