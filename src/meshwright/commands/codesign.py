@@ -66,11 +66,11 @@ def register(app: typer.Typer) -> None:
                 topologies=tuple(name.strip() for name in topology.split(",") if name.strip()), budget=budget,
                 settings=settings_of(set_), seed=seed, form=form,
             )  # fmt: skip
-        if design.entries:
-            _write_all(design, outputs)
         if out:
             codesign_json.write(design, out)
         print(json.dumps(codesign_json.as_json(design)) if json_ else _codesign_text.explain(design))
+        if design.entries:
+            _write_all(design, outputs)
         return 0 if design.entries else 3
 
 
@@ -85,11 +85,11 @@ def _write_all(design: Design, outputs: dict[str, str]) -> None:
     for option, writer in (
         ("--taskgraph", "taskgraph_fbuf"),
         ("--chakra", "chakra"),
-        ("--astra-network", "astra_network"),
         ("--dot", "topology_dot"),
         ("--wiring", "wiring_csv"),
         ("--trace", "codesign_trace"),
         ("--report", "codesign_html"),
+        ("--astra-network", "astra_network"),  # last: it cannot say every network
     ):
         if outputs[option]:
             _plugins.load("writers", writer, "export").write(design, outputs[option])

@@ -73,6 +73,16 @@ def test_an_infeasible_answer_has_exit_code_3_and_a_wrong_option_2(tmp_path: Pat
     assert not wrong.stdout
 
 
+def test_a_network_that_one_format_cannot_say_costs_neither_the_answer_nor_the_other_files(tmp_path: Path) -> None:
+    files = {"--astra-network": "net.yml", "--wiring": "cables.csv", "--trace": "step.json"}
+    done = run(
+        "--topology", "random", "--json", *(word for option, name in files.items() for word in (option, str(tmp_path / name)))
+    )
+    assert done.returncode == 2 and "ASTRA-sim" in done.stderr
+    assert json.loads(done.stdout)["feasible"] is True
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cables.csv", "step.json"]
+
+
 def test_files_of_times_and_task_graphs_are_no_models_to_plan(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     row = {"name": "Dense_4_2", "pc_str": "2-1-4", "fw_time": 0.1, "bw_time": 0.3, "mem_req": 100}
