@@ -15,13 +15,6 @@ __all__ = ["content", "write"]
 def write(design: Design, path: str) -> None:
     """Write the network of the best topology.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        The file.
-
     Raises
     ------
     ExportError

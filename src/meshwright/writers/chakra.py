@@ -36,11 +36,6 @@ def write(design: Design, path: str) -> None:
 def traces(design: Design) -> list[bytes]:
     """Return the trace of every server: length-delimited protocol buffers, first the metadata, then the nodes.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-
     Returns
     -------
     list of bytes

@@ -20,13 +20,6 @@ td:first-child,th:first-child{text-align:left}svg{max-width:34rem;width:100%}.be
 def write(design: Design, path: str) -> None:
     """Write the page, whole or not at all.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        The file.
-
     Raises
     ------
     InputError

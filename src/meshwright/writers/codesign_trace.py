@@ -21,13 +21,6 @@ _KINDS = ("compute", "send", "all-reduce", "circuits")
 def write(design: Design, path: str) -> None:
     """Write the step of the best plan.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        The file.
-
     Raises
     ------
     InputError

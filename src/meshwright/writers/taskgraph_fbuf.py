@@ -18,13 +18,6 @@ GPU, NOMINAL_DEVICE = 0, 14
 def write(design: Design, path: str) -> None:
     """Write the task graph of the best plan.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        The file.
-
     Raises
     ------
     MissingExtraError
@@ -37,11 +30,6 @@ def write(design: Design, path: str) -> None:
 
 def content(design: Design) -> bytes:
     """Return the task graph of the best plan as bytes.
-
-    Parameters
-    ----------
-    design : Design
-        The answer.
 
     Returns
     -------

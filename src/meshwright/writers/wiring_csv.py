@@ -78,13 +78,6 @@ def as_csv(fabric: Fabric, degree: int) -> str:
 def write(design: Design, path: str) -> None:
     """Write the cables of the best topology.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        The file.
-
     Raises
     ------
     InputError
