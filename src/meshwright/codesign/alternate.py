@@ -310,10 +310,10 @@ def _round(
         spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
         if spread and spread_seconds < seconds:
             fabric, seconds = spread, spread_seconds
-    for other in list(moves.last(step.space, plan)):
-        other_seconds = step.seconds(other, fabric, seconds)
-        if other_seconds < seconds:
-            plan, seconds = other, other_seconds
+    for late in list(moves.last(step.space, plan)):
+        late_seconds = step.seconds(late, fabric, seconds)
+        if late_seconds < seconds:
+            plan, seconds = late, late_seconds
     return seconds, plan, fabric
 
 
