@@ -142,7 +142,7 @@ def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str)
     ("name", "degree", "most_ms"),
     [
         ("dlrm16", 4, 20.3),
-        ("dlrm16", 8, 14.71),
+        ("dlrm16", 8, 14.7),
         ("candle16", 4, 200.0),
         ("candle16", 8, 128.0),
         ("bert16", 8, 62.5),
