@@ -9,7 +9,7 @@ from numba import njit
 
 from meshwright._kernels.flow_simulation import Played
 from meshwright._kernels.heap import pop, push
-from meshwright._kernels.step_tasks import added_up
+from meshwright._kernels.step_tasks import added_up, owners
 
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
@@ -185,11 +185,7 @@ def play(tasks, split, network, windows, inside, limit_seconds):
     left, rate, size = np.zeros(n_all), np.zeros(n_all), np.zeros(n_all)
     size[first_flow:] = flow_size
     low, high, pair_of = np.zeros(n_all, np.int64), np.zeros(n_all, np.int64), np.zeros(n_all, np.int64)
-    op_of = np.empty(tasks.part_first[n_ops], np.int64)
-    server_of = np.empty(tasks.part_first[n_ops], np.int64)
-    for i in range(n_ops):
-        for p in range(tasks.part_first[i], tasks.part_first[i + 1]):
-            op_of[p], server_of[p] = i, split.server[i, p - tasks.part_first[i]]
+    op_of, server_of = owners(tasks, split)
     n_crossed = 0
     for e in range(n_edges):
         if tasks.edge_bytes[e] > 0:

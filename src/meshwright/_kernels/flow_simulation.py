@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from meshwright._kernels.step_tasks import added_up
+from meshwright._kernels.step_tasks import added_up, owners
 
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
@@ -101,11 +101,7 @@ def play(tasks, split, network, segment_bytes, inside, limit_seconds):
     left = np.zeros(n_all, np.int64)
     low = np.zeros(n_all, np.int64)
     high = np.zeros(n_all, np.int64)
-    op_of = np.empty(tasks.part_first[n_ops], np.int64)
-    server_of = np.empty(tasks.part_first[n_ops], np.int64)
-    for i in range(n_ops):
-        for p in range(tasks.part_first[i], tasks.part_first[i + 1]):
-            op_of[p], server_of[p] = i, split.server[i, p - tasks.part_first[i]]
+    op_of, server_of = owners(tasks, split)
     reduce_of = np.empty(n_flows, np.int64)
     start, end = np.zeros(n_all), np.zeros(n_all)
     ready = np.zeros(n_tasks)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Inside", "Model", "Network", "Split", "Tasks", "added_up", "loads", "tasks"]
+__all__ = ["Inside", "Model", "Network", "Split", "Tasks", "added_up", "loads", "owners", "tasks"]
 
 
 class Model(NamedTuple):
@@ -258,6 +258,18 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
 
 
 @njit(cache=True)
+def owners(tasks, split):
+    """Return operator and server of every part."""
+    n_ops = len(tasks.part_first) - 1
+    op_of = np.empty(tasks.part_first[n_ops], np.int64)
+    server_of = np.empty(tasks.part_first[n_ops], np.int64)
+    for i in range(n_ops):
+        for p in range(tasks.part_first[i], tasks.part_first[i + 1]):
+            op_of[p], server_of[p] = i, split.server[i, p - tasks.part_first[i]]
+    return op_of, server_of
+
+
+@njit(cache=True)
 def added_up(inside, members, n_bytes, now, free):
     """Return when the devices of all members have added up a tensor that is ready now; `free` says when each server's network is."""
     if inside.n_gpus == 1:
@@ -277,13 +289,11 @@ def loads(tasks, split, network):
     """Return how long the busiest server computes, and how long the busiest link carries transfers, all-reduces, and both."""
     n = int(np.sqrt(len(network.pair_ways)) + 0.5)
     most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
-    n_ops, n_links = len(tasks.part_first) - 1, len(network.seconds_per_byte)
+    n_links = len(network.seconds_per_byte)
     server, sent, reduced = np.zeros(n), np.zeros(n_links), np.zeros(n_links)
-    owner = np.empty(tasks.part_first[n_ops], np.int64)
-    for i in range(n_ops):
-        for p in range(tasks.part_first[i + 1] - tasks.part_first[i]):
-            owner[tasks.part_first[i] + p] = split.server[i, p]
-            server[split.server[i, p]] += split.seconds[0, i] + split.seconds[1, i]
+    op_of, owner = owners(tasks, split)
+    for p in range(len(owner)):
+        server[owner[p]] += split.seconds[0, op_of[p]] + split.seconds[1, op_of[p]]
     for e in range(len(tasks.edge_bytes)):
         if tasks.edge_bytes[e] > 0:
             pair = owner[tasks.edge_source[e] >> 1] * n + owner[tasks.edge_target[e] >> 1]
