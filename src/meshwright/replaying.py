@@ -11,7 +11,7 @@ from meshwright import api, sim
 from meshwright.errors import InputError
 from meshwright.problem import Batch, Training
 from meshwright.result import Answer, Bound, Objective, Result
-from meshwright.writers import plan_json
+from meshwright.writers import _plan_kinds, plan_json
 
 __all__ = ["read_plan", "replay", "restore"]
 
@@ -22,7 +22,7 @@ def read_plan(path: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When the file cannot be read or is no JSON object of ours.
+        When the file cannot be read, is no JSON object of ours, or a field is of the wrong kind.
     """
     try:
         entry = json.loads(Path(path).read_bytes().decode("utf-8"))
@@ -34,6 +34,7 @@ def read_plan(path: str) -> dict[str, Any]:
         ) from None
     if not isinstance(entry, dict) or entry.get("format") != plan_json.FORMAT:
         raise InputError(f'{path}: is not a plan of ours: its "format" must be "{plan_json.FORMAT}"')
+    _plan_kinds.check(entry, path)
     return entry
 
 
@@ -82,6 +83,11 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
         lost = sorted(set(range(len(problem.graph.ops))) - set(held))
         what = f"layer '{problem.graph.ops[lost[0]].name}' is in no stage" if lost else "a layer is in two stages"
         raise InputError(f"{path}: {what}; is this the plan of another model than {problem.reading.name}?")
+    for i, stage in enumerate(plan.stages):
+        if len(stage.recompute) not in (0, len(stage.ops)):
+            raise InputError(
+                f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for each, or none"
+            )
     sim.check_plan(problem, plan)
     loads, timeline = api.judge(problem, plan)
     answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
