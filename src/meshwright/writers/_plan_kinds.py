@@ -66,12 +66,13 @@ def _stage(stage: Any, where: str) -> None:
             _one(stage[key], kind, minimum, f"{where}: {key}")
     if stage.get("shard", 0) > 3:
         raise InputError(f"{where}: shard is {stage['shard']}; it must be between 0 and 3")
-    for key, kind in (("ops", str), ("recompute", str), ("devices", int), ("ring", int)):
+    for key in ("ops", "recompute", "devices", "ring"):
         held = stage.get(key, [])
         if not isinstance(held, list):
             raise InputError(f"{where}: {key} is {held!r:.60}; it must be a list")
+        words = key in ("ops", "recompute")
         for value in held:
-            _one(value, kind, 0 if kind is int else None, f"{where}: {key}")
+            _one(value, str if words else int, None if words else 0, f"{where}: {key}")
     wrong = [word for word in stage.get("recompute", []) if word not in RECOMPUTE]
     if wrong:
         raise InputError(f"{where}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}")
