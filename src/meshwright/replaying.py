@@ -13,7 +13,7 @@ from meshwright.problem import Batch, Training
 from meshwright.result import Answer, Bound, Objective, Result
 from meshwright.writers import _plan_kinds, plan_json
 
-__all__ = ["read_plan", "replay", "restore"]
+__all__ = ["missing_bytes", "read_plan", "replay", "restore"]
 
 
 def read_plan(path: str) -> dict[str, Any]:
@@ -132,3 +132,23 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
             f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of {result.problem.reading.name} take"
         )
     return result
+
+
+def missing_bytes(result: Result) -> float:
+    """Return how much more the fullest device needs than it has.
+
+    Parameters
+    ----------
+    result : Result
+        With plan.
+
+    Returns
+    -------
+    float
+        0 where the plan fits, or nothing is known of the devices.
+    """
+    cluster, timeline = result.problem.cluster, result.timeline
+    if cluster is None or timeline is None:
+        return 0.0
+    limits = [min(cluster.device(device).memory_bytes for device in devices) for devices in result.plan.ranks()]
+    return max(0.0, *(peak - limit for peak, limit in zip(timeline.peak_bytes, limits, strict=True)))

@@ -157,3 +157,16 @@ def test_the_command_answers_a_wrong_file_in_one_line_and_writes_nothing(tmp_pat
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("meshwright: ") and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "trace.json").exists()
+
+
+def test_a_plan_that_does_not_fit_another_cluster_is_played_and_told(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path
+) -> None:
+    meshwright("plan", tiny, "--cluster", "flat:2", "--global-batch", "4", "--search", "data_parallel", "--out", "plan.json")
+    assert meshwright("simulate", "plan.json", "--json").json["fits"]
+    entry = json.loads((tmp_path / "plan.json").read_text())
+    entry["training"]["optimizer_bytes"] = 10**9
+    (tmp_path / "plan.json").write_text(json.dumps(entry))
+    done = meshwright("simulate", "plan.json", "--json")
+    assert done.code == 0 and not done.json["fits"] and done.json["missing_bytes"] > 0
+    assert "the plan does not fit" in meshwright("simulate", "plan.json").out
