@@ -11,9 +11,9 @@ from meshwright import api, sim
 from meshwright.errors import InputError
 from meshwright.problem import Batch, Training
 from meshwright.result import Answer, Bound, Objective, Result
-from meshwright.writers import plan_json
+from meshwright.writers import _plan_kinds, plan_json
 
-__all__ = ["read_plan", "replay", "restore"]
+__all__ = ["missing_bytes", "read_plan", "replay", "restore"]
 
 
 def read_plan(path: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def read_plan(path: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When the file cannot be read or is no JSON object of ours.
+        When the file cannot be read, is no JSON object of ours, or a field is of the wrong kind.
     """
     try:
         entry = json.loads(Path(path).read_bytes().decode("utf-8"))
@@ -34,6 +34,7 @@ def read_plan(path: str) -> dict[str, Any]:
         ) from None
     if not isinstance(entry, dict) or entry.get("format") != plan_json.FORMAT:
         raise InputError(f'{path}: is not a plan of ours: its "format" must be "{plan_json.FORMAT}"')
+    _plan_kinds.check(entry, path)
     return entry
 
 
@@ -82,6 +83,11 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
         lost = sorted(set(range(len(problem.graph.ops))) - set(held))
         what = f"layer '{problem.graph.ops[lost[0]].name}' is in no stage" if lost else "a layer is in two stages"
         raise InputError(f"{path}: {what}; is this the plan of another model than {problem.reading.name}?")
+    for i, stage in enumerate(plan.stages):
+        if len(stage.recompute) not in (0, len(stage.ops)):
+            raise InputError(
+                f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for each, or none"
+            )
     sim.check_plan(problem, plan)
     loads, timeline = api.judge(problem, plan)
     answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
@@ -126,3 +132,23 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
             f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of {result.problem.reading.name} take"
         )
     return result
+
+
+def missing_bytes(result: Result) -> float:
+    """Return how much more the fullest device needs than it has.
+
+    Parameters
+    ----------
+    result : Result
+        With plan.
+
+    Returns
+    -------
+    float
+        0 where the plan fits, or nothing is known of the devices.
+    """
+    cluster, timeline = result.problem.cluster, result.timeline
+    if cluster is None or timeline is None:
+        return 0.0
+    limits = [min(cluster.device(device).memory_bytes for device in devices) for devices in result.plan.ranks()]
+    return max(0.0, *(peak - limit for peak, limit in zip(timeline.peak_bytes, limits, strict=True)))

@@ -19,7 +19,7 @@ from meshwright.report_operators import operators
 from meshwright.result import Result
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.what_if import Change
-from meshwright.wording import axes_of, describe, devices_of, layers_of, step_interval, utilization
+from meshwright.wording import axes_of, describe, devices_of, layers_of, seen_from, step_interval, utilization
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
@@ -195,7 +195,9 @@ def _stages(result: Result, plan: Plan) -> Table:
 
 def _causes(result: Result) -> Table:
     assert result.timeline is not None
-    table = _table("where the time of a step goes", "cause", "seconds", "share", "")
+    table = _table(
+        ", ".join(filter(None, ("where the time of a step goes", seen_from(result)))), "cause", "seconds", "share", ""
+    )
     for cause, seconds in sorted(result.timeline.causes, key=lambda item: -item[1]):
         share = seconds / result.timeline.step_seconds
         if share >= 0.0005:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from meshwright import interval
 from meshwright.cluster import Cluster
 from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
 from meshwright.result import Result
+from meshwright.timeline import PHASES
 
-__all__ = ["axes_of", "describe", "devices_of", "layers_of", "ranges_of", "step_interval", "utilization"]
+__all__ = ["axes_of", "describe", "devices_of", "layers_of", "ranges_of", "seen_from", "step_interval", "utilization"]
 
 
 MEASURED_COSTS = ("analytic", "sharded")
@@ -73,6 +76,25 @@ def layers_of(graph: Graph, stage: Stage) -> str:
     """Return the layers of a stage: the first, the last and how many."""
     names = [graph.ops[op].name for op in stage.ops]
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})" if names else "-"
+
+
+def seen_from(result: Result) -> str:
+    """Return from which pipeline rank causes are seen, in words, where another one is clearly busier; empty elsewhere.
+
+    The causes are those of the rank that ends last, which with unequal stages may be one that mostly waits.
+    """
+    timeline = result.timeline
+    if timeline is None or dict(timeline.causes).get("imbalance", 0.0) < 0.05 * timeline.step_seconds:
+        return ""
+    mine = np.array(result.plan.rank_of_stage())[timeline.stage]
+    n_ranks = len(timeline.peak_bytes)
+    ends, busy = np.zeros(n_ranks), np.zeros(n_ranks)
+    ended = timeline.phase != PHASES.index("send")
+    np.maximum.at(ends, mine[ended], timeline.end_seconds[ended])
+    works = timeline.microbatch >= 0
+    works &= timeline.rank >= 0
+    np.add.at(busy, mine[works], timeline.end_seconds[works] - timeline.start_seconds[works])
+    return f"seen from rank {int(np.argmax(ends))}, which ends last; rank {int(np.argmax(busy))} is the busiest"
 
 
 def step_interval(result: Result) -> interval.Interval | None:

@@ -7,8 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright import report
+from meshwright import api, report, wording
+from meshwright.graph import Edge, Graph, Op
+from meshwright.plan import Plan, Stage
+from meshwright.problem import Problem, Reading
 from meshwright.result import Answer, Result
+from meshwright.table import StageLoad
 from meshwright.units import format_bytes, format_seconds
 from meshwright.what_if import Change
 
@@ -66,3 +70,15 @@ def test_progress_is_silent_for_quick_work_and_ends_with_it(capsys: pytest.Captu
     with report.progress("thinking"):
         time.sleep(0.01)
     assert capsys.readouterr().err == ""
+
+
+def test_causes_say_from_which_rank_they_are_seen_where_another_is_busier() -> None:
+    graph = Graph("two", (Op("light", "mlp"), Op("heavy", "mlp")), (Edge(0, 1, 1),))
+    problem = Problem(Reading("two", "two", "two", graph), None)
+    plan = Plan((Stage((0,), (0,)), Stage((1,), (1,))), 4, 1, "1f1b", 4)
+    result = Result(problem, "by hand", 0, Answer(plan))
+    light, heavy = StageLoad(1.0, 1.0, 1.0), StageLoad(3.0, 3.0, 3.0)
+    uneven = replace(result, timeline=api.simulate(problem, plan, (light, heavy)))
+    assert wording.seen_from(uneven) == "seen from rank 0, which ends last; rank 1 is the busiest"
+    even = replace(result, timeline=api.simulate(problem, plan, (heavy, heavy)))
+    assert wording.seen_from(even) == ""

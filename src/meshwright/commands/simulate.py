@@ -14,9 +14,11 @@ __all__ = ["register"]
 
 def as_json(result: Result) -> dict[str, Any]:
     """Return the simulated step as the JSON object of ``simulate --json``."""
+    from meshwright.replaying import missing_bytes
     from meshwright.writers.plan_json import interval_json
 
     plan, timeline, cluster = result.plan, result.timeline, result.problem.cluster
+    missing = missing_bytes(result)
     assert timeline is not None
     rank_of_stage = plan.rank_of_stage()
     causes_of_rank = timeline.memory_causes
@@ -27,6 +29,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "step_seconds": timeline.step_seconds,
         "step_interval": interval_json(result),
         "samples_per_second": plan.global_batch / timeline.step_seconds if timeline.step_seconds else None,
+        "fits": missing == 0.0,
+        "missing_bytes": missing,
         "schedule": {
             "name": plan.schedule,
             "n_microbatches": plan.n_microbatches,
@@ -62,9 +66,11 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Play one training step of a plan and say how long it takes and what it holds."""
         import json
+        from dataclasses import replace
 
         from meshwright import _files, report
-        from meshwright.replaying import replay
+        from meshwright.replaying import missing_bytes, replay
+        from meshwright.units import format_bytes
         from meshwright.writers import chrome_trace
 
         if trace:
@@ -72,5 +78,12 @@ def register(app: typer.Typer) -> None:
         result = replay(plan, cluster, model)
         if trace:
             chrome_trace.write(result, trace)
-        print(json.dumps(as_json(result)) if json_ else report.explain(result))
+        if json_:
+            print(json.dumps(as_json(result)))
+            return 0
+        missing = missing_bytes(result)
+        if missing > 0.0:
+            note = f"the plan does not fit: its fullest device needs {format_bytes(missing)} more than it has; seconds are as if it did"
+            result = replace(result, answer=replace(result.answer, notes=(*result.answer.notes, note)))
+        print(report.explain(result))
         return 0

@@ -92,7 +92,7 @@ def profile_of(reading: Reading, what: str) -> Profile | LinearisedProfile:
     if not isinstance(reading.instance, (Profile, LinearisedProfile)):
         raise InputError(
             f"model {reading.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
-            f"this is {reading.format}; for a model without a profile leave --search out, or take another (meshwright list searches)"
+            f"this is {reading.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost model times them, or leave --search out"
         )
     return reading.instance
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from meshwright.errors import InputError
 from meshwright.flops import forward_flops
 from meshwright.graph import Graph
 from meshwright.problem import Problem
@@ -127,8 +128,16 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     -------
     dict of str to tuple of int
         Empty where the rest decides: of pipelines and data.
+
+    Raises
+    ------
+    InputError
+        When the micro-batch is given twice and not the same.
     """
     n, batch = n_devices, problem.batch
+    if batch.micro_batch and params.micro_batch and params.micro_batch != (batch.micro_batch,):
+        given = ",".join(str(number) for number in params.micro_batch)
+        raise InputError(f"--micro-batch {batch.micro_batch} and --set micro_batch={given}: say it once")
     largest = largest_degrees(problem.graph)
     tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
     context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))

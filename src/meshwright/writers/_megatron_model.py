@@ -76,7 +76,7 @@ def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
     scaling = old or new
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     options: list[tuple[str, ...]] = [("--rotary-base", f"{base:.12g}")] if base else []
-    notes = () if base else ("the configuration has no rope_theta: add --rotary-base where it is not 10000",)
+    notes: tuple[str, ...] = () if base else ("the configuration has no rope_theta: add --rotary-base where it is not 10000",)
     if kind == "llama3":
         options.append(("--use-rope-scaling", "--rope-scaling-factor", f"{scaling.get('factor', 8.0):.12g}"))
     elif kind != "default":

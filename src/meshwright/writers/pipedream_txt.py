@@ -1,17 +1,20 @@
-"""The profile text format, written: a measured profile with the stage of each layer, as PipeDream's and DAPPLE's tools read it."""
+"""The profile text format, written: layers with their times and the stage of each, as PipeDream's and DAPPLE's tools read it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from meshwright import _files
+from meshwright.costs import analytic
 from meshwright.errors import ExportError
+from meshwright.problem import Problem
 from meshwright.readers import profile_json
 from meshwright.readers._profile import Profile, ProfiledTraining, ProfileNode
 from meshwright.result import Result
+from meshwright.strategy import Strategy
 from meshwright.writers._measured import pipedream_profile
 
-__all__ = ["render", "write"]
+__all__ = ["profile_of_model", "render", "write"]
 
 
 def render(profile: Profile, stage_of_name: Mapping[str, int] | None = None) -> str:
@@ -47,38 +50,84 @@ def _line(node: ProfileNode, stage: int) -> str:
     return f"{node.name} -- {node.description} -- {fields}" + (f" -- stage_id={stage}" if stage >= 0 else "")
 
 
-def write(result: Result, path: str) -> None:
-    """Write the profile a plan was made from, with the plan's stages.
+def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
+    """Return a model of ours as if its layers had been measured one by one, each on one device.
+
+    Parameters
+    ----------
+    problem : Problem
+        A model with operators on a cluster.
+    micro_batch : int
+        Samples of the profile's batch.
+
+    Returns
+    -------
+    Profile
+        Times of our cost model on the first device, weights in fp32, what a layer hands on as the training keeps it.
+    """
+    graph, width = problem.graph, problem.training.activation_bytes
+    loads = analytic.row_loads(problem, Strategy(), range(1), micro_batch)
+    elements = {edge.source: float(edge.n_elements) for edge in graph.edges}
+    nodes = []
+    for v, row in enumerate(analytic.rows(problem)):
+        load = loads[row, "none"]
+        nodes.append(
+            ProfileNode(
+                f"node{v + 1}",
+                graph.ops[v].name,
+                1e3 * load.forward_total_seconds,
+                1e3 * load.backward_total_seconds,
+                (elements.get(v, 0.0) * micro_batch * width,),
+                False,
+                4.0 * sum(operator.n_parameters for operator in graph.ops[v].body),
+            )
+        )
+    return Profile(tuple(nodes), tuple((edge.source, edge.target) for edge in graph.edges), micro_batch)
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write the profile a plan was made from, or the model's layers as our cost model times them, with the plan's stages.
 
     Parameters
     ----------
     result : Result
-        Its problem was read from a profile in the text format, or from one of ours, whose times at the plan's micro-batch are written.
+        Its problem was read from a profile in the text format, or from one of ours, whose times at the plan's micro-batch are
+        written; or it is a model of ours on a cluster.
     path : str
         The file.
+
+    Returns
+    -------
+    tuple of str
+        Where the times are not measured, whose they are, and how to read the file.
 
     Raises
     ------
     ExportError
-        When the problem holds no such profile: the format has measured times, which nothing else brings.
+        When the problem holds neither times nor operators to estimate them from.
     InputError
         When the file cannot be written.
     """
-    instance = result.problem.reading.instance
+    problem, plan = result.problem, result.answer.plan
+    instance, graph = problem.reading.instance, problem.graph
+    stage_of = {op: i for i, stage in enumerate(plan.stages if plan else ()) for op in stage.ops}
     if isinstance(instance, profile_json.Profile):
-        rows = result.plan.micro_batch if result.feasible else 1
-        stages_of = enumerate(result.plan.stages if result.feasible else ())
-        _files.write(
-            path, render(pipedream_profile(instance, rows), {f"node{op + 1}": i for i, part in stages_of for op in part.ops})
-        )
-        return
+        rows = plan.micro_batch if plan else 1
+        _files.write(path, render(pipedream_profile(instance, rows), {f"node{op + 1}": i for op, i in stage_of.items()}))
+        return ()
     profile = instance.profile if isinstance(instance, ProfiledTraining) else instance
-    if not isinstance(profile, Profile):
+    if isinstance(profile, Profile):
+        _files.write(path, render(profile, {graph.ops[op].name: i for op, i in stage_of.items()}))
+        return ()
+    if instance is not None or problem.cluster is None or not any(op.body for op in graph.ops):
         raise ExportError(
-            f"pipedream_txt holds measured times of layers; {result.problem.reading.name} was read from "
-            f"{result.problem.reading.format}, which has none"
+            f"pipedream_txt holds times of layers; {problem.reading.name} was read from {problem.reading.format}, which has neither "
+            "these nor operators to estimate them from"
         )
-    graph, stages = result.problem.graph, {}
-    if result.answer.plan is not None:
-        stages = {graph.ops[op].name: i for i, stage in enumerate(result.answer.plan.stages) for op in stage.ops}
-    _files.write(path, render(profile, stages))
+    batch = plan.micro_batch if plan else 1
+    _files.write(path, render(profile_of_model(problem, batch), {f"node{op + 1}": i for op, i in stage_of.items()}))
+    device = problem.cluster.device(0).name
+    return (
+        f"times are those of our cost model on one {device} at {batch} samples, not measured; read the file with "
+        f"--set profile_batch={batch}",
+    )

@@ -14,6 +14,7 @@ from meshwright.result import Result
 from meshwright.strategy import Strategy
 from meshwright.topologies import _stored
 from meshwright.wording import step_interval, utilization
+from meshwright.writers import _plan_kinds
 
 __all__ = ["FIELDS", "FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
 
@@ -222,6 +223,7 @@ def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> 
         raise InputError(f'{where}: is not a plan of ours: its "format" must be "{FORMAT}"')
     if not entry.get("feasible"):
         raise InputError(f"{where}: holds the answer that nothing fits, so there is no plan to work with")
+    _plan_kinds.check(entry, where)
     try:
         stages = []
         for i, stage in enumerate(entry["stages"]):

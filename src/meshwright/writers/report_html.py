@@ -17,7 +17,7 @@ from meshwright.plan import Plan
 from meshwright.result import Result
 from meshwright.timeline import PHASES, Timeline
 from meshwright.units import format_bytes, format_count, format_seconds
-from meshwright.wording import axes_of, describe, devices_of, layers_of, step_interval, utilization
+from meshwright.wording import axes_of, describe, devices_of, layers_of, seen_from, step_interval, utilization
 from meshwright.writers import _topology
 
 __all__ = ["page", "write"]
@@ -81,6 +81,7 @@ def _data(result: Result) -> dict[str, Any]:
         "axes": list(axes_of(plan)),
         "stages": _stages(result, plan),
         "step": timeline.step_seconds,
+        "seen_from": seen_from(result),
         "causes": [[name, seconds] for name, seconds in timeline.causes if seconds > 0],
         "timeline": _timeline(result),
         "memory": _memory(result),

@@ -53,6 +53,7 @@ OPTIONS = {
     "a setting that is not a number": ((*CLUSTER, "--set", "tensor=nan"), "whole number"),
     "an empty setting": ((*CLUSTER, "--set", "recompute="), "empty"),
     "a setting given twice": ((*CLUSTER, "--set", "tensor=2", "--set", "tensor=4"), "twice"),
+    "a micro-batch given twice": ((*CLUSTER, "--micro-batch", "2", "--set", "micro_batch=4"), "say it once"),
     "a sharding level there is not": ((*CLUSTER, "--set", "shard=9"), "at most 3"),
     "an unknown word": ((*CLUSTER, "--set", "schedules=2f2b"), "choose one of"),
     "a degree that cannot be": ((*CLUSTER, "--global-batch", "8", "--set", "tensor=7"), "search best, with these options"),

@@ -141,8 +141,26 @@ def test_other_programs_take_a_plan_too(meshwright: Any, tiny: str, tmp_path: pa
     kept, written = (json.loads((tmp_path / name).read_text()) for name in ("plan.json", "plan_json"))
     for field in ("objective", "bound", "stages", "step_seconds", "schedule", "search", "settings"):
         assert written[field] == kept[field]
-    refused = meshwright("export", "plan.json", "--to", "pipedream_txt", "--out", "profile.txt")
-    assert refused.code == 2 and "measured times" in refused.err
+
+
+def test_a_model_of_ours_becomes_a_profile_that_dapple_plans(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    meshwright(
+        "plan", tiny, "--cluster", "dgx-h100:4", "--global-batch", "8", "--micro-batch", "2", "--out", "plan.json", "--json"
+    )
+    done = meshwright("export", "plan.json", "--to", "pipedream_txt", "--out", "tiny.txt")
+    assert done.code == 0
+    assert "not measured" in done.err and "--set profile_batch=2" in done.err
+    reading = mw.read(str(tmp_path / "tiny.txt"))
+    question = mw.read(tiny).graph
+    assert len(reading.instance.nodes) == len(question.ops)
+    assert sum(node.parameter_bytes for node in reading.instance.nodes) >= 4 * question.n_parameters
+    problem = api.pose(tiny, "dgx-h100:4", batch=Batch(8, 2))
+    whole = analytic.loads(problem, Plan((Stage(tuple(range(len(question.ops))), (0,)),), 4, 2, "1f1b", 8))[0]
+    seconds = sum(node.forward_milli_seconds for node in reading.instance.nodes) / 1e3
+    assert seconds == pytest.approx(whole.forward_total_seconds, rel=1e-9)
+    planned = meshwright("plan", "tiny.txt", "--search", "dapple", "--cluster", "dgx-h100:4", "--global-batch", "8", "--set",
+                         "profile_batch=2", "--json")  # fmt: skip
+    assert planned.code == 0 and planned.json["step_seconds"] > 0
 
 
 def test_what_cannot_be_exported_is_refused_in_one_message(tiny: str, tmp_path: pathlib.Path) -> None:

@@ -142,3 +142,34 @@ def test_a_cluster_is_named_only_where_its_name_builds_it(tmp_path: pathlib.Path
     assert again.kinds == liar.kinds
     assert again.links.bytes_per_second.tolist() == liar.links.bytes_per_second.tolist()
     assert again.groups.tolist() == liar.groups.tolist()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("schedule", "micro_batch"), "x", "schedule.micro_batch is 'x'; it must be a whole number"),
+        (("batch", "sequence_length"), None, "batch.sequence_length is None"),
+        (("training", "weight_bytes"), [], "training.weight_bytes is []"),
+        (("training", "fragmentation_ratio"), float("nan"), "training.fragmentation_ratio is nan"),
+        (("model", "spec"), 3, "model.spec is 3; it must be a text"),
+        (("stages", 0, "shard"), 4, "shard is 4; it must be between 0 and 3"),
+        (("stages", 0, "data"), True, "stage 0: data is True"),
+        (("stages", 0, "expert"), 2, "has no experts to spread"),
+        (("stages", 0, "recompute"), ["none"], "recompute has 1 words for"),
+        (("stages", 0, "devices", 0), {}, "devices is {}"),
+        (("training",), 7, "training is 7; it must be a JSON object"),
+    ],
+)
+def test_an_edited_plan_file_with_a_wrong_field_is_refused_by_its_name(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path, path: tuple[Any, ...], value: Any, said: str
+) -> None:
+    meshwright("plan", tiny, "--cluster", "flat:2", "--global-batch", "4", "--search", "data_parallel", "--out", "plan.json")
+    entry = json.loads((tmp_path / "plan.json").read_text())
+    place = entry
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (tmp_path / "plan.json").write_text(json.dumps(entry))
+    done = meshwright("simulate", "plan.json")
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
