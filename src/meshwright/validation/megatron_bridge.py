@@ -9,9 +9,10 @@ from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
+from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
-from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, predict, rack, racks
+from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -24,6 +25,9 @@ PROGRAMS = (
 )  # fmt: skip
 """Programs of the releases."""
 
+GRADIENT_BYTES = 2
+"""The published recipes reduce gradients in the precision of the weights (``grad_reduce_in_fp32`` off)."""
+
 CAPTURED_RELEASE = "26.06"
 """From this release on, mixtures on GB200 and GB300 replay captured graphs."""
 
@@ -31,7 +35,7 @@ CAPTURED_RELEASE = "26.06"
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
     where, programs = clusters(), {name: program(name) for name in PROGRAMS}
-    known: dict[Run, Predicted] = {}
+    known: dict[Run, tuple[Predicted, str]] = {}
     graphs: dict[tuple[str, int], Graph] = {}
     return [_point(i, fields, where, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
 
@@ -42,7 +46,7 @@ def _point(
     where: Clusters,
     trained_by: Program,
     graphs: dict[tuple[str, int], Graph],
-    known: dict[Run, Predicted],
+    known: dict[Run, tuple[Predicted, str]],
 ) -> Point | Skipped:
     """Return one row; releases repeat configurations, which are predicted once."""
     fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
@@ -66,10 +70,10 @@ def _point(
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
-            training=Training(_precision(fields["precision"])), overlap=True,
+            training=Training(_precision(fields["precision"]), gradient_bytes=GRADIENT_BYTES), overlap=True,
             used_of_domain=rack(cluster), program=trained_by,
         )  # fmt: skip
-        predicted = known[run] if run in known else known.setdefault(run, predict(run))
+        predicted, note = known[run] if run in known else known.setdefault(run, least_recomputed(run))
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
@@ -80,6 +84,7 @@ def _point(
         group=group,
         fits=predicted.fits,
         device=predicted.device,
+        note=note,
         causes=predicted.causes,
         memory_causes=predicted.memory_causes,
     )
