@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
-
-from collections.abc import Mapping
-
 from meshwright.errors import InputError
+
+__all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,13 @@ def ratio(fields: Mapping[str, str], name: str) -> float:
     Raises
     ------
     InputError
-        When it is missing, no number, or not above 0.
+        When it is missing, no number, not above 0 or infinite.
     """
     text = fields.get(name, "").strip()
     try:
         value = float(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
-    if not value > LEAST:
-        raise InputError(f"{name} is {text}; it must be above 0")
+    if not LEAST < value < math.inf:
+        raise InputError(f"{name} is {text}; it must be a number above 0")
     return value

@@ -121,7 +121,12 @@ def test_a_missing_or_binary_file_is_answered_in_one_sentence(tmp_path: pathlib.
 def test_an_impossible_number_makes_its_row_a_skipped_one(tmp_path: pathlib.Path) -> None:
     text = SMALL["vtrain"] + SMALL["vtrain"].splitlines()[1].replace(",500", ",-5") + "\n"
     report = validation.validate(_written(tmp_path, text))
-    assert report.skipped == (Skipped(2, "iter_ms is -5; it must be above 0"),)
+    assert report.skipped == (Skipped(2, "iter_ms is -5; it must be a number above 0"),)
+
+
+def test_degrees_that_do_not_make_the_devices_are_named(tmp_path: pathlib.Path) -> None:
+    report = validation.validate(_written(tmp_path, SMALL["vtrain"].replace("multi,3.6,8,", "multi,3.6,16,")))
+    assert report.skipped == (Skipped(1, "tp x dp x pp is 8, gpus is 16; they must agree"),)
 
 
 def test_cells_are_read_strictly() -> None:
@@ -129,8 +134,9 @@ def test_cells_are_read_strictly() -> None:
     for text in ("1.5", "-1", "x", "nan", "inf"):
         with pytest.raises(InputError):
             count({"a": text}, "a")
-    with pytest.raises(InputError):
-        ratio({"a": "0"}, "a")
+    for text in ("0", "nan", "inf", "1e400"):
+        with pytest.raises(InputError):
+            ratio({"a": text}, "a")
 
 
 def _gpt_run(**changes: object) -> Run:
