@@ -76,7 +76,7 @@ def _point(
         predicted, note = known[run] if run in known else known.setdefault(run, least_recomputed(run))
     except InputError as error:
         return Skipped(row, str(error))
-    group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
+    group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} by {fields['release']}"
     return Point(
         row,
         measured,

@@ -111,7 +111,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         row,
         measured,
         predicted.seconds,
-        group=f"{fields['round']} {fields['bench']} {name} {fields['gbs']}",  # rounds differ in programs, not in plans alone
+        group=f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}",  # rounds differ in programs, not in plans alone
         fits=predicted.fits,
         device=predicted.device,
         note=note,
