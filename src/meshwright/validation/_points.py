@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -100,7 +101,7 @@ def count(fields: Mapping[str, str], name: str, default: int | None = None) -> i
             raise InputError(f"{name} is not given")
         return default
     try:
-        value = float(text)
+        value = _number(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number") from None
     least = 0 if default == 0 else 1
@@ -133,9 +134,14 @@ def ratio(fields: Mapping[str, str], name: str) -> float:
     """
     text = fields.get(name, "").strip()
     try:
-        value = float(text)
+        value = _number(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
     if not LEAST < value < math.inf:
         raise InputError(f"{name} is {text}; it must be a number above 0")
     return value
+
+
+def _number(text: str) -> float:
+    """Return a number, in which commas may stand between thousands."""
+    return float(text.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text) else text)

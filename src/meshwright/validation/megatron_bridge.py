@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.problem import Program, Training
+from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
@@ -51,7 +52,7 @@ def _point(
     """Return one row; releases repeat configurations, which are predicted once."""
     fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
     try:
-        if "lora" in fields["section"].lower():
+        if "lora" in f"{fields['section']} {fields['model']}".lower():
             raise InputError("LoRA trains adapters beside frozen weights, which is not modelled")
         gpus, batch, sequence = count(fields, "n_gpus"), count(fields, "gbs"), count(fields, "sequence_length")
         measured = batch * sequence / (ratio(fields, "tokens_per_sec_per_gpu") * gpus)
@@ -125,17 +126,14 @@ def _cluster(system: str, gpus: int) -> str:
 
 
 def _graph(model: str, sequence: int) -> Graph:
-    """Return a model by the name of the summary."""
-    word = re.sub(r"[^a-z0-9.]", "", model.lower())
-    for start, name in (
-        ("llama38b", "llama-3-8b"),
-        ("llama370b", "llama-3-70b"),
-        ("llama3.1405b", "llama-3.1-405b"),
-        ("deepseekv3", "deepseek-v3"),
-        ("qwen3235b", "qwen3-235b-a22b"),
-        ("qwen330b", "qwen3-30b-a3b"),
-        ("kimik2", "kimi-k2"),
-    ):
-        if word.startswith(start):
-            return built_in(name, sequence)
-    raise InputError(f"the model '{model}' is not known")
+    """Return a model by the name of the summary: the built-in one whose name it begins with, of several the longest."""
+    word = _plain(model)
+    matching = [name for name in huggingface.names() if word.startswith(_plain(name))]
+    if not matching:
+        raise InputError(f"the model '{model}' is not known")
+    return built_in(max(matching, key=len), sequence)
+
+
+def _plain(name: str) -> str:
+    """Return a model's name in small letters, digits and dots alone."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())

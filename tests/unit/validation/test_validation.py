@@ -13,7 +13,7 @@ from meshwright import _plugins, interval, validation
 from meshwright.errors import InputError
 from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
-from meshwright.validation import Point, Report, Skipped
+from meshwright.validation import Point, Report, Skipped, megatron_bridge
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
 from meshwright.validation._programs import DATA, program
@@ -134,7 +134,8 @@ def test_cells_are_read_strictly() -> None:
     for text in ("1.5", "-1", "x", "nan", "inf"):
         with pytest.raises(InputError):
             count({"a": text}, "a")
-    for text in ("0", "nan", "inf", "1e400"):
+    assert count({"a": "1,024"}, "a") == 1024 and ratio({"a": "12,345.5"}, "a") == 12345.5
+    for text in ("0", "nan", "inf", "1e400", "1,5", "1,0245"):
         with pytest.raises(InputError):
             ratio({"a": text}, "a")
 
@@ -236,3 +237,18 @@ def test_predictions_stay_as_close_to_measured_runs_as_they_are(file: str, time:
     (found,) = validation.as_json([validation.validate(MEASURED / file)])["sets"]  # type: ignore[misc]
     assert time is None or found["time"]["mape_ratio"] < time
     assert memory is None or found["memory"]["mape_ratio"] < memory
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("GPT_OSS_120B", "gpt-oss-120b"),
+        ("LLAMA3.1_405B", "llama-3.1-405b"),
+        ("DeepSeekV3", "deepseek-v3"),
+        ("Qwen3_8B", "qwen3-8b"),
+    ],
+)
+def test_models_of_the_summary_are_the_built_in_ones_of_that_name(model: str, name: str) -> None:
+    assert megatron_bridge._graph(model, 4096).name == name
+    with pytest.raises(InputError, match="the model 'Qwen4_8B' is not known"):
+        megatron_bridge._graph("Qwen4_8B", 4096)
