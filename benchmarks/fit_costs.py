@@ -27,6 +27,7 @@ import re
 import shutil
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.sim import engine, transfers
 from meshwright.table import StageLoad
+from meshwright.timeline import Timeline
 from meshwright.topologies import _nodes, _wires
 from meshwright.validation import Point, _programs
 from meshwright.validation._points import fitted
@@ -280,21 +282,27 @@ def edited() -> Iterator[Path]:
         shutil.copytree(DATA, folder)
         _programs.DATA = _wires.DATA = _nodes.DATA = folder
         topologies.cluster = _rewired(folder, before[3])
-        sim.simulate = _seconds_only
+        sim.simulate = _quicker(before[4])
         try:
             yield folder
         finally:
             _programs.DATA, _wires.DATA, _nodes.DATA, topologies.cluster, sim.simulate = before
 
 
-def _seconds_only(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> SimpleNamespace:
-    """Return what the simulator says of a step's time; memory, which no constant here moves, is left out."""
-    seconds = engine.played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
-    nothing = (0.0,) * len(plan.ranks())
-    return SimpleNamespace(
-        step_seconds=seconds, peak_bytes=nothing, reserved_bytes=nothing, allocated_bytes=nothing, causes=(),
-        memory_causes=((),) * len(nothing),
-    )  # fmt: skip
+def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace]:
+    """Return what plays a step for its time; what it holds, which no constant here moves, is found once for each plan."""
+    known: dict[object, dict[str, object]] = {}
+
+    def quick(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> SimpleNamespace:
+        key = plan, tuple((load.static_bytes, load.activation_bytes, load.working_bytes, load.reserved_bytes) for load in loads)
+        if key not in known:
+            whole = simulate(problem, plan, loads)
+            kept = ("peak_bytes", "reserved_bytes", "allocated_bytes", "causes", "memory_causes")
+            known[key] = {name: getattr(whole, name) for name in kept}
+        seconds = engine.played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
+        return SimpleNamespace(step_seconds=seconds, **known[key])
+
+    return quick
 
 
 def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], Cluster]:
@@ -398,24 +406,29 @@ def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path, half: Hal
         print(f"  {constant.file} {constant.key}: found {found:g}, stands {stands:g}", flush=True)
 
 
-def interval_of(residuals: Sequence[float]) -> tuple[float, float]:
+def interval_of(residuals: Sequence[tuple[str, float]]) -> tuple[float, float]:
     """Return the factors on a prediction between which four fifths of the measured times are expected.
 
-    From twenty residuals on their tenth and ninetieth percentile with the finite-sample correction of order statistics; below,
-    a t interval for one more observation around the mean.
+    Residuals come with the name of the work that was done, because runs of the same work in several releases are not independent.
+    From twenty works on the tenth and ninetieth percentile of the residuals with the finite-sample correction of order statistics;
+    below, a t interval for one more observation around the mean, each work counting as one observation, however often it was run.
     """
-    values = np.sort(np.asarray(residuals, dtype=np.float64))
-    n = len(values)
-    if n >= 20:
+    n_runs = Counter(work for work, _ in residuals)
+    values, n_works = np.array([value for _, value in residuals]), len(n_runs)
+    if n_works >= 20:
+        values, n = np.sort(values), len(values)
         return float(np.exp(values[int(0.1 * (n + 1)) - 1])), float(np.exp(values[min(n - 1, math.ceil(0.9 * (n + 1)) - 1)]))
     from scipy.stats import t
 
-    half = float(t.ppf(0.9, n - 1)) * float(values.std(ddof=1)) * math.sqrt(1.0 + 1.0 / n)
-    return math.exp(values.mean() - half), math.exp(values.mean() + half)
+    weights = np.array([1.0 / n_runs[work] for work, _ in residuals]) / n_works
+    mean = float(weights @ values)
+    variance = float(weights @ (values - mean) ** 2) * n_works / (n_works - 1)
+    half = float(t.ppf(0.9, n_works - 1)) * math.sqrt(variance * (1.0 + 1.0 / n_works))
+    return math.exp(mean - half), math.exp(mean + half)
 
 
 FEWEST = 4
-"""Fewest runs from which a device kind gets an interval of its own."""
+"""Fewest works from which a device kind gets an interval of its own."""
 
 
 def errors(sets: Mapping[str, Sequence[Row]], written: Path | None, half: Half) -> None:
@@ -426,11 +439,13 @@ def errors(sets: Mapping[str, Sequence[Row]], written: Path | None, half: Half) 
             continue
         for row, point in predictions(kind, list(enumerate(rows, 1))):
             known.append((kind, half(kind, row, rows[row - 1]), point))
-    residuals: dict[str, list[float]] = {}
-    for _, is_fitted, point in known:
+    residuals: dict[str, list[tuple[str, float]]] = {}
+    for kind, is_fitted, point in known:
+        work = point.group.partition(" by ")[0] or f"{kind} {point.row}"
         for device in point.device.split("+") if is_fitted else ():
-            residuals.setdefault(device, []).append(math.log(point.measured_seconds / point.predicted_seconds))
-    intervals = {device: interval_of(values) for device, values in sorted(residuals.items()) if len(values) >= FEWEST}
+            residuals.setdefault(device, []).append((work, math.log(point.measured_seconds / point.predicted_seconds)))
+    n_works = {device: len({work for work, _ in values}) for device, values in residuals.items()}
+    intervals = {device: interval_of(residuals[device]) for device in sorted(residuals) if n_works[device] >= FEWEST}
     default = min(low for low, _ in intervals.values()), max(high for _, high in intervals.values())
     if written is not None:
         lines = [
@@ -439,7 +454,7 @@ def errors(sets: Mapping[str, Sequence[Row]], written: Path | None, half: Half) 
         ]
         for device, (low, high) in intervals.items():
             lines += ["", f'["{device}"]', f"low = {low:.3f}", f"high = {high:.3f}"]
-            lines += [f'source = "{len(residuals[device])} measured runs"']
+            lines += [f'source = "{len(residuals[device])} measured runs, {n_works[device]} kinds of work"']
         lines += ["", "[default]", f"low = {default[0]:.3f}", f"high = {default[1]:.3f}"]
         lines += ['source = "kinds without measured runs: the widest of the others"']
         (written / "intervals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -114,6 +114,9 @@ class Program:
     splits_transfers : bool
         Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the receivers
         (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are pieces anyway.
+    keeps_casts : bool
+        Whether inputs of fp8 and fp4 products are kept for the backward pass as cast (Transformer Engine) instead of in the
+        precision of activations (PyTorch's float8 products).
     """
 
     issue_seconds: float = 0.0
@@ -125,6 +128,7 @@ class Program:
     overlaps_scatter: bool = True
     dispatches_once: bool = False
     splits_transfers: bool = False
+    keeps_casts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshwright.cluster import Device
-from meshwright.costs._roofline import Seconds, Shape, operator_seconds, unfused_attention_seconds
+from meshwright.costs._roofline import Seconds, Shape, operand_bytes, operator_seconds, unfused_attention_seconds
 from meshwright.flops import model_flops
 from meshwright.graph import Graph, Op, Operator
 from meshwright.problem import Program, Training
@@ -17,6 +17,9 @@ __all__ = ["LayerWork", "Transfer", "layer_work"]
 
 PASSES = ("norm", "elementwise", "softmax", "dispatch", "combine")
 """Kinds of operators that move bytes and do little else."""
+
+HANDING_ON = ("norm", "elementwise", "dispatch")
+"""Kinds of operators that keep what they put out, where a product takes it."""
 
 
 class Transfer(NamedTuple):
@@ -112,7 +115,7 @@ def layer_work(
         there, back = _transfers(body, i, shape, training, times)
         forward += there
         backward += back
-        n_bytes = saved_bytes(operator, shape, training)
+        n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, program))
         saved += n_bytes
         if operator.selective:
             selective += there
@@ -187,12 +190,22 @@ def parameters(operator: Operator, shape: Shape) -> float:
     return operator.n_parameters / share / (shape.expert if operator.expert else 1)
 
 
-def saved_bytes(operator: Operator, shape: Shape, training: Training) -> float:
-    """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device."""
-    n_bytes = operator.saved_elements * training.activation_bytes + operator.saved_extra_bytes
+def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
+    """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device, `width` an element."""
+    n_bytes = operator.saved_elements * width + operator.saved_extra_bytes
     along_sequence = operator.saved_axis == "sequence" and shape.sequence_parallel
     split = shape.tensor if operator.saved_axis == "tensor" or along_sequence else 1
     return n_bytes * shape.micro_batch / shape.context / split
+
+
+def _kept_width(body: tuple[Operator, ...], i: int, training: Training, program: Program) -> float:
+    """Return the bytes of an element that operator `i` keeps: what norms, activation functions and dispatch keep is what they hand
+    to the next product, which may keep it as cast.
+    """
+    handed_on = body[i].kind in HANDING_ON and i + 1 < len(body) and body[i + 1].kind in ("matmul", "grouped_matmul")
+    if program.keeps_casts and handed_on:
+        return operand_bytes(training)[1]
+    return float(training.activation_bytes)
 
 
 def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:

@@ -12,7 +12,7 @@ from meshwright.flops import forward_flops
 from meshwright.graph import Operator
 from meshwright.problem import Training
 
-__all__ = ["Seconds", "Shape", "operator_seconds", "unfused_attention_seconds"]
+__all__ = ["Seconds", "Shape", "operand_bytes", "operator_seconds", "unfused_attention_seconds"]
 
 ATTENTION_BACKWARD_FLOPS = 2.5
 """Fused attention recomputes its scores: five products backward for two forward (FlashAttention-2, arXiv 2307.08691, sec. 3.1)."""
@@ -106,7 +106,7 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
     else:
         columns /= shape.split(operator)
     left, right, out = rows * inner, inner * columns, rows * columns
-    cast, operand = _operand_bytes(training)
+    cast, operand = operand_bytes(training)
     wide = training.activation_bytes
 
     def seconds(rows: float, columns: float, inner: float, moved_bytes: float) -> float:
@@ -119,9 +119,16 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
     return Seconds(forward, backward, weight if operator.n_parameters else 0.0)
 
 
-def _operand_bytes(training: Training) -> tuple[float, float]:
+def operand_bytes(training: Training) -> tuple[float, float]:
     """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer.
 
+    Parameters
+    ----------
+    training : Training
+        Precision.
+
+    Notes
+    -----
     Blocks of 32 share a scale in mxfp8 and lie along the inner dimension, so every operand is cast along its rows and its columns.
     """
     if training.precision == "fp8":

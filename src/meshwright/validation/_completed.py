@@ -1,20 +1,26 @@
-"""Plans of which a set tells only the stages and their devices: layers dealt so that stages balance, the least recomputation that fits."""
+"""What a set leaves out of a plan, completed: layers dealt so that stages balance, the least recomputation that fits."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from meshwright import schedules
 from meshwright.costs import analytic
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Reading
 from meshwright.table import StageLoad
-from meshwright.validation._runs import Run
+from meshwright.validation._runs import Predicted, Run, layers_of_stages, predict
 
-__all__ = ["NOTE", "cluster_of", "complete"]
+__all__ = ["NOTE", "cluster_of", "complete", "least_recomputed"]
 
 NOTE = "plan completed: layers dealt so that stages balance, least recomputation that fits; {}"
 """What a completed row says about itself."""
+
+
+LEAST = "recomputation is not told: {} recomputed, the least that fits"
+"""What a row says that fits only if something is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,43 @@ def complete(run: Run) -> Run:
         dealt[i] -= 1
     recompute = tuple(ways[i][n][0] for i, n in enumerate(dealt))
     return replace(run, layers_per_stage=tuple(dealt), recompute_of_stage=recompute)
+
+
+def least_recomputed(run: Run) -> tuple[Predicted, str]:
+    """Return what we predict of a run whose recomputation is not told, and what was assumed about it.
+
+    Parameters
+    ----------
+    run : Run
+        What it says of recomputation is not read.
+
+    Returns
+    -------
+    predicted : Predicted
+        With nothing recomputed, or with norms and activation functions, or with as few whole layers of every pipeline rank
+        beside them as fit; with nothing where not even all layers fit.
+    note : str
+        What is recomputed; empty for nothing.
+    """
+    nothing = predict(replace(run, recompute="none"))
+    if nothing.fits:
+        return nothing, ""
+    sizes = layers_of_stages(run)
+    rank_of_stage = schedules.looped(run.pipeline, run.virtual).tolist()
+    most = max(sum(size for size, of in zip(sizes, rank_of_stage, strict=True) if of == rank) for rank in range(run.pipeline))
+
+    def predicted(n_full: int) -> Predicted:
+        left, ways = [n_full] * run.pipeline, []
+        for size, rank in zip(sizes, rank_of_stage, strict=True):
+            n_here = min(size, left[rank])
+            left[rank] -= n_here
+            ways.append(("full",) * n_here + ("selective",) * (size - n_here))
+        return predict(replace(run, recompute_of_stage=tuple(ways)))
+
+    n_full = bisect_left(range(most + 1), True, key=lambda n: predicted(n).fits)
+    if n_full > most:
+        return nothing, ""
+    return predicted(n_full), LEAST.format("norms and activation functions" + (" and whole layers" if n_full else ""))
 
 
 def cluster_of(name: str, n_devices: int) -> str:

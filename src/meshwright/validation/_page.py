@@ -54,12 +54,14 @@ def _set(report: Report, errors: dict[str, Any]) -> dict[str, Any]:
         "n_rows": errors["n_rows"],
         "errors": {"time": errors["time"], "memory": errors["memory"], "verdicts": errors["verdicts"]},
         "regret": errors["regret"],
+        "interval": errors["interval"],
         "skipped": errors["skipped"],
     }
     for quantity in ("time", "memory"):
         found = _worst.misses(report, quantity)
         entry[quantity] = [
-            [miss.row, _short(miss.measured_value), _short(miss.predicted_value), miss.description] for miss in found
+            [miss.row, _short(miss.measured_value), _short(miss.predicted_value), miss.description, *map(_short, miss.interval)]
+            for miss in found
         ]
         entry[f"{quantity}_worst"] = [
             [miss.row, [[cause, _short(value)] for cause, value in miss.causes]] for miss in found[:MOST_WORST]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
-
-from collections.abc import Mapping
-
 from meshwright.errors import InputError
+
+__all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Point:
     measured_bytes, predicted_bytes : float
         Largest memory of one device; 0 where the set has none.
     group : str
-        Rows of one group did the same work on the same devices by different plans; empty for none.
+        Rows of one group did the same work on the same devices by different plans; empty for none. What follows `` by `` names the
+        release of the program, where a set has several: groups with the same words before it did the same work, too.
     fits : bool
         Whether the prediction fits the devices' memory.
     ran : bool
@@ -99,7 +101,7 @@ def count(fields: Mapping[str, str], name: str, default: int | None = None) -> i
             raise InputError(f"{name} is not given")
         return default
     try:
-        value = float(text)
+        value = _number(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number") from None
     least = 0 if default == 0 else 1
@@ -128,13 +130,18 @@ def ratio(fields: Mapping[str, str], name: str) -> float:
     Raises
     ------
     InputError
-        When it is missing, no number, or not above 0.
+        When it is missing, no number, not above 0 or infinite.
     """
     text = fields.get(name, "").strip()
     try:
-        value = float(text)
+        value = _number(text)
     except ValueError:
         raise InputError(f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
-    if not value > LEAST:
-        raise InputError(f"{name} is {text}; it must be above 0")
+    if not LEAST < value < math.inf:
+        raise InputError(f"{name} is {text}; it must be a number above 0")
     return value
+
+
+def _number(text: str) -> float:
+    """Return a number, in which commas may stand between thousands."""
+    return float(text.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text) else text)

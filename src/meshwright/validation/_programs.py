@@ -40,4 +40,5 @@ def program(name: str) -> Program:
         overlaps_scatter=bool(number("overlaps_scatter", 1.0)),
         dispatches_once=bool(number("dispatches_once", 0.0)),
         splits_transfers=bool(number("splits_transfers", 0.0)),
+        keeps_casts=bool(number("keeps_casts", 0.0)),
     )

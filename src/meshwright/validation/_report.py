@@ -205,6 +205,10 @@ def explain(reports: Sequence[Report]) -> str:
         lines.append(line)
         for note in dict.fromkeys(point.note for point in report.points if point.note):
             lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
+        if regret and regret["max_ratio"] > 0.0:
+            lines.append(
+                f"  regret: worst {_percent(regret['max_ratio'])} of {regret['n_groups']} group{'s' * (regret['n_groups'] > 1)}"
+            )
         lines += _of_memory(report, memory)
         reasons: dict[str, list[int]] = {}
         for skipped in report.skipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 
-__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "predict", "rack", "racks"]
+__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "layers_of_stages", "predict", "rack", "racks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +226,9 @@ def _plan(run: Run) -> Plan:
     for strategy in strategies:
         devices.append(tuple(_device(run, i) for i in range(first, first + strategy.n_devices)))
         first += strategy.n_devices
-    n_stages = run.pipeline * run.virtual
     placement = schedules.looped(run.pipeline, run.virtual).tolist()
     stages = []
-    for stage, ops in enumerate(_cut(run.graph, run.layers_per_stage, n_stages)):
+    for stage, ops in enumerate(_cut(run.graph, layers_of_stages(run))):
         rank = placement[stage]
         inner = iter(run.recompute_of_stage[stage] if run.recompute_of_stage else (run.recompute,) * len(ops))
         recompute = tuple("none" if run.graph.ops[op].kind in ("embedding", "head") else next(inner) for op in ops)
@@ -244,29 +244,40 @@ def _device(run: Run, i: int) -> int:
     return i // used * size + i % used
 
 
-def _cut(graph: Graph, layers_per_stage: Sequence[int], n_stages: int) -> list[tuple[int, ...]]:
+def layers_of_stages(run: Run) -> list[int]:
+    """Return how many layers between embedding and head each stage of a run has.
+
+    Parameters
+    ----------
+    run : Run
+        Uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and embedding.
+
+    Raises
+    ------
+    InputError
+        When there are too few layers, or what the run says does not make them.
+    """
+    n_layers = sum(op.kind not in ("embedding", "head") for op in run.graph.ops)
+    n_stages, sizes = run.pipeline * run.virtual, list(run.layers_per_stage)
+    if not sizes:
+        if n_stages > n_layers + 2:
+            raise InputError(f"{n_stages} stages for {n_layers} layers")
+        even, rest = divmod(n_layers, n_stages)
+        order = [n_stages - 1, 0, *range(n_stages - 2, 0, -1)]
+        fewer = set(order[: n_stages - rest] if rest else ())
+        sizes = [even + (1 if rest and stage not in fewer else 0) for stage in range(n_stages)]
+    if sum(sizes) != n_layers or len(sizes) != n_stages:
+        raise InputError(
+            f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {n_layers} in {n_stages} stages"
+        )
+    return sizes
+
+
+def _cut(graph: Graph, sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Cut the layers; the embedding goes with the first stage, the head with the last."""
     inner = [i for i, op in enumerate(graph.ops) if op.kind not in ("embedding", "head")]
-    sizes = list(layers_per_stage)
-    if not sizes:
-        if n_stages > len(inner) + 2:
-            raise InputError(f"{n_stages} stages for {len(inner)} layers")
-        even, rest = divmod(len(inner), n_stages)
-        if rest:  # a layer less for the last and first stages, which also hold head and embedding
-            short = n_stages - rest
-            order = [n_stages - 1, 0, *range(n_stages - 2, 0, -1)]
-            fewer = set(order[:short])
-            sizes = [even + (0 if stage in fewer else 1) for stage in range(n_stages)]
-        else:
-            sizes = [even] * n_stages
-    if sum(sizes) != len(inner) or len(sizes) != n_stages:
-        raise InputError(
-            f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {len(inner)} in {n_stages} stages"
-        )
-    ends = [sum(sizes[: i + 1]) for i in range(n_stages)]
+    ends = list(itertools.accumulate(sizes))
     cuts = [inner[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    before = list(range(inner[0]))
-    after = list(range(inner[-1] + 1, len(graph.ops)))
-    cuts[0] = before + cuts[0]
-    cuts[-1] = cuts[-1] + after
+    cuts[0] = [*range(inner[0]), *cuts[0]]
+    cuts[-1] = [*cuts[-1], *range(inner[-1] + 1, len(graph.ops))]
     return [tuple(cut) for cut in cuts]

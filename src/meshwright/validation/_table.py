@@ -83,7 +83,7 @@ def _lines(path: str | Path) -> list[list[str]]:
     if "\0" in text:
         raise InputError(f"{path}: is a binary file; a CSV file of measured runs is needed")
     try:
-        lines = [line for line in csv.reader(io.StringIO(text), strict=True) if line]
+        lines = [line for line in csv.reader(io.StringIO(text, newline=None), strict=True) if line]
     except csv.Error as error:
         raise InputError(f"{path}: is not valid CSV: {error}") from None
     if len(lines) < 2:
@@ -118,6 +118,8 @@ def _kind(path: str | Path, header: Sequence[str]) -> str:
     matching = [name for name in names if set(columns[name]) <= set(header)]
     if matching:
         return max(matching, key=lambda name: (len(columns[name]), name))
+    if len(header) == 1 and re.search(r"[;\t|]", header[0]):
+        raise InputError(f"{path}: its first line is a single cell, '{header[0][:60]}'; cells are to be separated by commas")
     share, closest = max((len(set(columns[name]) & set(header)) / len(columns[name]), name) for name in names)
     if share >= ALIKE:
         lacking = ", ".join(f"'{name}'" for name in columns[closest] if name not in header)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshwright import interval
 from meshwright.units import format_bytes, format_seconds
 from meshwright.validation._points import Point
 from meshwright.validation._report import Report
@@ -31,6 +32,8 @@ class Miss:
         What the predicted value consists of, the largest first.
     description : str
         What the row says.
+    interval : tuple of float
+        Ends of the interval of a predicted time, in seconds; empty for memory, and where no device is told.
     """
 
     quantity: str
@@ -39,6 +42,7 @@ class Miss:
     predicted_value: float
     causes: tuple[tuple[str, float], ...]
     description: str
+    interval: tuple[float, ...] = ()
 
     @property
     def error_ratio(self) -> float:
@@ -56,7 +60,8 @@ def misses(report: Report, quantity: str) -> list[Miss]:
     quantity : str
         ``time`` or ``memory``.
     """
-    found = [_miss(report, point, quantity) for point in report.points if _measures(point, quantity)]
+    known = interval.factors()
+    found = [_miss(report, point, quantity, known) for point in report.points if _measures(point, quantity)]
     return sorted(found, key=lambda miss: (-abs(miss.error_ratio), miss.row))
 
 
@@ -65,9 +70,10 @@ def _measures(point: Point, quantity: str) -> bool:
     return point.measured_bytes > 0.0 if quantity == "memory" else point.ran and point.measured_seconds > 0.0
 
 
-def _miss(report: Report, point: Point, quantity: str) -> Miss:
+def _miss(report: Report, point: Point, quantity: str, known: interval.Factors) -> Miss:
     """Return a row as a miss."""
     of_memory = quantity == "memory"
+    ends = interval.around(point.predicted_seconds, point.device.split("+"), known)
     causes = [(cause, value) for cause, value in (_held(point) if of_memory else point.causes) if value > 0.0]
     return Miss(
         quantity,
@@ -76,6 +82,7 @@ def _miss(report: Report, point: Point, quantity: str) -> Miss:
         point.predicted_bytes if of_memory else point.predicted_seconds,
         tuple(sorted(causes, key=lambda item: (-item[1], item[0]))),
         report.descriptions[point.row - 1] if report.descriptions else "",
+        () if of_memory or not point.device else (ends.low_seconds, ends.high_seconds),
     )
 
 
@@ -105,9 +112,10 @@ def explain(reports: Sequence[Report], n: int) -> str:
             for miss in worst:
                 total = sum(value for _, value in miss.causes)
                 causes = ", ".join(f"{cause} {value / total:.0%}" for cause, value in miss.causes[:MOST_CAUSES])
+                ends = f" (80 %: {' to '.join(shown(end) for end in miss.interval)})" if miss.interval else ""
                 lines.append(
-                    f"  row {miss.row}: {shown(miss.predicted_value)} for {shown(miss.measured_value)} ({miss.error_ratio:+.1%})"
-                    + (f": {causes}" if causes else "")
+                    f"  row {miss.row}: {shown(miss.predicted_value)}{ends} for {shown(miss.measured_value)} "
+                    f"({miss.error_ratio:+.1%})" + (f": {causes}" if causes else "")
                 )
                 lines.append(f"    {miss.description}")
     return "\n".join(lines)

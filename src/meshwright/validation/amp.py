@@ -35,10 +35,12 @@ BEFORE = 3
 HEADS = 16
 """Of every size: the published scripts fix it."""
 
-TRAINING = Training("fp16", gradient_bytes=2, optimizer_bytes=16, loss_bytes=10, fragmentation_ratio=0.1)
-"""DeepSpeed's fp16 optimizer holds an fp32 copy of the gradients beside the fp32 weights and two moments; Megatron-LM 1.1.5 copies the
-fp32 logits, takes their exponentials apart, and still holds the fp16 ones (10 bytes beside the 4 kept). The allocator of that time had
-no expandable segments: it held a tenth more than the tensors (stages of Mist, allocated and reserved, 11 % in the mean)."""
+TRAINING = Training("fp16", gradient_bytes=4, optimizer_bytes=14, loss_bytes=10, fragmentation_ratio=0.1)
+"""20 bytes a weight: it and its gradient in fp16; of DeepSpeed's fp16 optimizer the weight, two moments and the gradient in fp32, which
+is what is reduced (``fp32_allreduce`` in the published configuration). 14 bytes a logit: in fp16 of this micro-batch and of the one
+before, which the pipeline's buffers hold, their gradient, the fp32 copy, and 4 for a second one that Megatron-LM 1.1.5 does not need:
+a margin, as nothing here is measured. The allocator of that time had no expandable segments: it held a tenth more than the tensors
+(stages of Mist, allocated and reserved, 11 % in the mean)."""
 
 CONTEXT_BYTES = 2.0 * 2**30
 """CUDA before 11.7 loads every kernel of PyTorch, Apex and DeepSpeed with the context, about 1 GiB; DeepSpeed's pipeline adds an NCCL

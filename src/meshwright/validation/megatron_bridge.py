@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.problem import Program, Training
+from meshwright.readers import huggingface
 from meshwright.strategy import Strategy
+from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
-from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, predict, rack, racks
+from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -24,6 +26,9 @@ PROGRAMS = (
 )  # fmt: skip
 """Programs of the releases."""
 
+GRADIENT_BYTES = 2
+"""The published recipes reduce gradients in the precision of the weights (``grad_reduce_in_fp32`` off)."""
+
 CAPTURED_RELEASE = "26.06"
 """From this release on, mixtures on GB200 and GB300 replay captured graphs."""
 
@@ -31,7 +36,7 @@ CAPTURED_RELEASE = "26.06"
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
     where, programs = clusters(), {name: program(name) for name in PROGRAMS}
-    known: dict[Run, Predicted] = {}
+    known: dict[Run, tuple[Predicted, str]] = {}
     graphs: dict[tuple[str, int], Graph] = {}
     return [_point(i, fields, where, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
 
@@ -42,12 +47,12 @@ def _point(
     where: Clusters,
     trained_by: Program,
     graphs: dict[tuple[str, int], Graph],
-    known: dict[Run, Predicted],
+    known: dict[Run, tuple[Predicted, str]],
 ) -> Point | Skipped:
     """Return one row; releases repeat configurations, which are predicted once."""
     fields = {name: re.sub(r"\s*\(.*\)", "", cell) for name, cell in fields.items()}
     try:
-        if "lora" in fields["section"].lower():
+        if "lora" in f"{fields['section']} {fields['model']}".lower():
             raise InputError("LoRA trains adapters beside frozen weights, which is not modelled")
         gpus, batch, sequence = count(fields, "n_gpus"), count(fields, "gbs"), count(fields, "sequence_length")
         measured = batch * sequence / (ratio(fields, "tokens_per_sec_per_gpu") * gpus)
@@ -66,13 +71,13 @@ def _point(
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
-            training=Training(_precision(fields["precision"])), overlap=True,
+            training=Training(_precision(fields["precision"]), gradient_bytes=GRADIENT_BYTES), overlap=True,
             used_of_domain=rack(cluster), program=trained_by,
         )  # fmt: skip
-        predicted = known[run] if run in known else known.setdefault(run, predict(run))
+        predicted, note = known[run] if run in known else known.setdefault(run, least_recomputed(run))
     except InputError as error:
         return Skipped(row, str(error))
-    group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} {fields['release']}"
+    group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} by {fields['release']}"
     return Point(
         row,
         measured,
@@ -80,6 +85,7 @@ def _point(
         group=group,
         fits=predicted.fits,
         device=predicted.device,
+        note=note,
         causes=predicted.causes,
         memory_causes=predicted.memory_causes,
     )
@@ -120,17 +126,14 @@ def _cluster(system: str, gpus: int) -> str:
 
 
 def _graph(model: str, sequence: int) -> Graph:
-    """Return a model by the name of the summary."""
-    word = re.sub(r"[^a-z0-9.]", "", model.lower())
-    for start, name in (
-        ("llama38b", "llama-3-8b"),
-        ("llama370b", "llama-3-70b"),
-        ("llama3.1405b", "llama-3.1-405b"),
-        ("deepseekv3", "deepseek-v3"),
-        ("qwen3235b", "qwen3-235b-a22b"),
-        ("qwen330b", "qwen3-30b-a3b"),
-        ("kimik2", "kimi-k2"),
-    ):
-        if word.startswith(start):
-            return built_in(name, sequence)
-    raise InputError(f"the model '{model}' is not known")
+    """Return a model by the name of the summary: the built-in one whose name it begins with, of several the longest."""
+    word = _plain(model)
+    matching = [name for name in huggingface.names() if word.startswith(_plain(name))]
+    if not matching:
+        raise InputError(f"the model '{model}' is not known")
+    return built_in(max(matching, key=len), sequence)
+
+
+def _plain(name: str) -> str:
+    """Return a model's name in small letters, digits and dots alone."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())

@@ -10,9 +10,10 @@ from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
+from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict, rack, racks
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -56,7 +57,9 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     for i, fields in enumerate(rows, 1):
         told = bool(fields["tp"].strip())
         point = _point(i, fields if told else _completed(fields, rows), where, trained_by)
-        found.append(point if told or isinstance(point, Skipped) else replace(point, note=SAID))
+        found.append(
+            point if told or isinstance(point, Skipped) else replace(point, note="; ".join(filter(None, (SAID, point.note))))
+        )
     return found
 
 
@@ -101,16 +104,17 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
             micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=Training(precision), overlap=True,
             used_of_domain=rack(cluster), program=trained_by,
         )  # fmt: skip
-        predicted = predict(run)
+        predicted, note = least_recomputed(run)
     except InputError as error:
         return Skipped(row, str(error))
     return Point(
         row,
         measured,
         predicted.seconds,
-        group=f"{fields['round']} {fields['bench']} {name} {fields['gbs']}",  # rounds differ in programs, not in plans alone
+        group=f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}",  # rounds differ in programs, not in plans alone
         fits=predicted.fits,
         device=predicted.device,
+        note=note,
         causes=predicted.causes,
         memory_causes=predicted.memory_causes,
     )

@@ -44,9 +44,11 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
             sequence=sequence,
             vocabulary=VOCABULARY,
         )
-        strategy = Strategy(data=count(fields, "dp"), tensor=count(fields, "tp"))
+        strategy, pipeline = Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")), count(fields, "pp")
+        if strategy.n_devices * pipeline != gpus:
+            raise InputError(f"tp x dp x pp is {strategy.n_devices * pipeline}, gpus is {gpus}; they must agree")
         run = Run(
-            graph, where(f"hgx-a100-hdr4:{max(8, gpus)}"), (strategy,), pipeline=count(fields, "pp"), micro_batch=count(fields, "mbs"),
+            graph, where(f"hgx-a100-hdr4:{max(8, gpus)}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"),
             global_batch=batch, recompute="full", training=Training("fp16", gradient_bytes=2), program=trained_by,
         )  # fmt: skip
         predicted = predict(run)

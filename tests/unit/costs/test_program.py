@@ -157,3 +157,15 @@ def test_an_output_that_all_ranks_of_a_tensor_axis_hold_is_sent_in_pieces_where_
     assert split.output_bytes == pytest.approx(whole.output_bytes / 4)
     pieces = Strategy(tensor=4, sequence_parallel=True)
     assert _row(pieces, Program(splits_transfers=True)).output_bytes == _row(pieces).output_bytes  # these are pieces anyway
+
+
+def test_inputs_of_products_kept_as_cast_take_fewer_bytes() -> None:
+    posed = dataclasses.replace(problem(8), training=Training("fp8"))
+    wide, cast = _row(Strategy(), posed=posed), _row(Strategy(), Program(keeps_casts=True), posed)
+    # two norms of two tensors each and the activation function of four widths, at one byte less an element
+    handed_on = (2 * 2 + 4) * SEQUENCE * HIDDEN
+    assert wide.activation_bytes - cast.activation_bytes == pytest.approx(1.05 * handed_on)
+    assert wide.forward_seconds == cast.forward_seconds
+    assert _row(Strategy(), Program(keeps_casts=True)) == _row(
+        Strategy()
+    )  # products in the activations' own precision cast nothing

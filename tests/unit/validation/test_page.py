@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from meshwright import validation
+from meshwright import interval, validation
 from meshwright.errors import InputError
 from meshwright.validation import Point, Report, Skipped, _worst
 
@@ -67,6 +67,16 @@ def test_worst_rows_are_told_with_their_causes() -> None:
         "vtrain: worst rows by memory",
         "  row 3: 43 GiB for 50 GiB (-14.0%): weights 70%, activations 23%, allocator 5%, context 2%", "    tp 3",
     ]  # fmt: skip
+
+
+def test_intervals_are_told_where_the_device_is() -> None:
+    point = Point(1, 2.0, 1.0, 50 * GIB, 43 * GIB, device="A100-SXM-80GB", memory_causes=CAUSES)
+    report = Report("runs.csv", "vtrain", (point,), (), frozenset({1}), ("tp 1",))
+    low, high = interval.factors()["A100-SXM-80GB"]
+    (row,) = _data(validation.page([report]))["time"]  # type: ignore[misc, attr-defined]
+    assert row == [1, 2.0, 1.0, "tp 1", low, high]
+    time, *_, memory, _ = _worst.explain([report], 1).splitlines()[1:]
+    assert time.startswith(f"  row 1: 1 s (80 %: {low * 1e3:.0f} ms to {high:.3g} s) for 2 s") and "80 %" not in memory
 
 
 def test_wrong_verdicts_of_both_kinds_are_told() -> None:

@@ -25,6 +25,12 @@ def test_a_good_file_is_read_with_blanks_around_names_and_empty_lines(tmp_path: 
     assert read.kind == "vtrain" and len(read.rows) == 2 and read.rows[1]["tp"] == "1"
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_lines_may_end_as_on_any_system_and_cells_may_be_quoted(end: str, tmp_path: pathlib.Path) -> None:
+    read = _read(tmp_path, f'{HEADER},note{end}{ROW},"a, ""b"""{end}')
+    assert read.kind == "vtrain" and read.rows[0]["iter_ms"] == "500" and read.rows[0]["note"] == 'a, "b"'
+
+
 def test_names_of_columns_are_known_in_any_case_and_with_blanks(tmp_path: pathlib.Path) -> None:
     read = _read(tmp_path, f"{HEADER.upper().replace('PARAMS_B', 'Params B')}\n{ROW}\n")
     assert read.kind == "vtrain" and list(read.rows[0]) == HEADER.split(",")
@@ -45,6 +51,7 @@ def test_names_of_columns_are_known_in_any_case_and_with_blanks(tmp_path: pathli
         (b"\xff\xfe\x00\x80", "binary"),
         (b"PK\x03\x04\x00\x00", "binary"),
         (f'{HEADER}\n"{ROW}\n', "not valid CSV"),
+        (f"{HEADER}\n{ROW}\n".replace(",", ";"), "a single cell, 'params_b;gpus.*separated by commas"),
     ],
 )
 def test_what_is_wrong_is_named(text: str | bytes, message: str, tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from meshwright import _plugins, interval, validation
 from meshwright.errors import InputError
 from meshwright.problem import Program, Training
 from meshwright.strategy import Strategy
-from meshwright.validation import Point, Report, Skipped
+from meshwright.validation import Point, Report, Skipped, megatron_bridge
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
 from meshwright.validation._programs import DATA, program
@@ -121,7 +121,12 @@ def test_a_missing_or_binary_file_is_answered_in_one_sentence(tmp_path: pathlib.
 def test_an_impossible_number_makes_its_row_a_skipped_one(tmp_path: pathlib.Path) -> None:
     text = SMALL["vtrain"] + SMALL["vtrain"].splitlines()[1].replace(",500", ",-5") + "\n"
     report = validation.validate(_written(tmp_path, text))
-    assert report.skipped == (Skipped(2, "iter_ms is -5; it must be above 0"),)
+    assert report.skipped == (Skipped(2, "iter_ms is -5; it must be a number above 0"),)
+
+
+def test_degrees_that_do_not_make_the_devices_are_named(tmp_path: pathlib.Path) -> None:
+    report = validation.validate(_written(tmp_path, SMALL["vtrain"].replace("multi,3.6,8,", "multi,3.6,16,")))
+    assert report.skipped == (Skipped(1, "tp x dp x pp is 8, gpus is 16; they must agree"),)
 
 
 def test_cells_are_read_strictly() -> None:
@@ -129,8 +134,10 @@ def test_cells_are_read_strictly() -> None:
     for text in ("1.5", "-1", "x", "nan", "inf"):
         with pytest.raises(InputError):
             count({"a": text}, "a")
-    with pytest.raises(InputError):
-        ratio({"a": "0"}, "a")
+    assert count({"a": "1,024"}, "a") == 1024 and ratio({"a": "12,345.5"}, "a") == 12345.5
+    for text in ("0", "nan", "inf", "1e400", "1,5", "1,0245"):
+        with pytest.raises(InputError):
+            ratio({"a": text}, "a")
 
 
 def _gpt_run(**changes: object) -> Run:
@@ -230,3 +237,18 @@ def test_predictions_stay_as_close_to_measured_runs_as_they_are(file: str, time:
     (found,) = validation.as_json([validation.validate(MEASURED / file)])["sets"]  # type: ignore[misc]
     assert time is None or found["time"]["mape_ratio"] < time
     assert memory is None or found["memory"]["mape_ratio"] < memory
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("GPT_OSS_120B", "gpt-oss-120b"),
+        ("LLAMA3.1_405B", "llama-3.1-405b"),
+        ("DeepSeekV3", "deepseek-v3"),
+        ("Qwen3_8B", "qwen3-8b"),
+    ],
+)
+def test_models_of_the_summary_are_the_built_in_ones_of_that_name(model: str, name: str) -> None:
+    assert megatron_bridge._graph(model, 4096).name == name
+    with pytest.raises(InputError, match="the model 'Qwen4_8B' is not known"):
+        megatron_bridge._graph("Qwen4_8B", 4096)

@@ -1,0 +1,61 @@
+"""What a set does not tell of a run's recomputation: as little as fits, said in the row."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.problem import Training
+from meshwright.strategy import Strategy
+from meshwright.validation._completed import least_recomputed
+from meshwright.validation._runs import Run, clusters, gpt, layers_of_stages, predict
+
+
+def _run(n_layers: int = 24, micro_batch: int = 1, pipeline: int = 2, virtual: int = 2) -> Run:
+    graph = gpt("gpt", hidden=2048, layers=n_layers, heads=16, sequence=2048, vocabulary=51200, _attn_implementation="flash")
+    return Run(
+        graph, clusters()("p3-v100:8"), (Strategy(data=4),), pipeline=pipeline, virtual=virtual,
+        micro_batch=micro_batch, global_batch=16 * micro_batch, training=Training("fp16", gradient_bytes=2, optimizer_bytes=6),
+    )  # fmt: skip
+
+
+def test_nothing_is_recomputed_where_everything_fits() -> None:
+    run = _run(8)
+    assert least_recomputed(run) == (predict(run), "")
+    assert least_recomputed(dataclasses.replace(run, recompute="full")) == (predict(run), "")
+
+
+@pytest.mark.parametrize(("micro_batch", "whole_layers"), [(2, False), (3, True)])
+def test_a_run_that_does_not_fit_recomputes_as_little_as_fits_and_says_so(micro_batch: int, whole_layers: bool) -> None:
+    run = _run(micro_batch=micro_batch)
+    assert not predict(run).fits
+    found, note = least_recomputed(run)
+    assert found.fits
+    assert "recomputed" in note
+    assert predict(run).seconds < found.seconds < predict(dataclasses.replace(run, recompute="full")).seconds
+    # by hand: whole layers are dealt to each rank's stages in their order (ranks 0 and 1 have stages 0, 2 and 1, 3 of six layers)
+    fitting = []
+    for n_full in range(13):
+        counts = [min(n_full, 6), min(n_full, 6), max(0, n_full - 6), max(0, n_full - 6)]
+        ways = tuple(("full",) * count + ("selective",) * (6 - count) for count in counts)
+        fitting.append(predict(dataclasses.replace(run, recompute_of_stage=ways)))
+    assert found == next(tried for tried in fitting if tried.fits)
+    assert ("whole layers" in note) == (not fitting[0].fits) == whole_layers
+
+
+def test_a_run_that_fits_in_no_way_is_predicted_with_nothing_recomputed() -> None:
+    run = _run(48, micro_batch=8)
+    assert least_recomputed(run) == (predict(run), "")
+    assert not predict(run).fits
+
+
+def test_stages_are_as_even_as_can_be_and_the_ends_have_a_layer_less() -> None:
+    assert layers_of_stages(_run(24)) == [6, 6, 6, 6]
+    assert layers_of_stages(_run(22)) == [5, 6, 6, 5]
+    assert layers_of_stages(_run(23)) == [6, 6, 6, 5]
+    with pytest.raises(InputError, match="4 stages for 1 layers"):
+        layers_of_stages(_run(1))
+    with pytest.raises(InputError, match=r"stages of 6\|6 layers do not make the model's 24 in 4 stages"):
+        layers_of_stages(dataclasses.replace(_run(), layers_per_stage=(6, 6)))
