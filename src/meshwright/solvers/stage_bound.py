@@ -17,7 +17,7 @@ from meshwright._kernels import stage_blocks as kernel
 from meshwright.solvers import downsets, stage_orders
 from meshwright.solvers.stage_menu import StageMenu
 
-__all__ = ["lower_bound"]
+__all__ = ["lower_bound", "nothing_fits"]
 
 MOST_SLOTS, MOST_NODES, MOST_COLUMNS = 128, 20_000, 20_000
 """Larger pipelines and graphs keep the simple bound; programs with more columns are left out, except the first."""
@@ -105,6 +105,12 @@ def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> 
             middle = math.sqrt(low * far)
             low, far = (middle, far) if _refuted(case, middle, prices, len(prices)) else (low, middle)
     return low
+
+
+def nothing_fits(menu: StageMenu) -> bool:
+    """Return whether prices prove that no plan fits the memory, however slow; false where they do not, or are not made."""
+    n_slots = min(menu.n_replicas, menu.n_devices)
+    return n_slots <= MOST_SLOTS and menu.n_nodes <= MOST_NODES and _refuted(_case(menu, n_slots), math.inf, [], N_ROUNDS)
 
 
 def _case(menu: StageMenu, n_slots: int) -> _Case:

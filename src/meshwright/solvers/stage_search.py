@@ -90,6 +90,8 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
     n_sets = len(family[0]) if family is not None else -most
+    if known is None and stage_bound.nothing_fits(menu):
+        return Solved(None, math.inf, "exact", restricted, n_sets, along_orders=True)
     if known is not None:
         lower = stage_bound.lower_bound(menu, lower, known.seconds)
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
