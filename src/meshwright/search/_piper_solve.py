@@ -9,7 +9,7 @@ from meshwright.costs._piper_menu import Options, buffer_bytes, menu_of, rooms
 from meshwright.costs.piper import Evaluation, PiperStage, evaluate
 from meshwright.errors import InputError
 from meshwright.readers._piper_instance import PiperInstance
-from meshwright.solvers import stage_curves, stage_search
+from meshwright.solvers import stage_curves, stage_filling, stage_search
 from meshwright.solvers.stage_menu import StageMenu
 from meshwright.solvers.stage_pipeline import Found
 
@@ -179,6 +179,7 @@ def _weighed(
     nearly_ratio: float,
 ) -> Solution:
     """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's threshold."""
+    assert solved.found is not None
     rated = _fitting(instance, _rated(instance, menu, solved))
     for links in ("between", "aligned") if instance.counting.node_size else ():
         if min(evaluation.seconds for evaluation in rated.values()) <= solved.lower_seconds * CLOSE:
@@ -203,6 +204,9 @@ def _weighed(
     )
     nearly = tuple(stages for stages in picked if key(stages)[0] < key(best)[0] or key(stages)[1] < key(best)[1])
     lower = min(solved.lower_seconds, least)
+    if instance.counting.fill_drain and not solved.along_orders and not solved.ties_near:
+        known = least if solved.complete else min(least, solved.found.seconds * (1.0 + max(SLACK_RATIOS)))
+        lower = stage_filling.lower_bound(solved.prepared, lower, known, instance.n_microbatches)
     if least <= lower * CLOSE and solved.method == "exact":
         return Solution(best, lower, "exact", nearly, solved.n_downsets)
     counted = [
