@@ -14,6 +14,9 @@ __all__ = ["lower_bound"]
 N_PARTS, FEW_PARTS, MANY_PAIRS = 60, 20, 1_000_000
 """Thresholds tried; where there are many stages to choose from."""
 
+PRICE_RATIOS = (0.0, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+"""Prices of a device, or of a replica, tried; as shares of the threshold."""
+
 FINE_RATIO = 1.0005
 """Distance of two thresholds that is not divided further."""
 
@@ -73,13 +76,8 @@ def _others(prepared: Prepared, seconds: float) -> float:
     least_replicas.setflags(write=False)
     least_devices.setflags(write=False)
     limits = np.array([seconds, menu.memory_bytes, menu.n_devices, menu.n_replicas])
+    prices = seconds * np.array([pair for price in PRICE_RATIOS for pair in ((price, 0.0), (0.0, price))])
     return kernel.least_others(
-        prepared.space,
-        prepared.pairs,
-        prepared.kernel_menu,
-        prepared.rules,
-        prepared.memo,
-        least_replicas,
-        least_devices,
-        limits,
-    )
+        prepared.space, prepared.pairs, prepared.kernel_menu, prepared.rules, prepared.memo, least_replicas, least_devices, limits,
+        prices,
+    )  # fmt: skip
