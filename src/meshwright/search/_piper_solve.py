@@ -204,7 +204,8 @@ def _weighed(
     )
     nearly = tuple(stages for stages in picked if key(stages)[0] < key(best)[0] or key(stages)[1] < key(best)[1])
     lower = min(solved.lower_seconds, least)
-    if instance.counting.fill_drain and not solved.along_orders and not solved.ties_near:
+    filled = instance.counting.fill_drain and not solved.along_orders and not solved.ties_near
+    if filled:
         known = least if solved.complete else min(least, solved.found.seconds * (1.0 + max(SLACK_RATIOS)))
         lower = stage_filling.lower_bound(solved.prepared, lower, known, instance.n_microbatches)
     if least <= lower * CLOSE and solved.method == "exact":
@@ -213,14 +214,14 @@ def _weighed(
         *(["fill and drain"] if instance.counting.fill_drain else []),
         *(["nodes"] if instance.counting.node_size else []),
     ]
-    left_out = {
-        "fill and drain": "without fill and drain",
-        "nodes": "with every stage beside its neighbours in one node if it is smaller",
-    }
+    left_out = [
+        *(["without fill and drain"] if instance.counting.fill_drain and not filled else []),
+        *(["with every stage beside its neighbours in one node if it is smaller"] if instance.counting.node_size else []),
+    ]
+    proven = f"proven is the time {' and '.join(left_out)}, so it is" if left_out else "by its bound it is"
     told = (
         f"{' and '.join(counted)} counted: the best of {len(pool)} plans with thresholds up to {max(SLACK_RATIOS):.0%} above the best; "
-        f"proven is the time {' and '.join(left_out[word] for word in counted)}, so it is at most {least / lower - 1.0:.2%} slower "
-        "than any"
+        f"{proven} at most {least / lower - 1.0:.2%} slower than any"
     )
     return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (told,), solved.along_orders)
 
