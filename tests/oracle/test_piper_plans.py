@@ -7,6 +7,7 @@ from dataclasses import replace
 import piper_by_definition as oracle
 import pytest
 
+from meshwright.costs import _piper_menu
 from meshwright.costs._piper_menu import Options
 from meshwright.costs.piper import evaluate, first_devices
 from meshwright.search import _piper_solve
@@ -160,3 +161,53 @@ def test_memory_that_is_just_enough_to_the_last_bit_is_enough(exact: bool) -> No
         result = evaluate(tight, again.stages)
         assert result.missing_bytes == 0.0
         assert not exact or result.seconds <= evaluation.seconds * (1 + 1e-11)
+
+
+def test_sizes_of_buffer_that_are_rounded_are_told_apart_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two ranges of sizes to begin with: what fits is found, what does not is not, and the best is the best of all."""
+    monkeypatch.setattr(_piper_menu, "MOST_LEVELS", 2)
+    n_refined = n_infeasible = 0
+    solved = _piper_solve._solved
+    calls: list[int] = []
+    monkeypatch.setattr(_piper_solve, "_solved", lambda *given: (calls.append(0), solved(*given))[1])
+    for seed in range(20):
+        instance = _with_buffers(oracle.random_instance(seed, n_nodes=4, alike=True))
+        instance = replace(
+            instance,
+            counting=replace(instance.counting, layer_buffers=True),
+            memory_bytes=instance.memory_bytes * (0.5 + 0.1 * (seed % 5)),
+        )
+        calls.clear()
+        best = oracle.best_counted(instance)
+        solution = _solve(instance)
+        n_refined += len(calls) > 1
+        n_infeasible += best == float("inf")
+        assert bool(solution.stages) == (best < float("inf")), seed
+        if solution.stages:
+            assert evaluate(instance, solution.stages).seconds == pytest.approx(best, rel=1e-11)
+            assert evaluate(instance, solution.stages).missing_bytes <= 1e-9
+    assert n_refined and n_infeasible
+
+
+def test_rounded_sizes_of_buffer_give_a_plan_between_bound_and_best_where_refining_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_piper_menu, "MOST_LEVELS", 2)
+    monkeypatch.setattr(_piper_solve, "N_REFINED", 1)
+    told = 0
+    for seed in range(20):
+        instance = _with_buffers(oracle.random_instance(seed, n_nodes=4, alike=True))
+        instance = replace(
+            instance,
+            counting=replace(instance.counting, layer_buffers=True),
+            memory_bytes=instance.memory_bytes * (0.5 + 0.1 * (seed % 5)),
+        )
+        best = oracle.best_counted(instance)
+        solution = _solve(instance)
+        assert solution.lower_seconds <= best * (1 + 1e-11)
+        if not solution.stages:
+            assert best == float("inf") or solution.notes == (_piper_solve.UNPROVEN,)
+            continue
+        assert evaluate(instance, solution.stages).missing_bytes <= 1e-9
+        told += any("rounded up" in note for note in solution.notes)
+    assert told

@@ -1,4 +1,4 @@
-"""Kernel: the cheapest block and choice of every node of a pipeline, at given prices of each block's time and memory."""
+"""Kernels: the cheapest block and choice of every node of a pipeline at given prices, and sums over sets of nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Blocks", "Nodes", "place"]
+__all__ = ["Blocks", "Nodes", "place", "sums_of_sets"]
 
 
 class Nodes(NamedTuple):
@@ -80,3 +80,38 @@ def place(nodes, blocks, time_price, byte_price):
                     seconds[v] = time
                     held[v] = size
     return cost, block, seconds, held
+
+
+@njit(cache=True)
+def sums_of_sets(words, value):
+    """Return the sum of values over the members of every set.
+
+    Parameters
+    ----------
+    words : ndarray, shape (n_sets, n_words), uint64
+        Members as bits.
+    value : ndarray, shape (n_nodes,), float64
+        Of each node.
+
+    Returns
+    -------
+    ndarray, shape (n_sets,), float64
+        The sums.
+    """
+    n_sets, n_words = words.shape
+    n = len(value)
+    table = np.zeros((8 * n_words, 256))  # of every byte of a row, the sum of each of its 256 values
+    for byte in range((n + 7) // 8):
+        for bit in range(min(8, n - 8 * byte)):
+            for low in range(1 << bit):
+                table[byte, (1 << bit) + low] = table[byte, low] + value[8 * byte + bit]
+    sums = np.zeros(n_sets)
+    for row in range(n_sets):
+        total = 0.0
+        for w in range(n_words):
+            some = words[row, w]
+            if some != 0:
+                for b in range(8):
+                    total += table[8 * w + b, np.int64((some >> np.uint64(8 * b)) & np.uint64(255))]
+        sums[row] = total
+    return sums

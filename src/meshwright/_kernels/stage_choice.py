@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright._kernels import knapsack
 
-__all__ = ["Memo", "Menu", "Rules", "decide", "stage_items"]
+__all__ = ["Memo", "Menu", "Rules", "decide", "stage_items", "swap_bounds"]
 
 ONE = np.uint64(1)
 
@@ -217,7 +217,7 @@ def _sort_swaps(menu, memo, n_degrees, t, y):
 
 
 @njit(cache=True)
-def _swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
+def swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
     """Return bounds on the extra seconds of swapping to fit, from swaps in sorted order (equal for the greedy)."""
     words = space.words
     n_degrees = len(rules.degrees)
@@ -269,7 +269,7 @@ def _bounds(space, menu, memo, rules, upper, lower, t, r, y, limit, budget):
     """Return bounds on the cost of the inner choice: extra seconds at one replica (alike), or seconds of the stage."""
     simple = menu.alike and not rules.sharded and not rules.all_or_none and y < memo.sorted.shape[1]
     if simple and (rules.exact or menu.paired):
-        low, high = _swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit)
+        low, high = swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit)
         if low == high or budget < low or budget >= high:
             return low, high
     first, cost, memory, position = stage_items(space, menu, rules, upper, lower, t, r, y)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance, PiperNode
 from meshwright.solvers.stage_menu import StageMenu
 
-__all__ = ["MOST_LEVELS", "RECOMPUTES", "VANILLA", "Options", "allowed_by", "buffer_bytes", "levels", "menu_of"]
+__all__ = ["MOST_LEVELS", "RECOMPUTES", "VANILLA", "Options", "allowed_by", "buffer_bytes", "menu_of", "rooms"]
 
 MOST_LEVELS = 32
-"""Sizes of buffer told apart at one tensor degree; where there are more, buffers are rounded up to every so many-th."""
+"""Sizes of buffer told apart at one tensor degree to begin with; where there are more, those that matter are added."""
 
 VANILLA = "vanilla"
 """The id of the choice that recomputes nothing."""
@@ -45,21 +46,41 @@ class Options:
     recompute: str = "choose"
 
 
-def levels(instance: PiperInstance, degree: int) -> tuple[float, ...]:
-    """Return the rooms for recomputation that a stage of a tensor degree may keep: each size of buffer, 0 among them.
+def rooms(instance: PiperInstance, degree: int) -> tuple[float, ...]:
+    """Return the sizes of buffer for recomputation at a tensor degree, 0 among them; ascending.
 
     Without buffers counted per layer there is none but 0.
     """
     if not instance.counting.layer_buffers:
         return (0.0,)
-    sizes = sorted({0.0} | {buffer_bytes(node, degree, choice) for node in instance.nodes for choice in node.at(degree)})
-    if len(sizes) <= MOST_LEVELS:
-        return tuple(sizes)
-    step = (len(sizes) - 1) / (MOST_LEVELS - 1)
-    return tuple(sizes[round(i * step)] for i in range(MOST_LEVELS))
+    return tuple(sorted({0.0} | {buffer_bytes(node, degree, choice) for node in instance.nodes for choice in node.at(degree)}))
 
 
-def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False, links: str = "node") -> StageMenu:
+def _levels(instance: PiperInstance, degree: int, told_apart: Mapping[int, frozenset[float]]) -> list[tuple[float, float]]:
+    """Return ranges of buffers that a stage's largest may be in: its least and its largest size."""
+    sizes = rooms(instance, degree)
+    step = max(1.0, (len(sizes) - 1) / (MOST_LEVELS - 1))
+    ends = (
+        {sizes[round(i * step)] for i in range(min(MOST_LEVELS, len(sizes)))}
+        | {sizes[-1]}
+        | told_apart.get(degree, frozenset())
+    )
+    result, least = [], sizes[0]
+    for i, size in enumerate(sizes):
+        if size in ends:
+            result.append((least, size))
+            least = sizes[min(i + 1, len(sizes) - 1)]
+    return result
+
+
+def menu_of(
+    instance: PiperInstance,
+    options: Options,
+    *,
+    told_apart: Mapping[int, frozenset[float]] = MappingProxyType({}),
+    careful: bool = False,
+    links: str = "node",
+) -> StageMenu:
     """Return the arrays of an instance; choices keep their order in the file.
 
     Parameters
@@ -68,8 +89,11 @@ def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False,
         The instance.
     options : Options
         What plans may use.
-    hopeful : bool
-        With buffers counted per layer: as if they took no room, for a bound where their sizes are too many to tell apart.
+    told_apart : mapping
+        With buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is within a range keeps
+        room for the least of it, which is right where the range has one size, and a bound where it has more.
+    careful : bool
+        Keep room for the largest of the range: plans fit, and some that would are left out.
     links : str
         With nodes: what stages smaller than a node send over. ``node`` the node's links, which is a lower bound; ``between`` those
         between nodes; ``aligned`` the node's, where only degrees and replicas are allowed that leave no stage across two nodes.
@@ -77,13 +101,13 @@ def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False,
     Returns
     -------
     StageMenu
-        The arrays. With buffers counted per layer every tensor degree stands there once for each room that is kept.
+        The arrays. With buffers counted per layer every tensor degree stands there once for each range of rooms that may be kept.
     """
     counting = instance.counting
     allowed = allowed_by(options)
     largest = instance.n_devices if options.tensor_parallel else 1
     known = [degree for degree in instance.degrees if degree <= largest] or [1]
-    rooms = [(t, room) for t in known for room in ((0.0,) if hopeful else levels(instance, t))]
+    ranges = [(t, least, most) for t in known for least, most in _levels(instance, t, told_apart)]
     bandwidth = max(instance.bandwidth, counting.node_bytes_per_second)
     n_replicas = min(instance.n_devices, instance.n_microbatches)
     divides = [d for d in range(1, n_replicas + 1) if counting.any_replicas or instance.n_microbatches % d == 0]
@@ -99,10 +123,10 @@ def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False,
     sync_in: list[float] = []
     sync_out: list[float] = []
     for v, node in enumerate(instance.nodes):
-        for degree, room in rooms:
+        for degree, _, most in ranges:
             for choice in node.at(degree):
                 buffer = buffer_bytes(node, degree, choice) if counting.layer_buffers else 0.0
-                if allowed(choice) and (hopeful or buffer <= room):
+                if allowed(choice) and buffer <= most:
                     static = choice.static_bytes - buffer
                     names.append(choice.id)
                     columns.append((choice.seconds, choice.weight_bytes, choice.activation_bytes, static))
@@ -113,7 +137,7 @@ def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False,
                     out_of.append(len(sync_out))
             first.append(len(columns))
     seconds, weight, activation, held = np.array(columns, np.float64).reshape(-1, 4).T.copy()
-    degrees = np.array([degree for degree, _ in rooms], np.int64)
+    degrees = np.array([degree for degree, _, _ in ranges], np.int64)
     rounds = np.ceil(instance.n_microbatches / replicas)
     return StageMenu(
         len(instance.nodes),
@@ -129,7 +153,7 @@ def menu_of(instance: PiperInstance, options: Options, *, hopeful: bool = False,
         _reduce_seconds(instance, degrees, replicas),
         instance.n_devices, n_replicas, instance.memory_bytes,
         options.exact, options.all_or_none, counting.shard_optimizer, counting.tensor_once, tuple(names),
-        np.array([room for _, room in rooms]), _border_ratio(instance, degrees, replicas, links),
+        np.array([most if careful else least for _, least, most in ranges]), _border_ratio(instance, degrees, replicas, links),
     )  # fmt: skip
 
 

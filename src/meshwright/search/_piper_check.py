@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from meshwright.costs._piper_menu import Options, allowed_by, buffer_bytes
+from meshwright.costs._piper_menu import Options, allowed_by
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance
+from meshwright.search._piper_stage import (
+    Stage,
+    TooLarge,
+    buffer_held,
+    held_bytes,
+    members,
+    moved_seconds,
+    reduce_seconds,
+    replicas_allowed,
+    share_ratio,
+)
 from meshwright.solvers.certificate import Verdict
 
 __all__ = ["ClaimedStage", "check"]
@@ -16,8 +28,8 @@ __all__ = ["ClaimedStage", "check"]
 ROUNDING = 1e-9
 """Relative distance of sums that counts as none."""
 
-MOST_SETS, MOST_STEPS, MOST_WAYS = 2_000, 3_000_000, 5_000
-"""Downsets, stages on labels, and undominated choices of one stage up to which the bound is checked."""
+MOST_SETS, MOST_STEPS = 2_000, 3_000_000
+"""Downsets, and stages on ways to run a downset, up to which the bound is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +40,6 @@ class ClaimedStage:
     data: int
     tensor: int
     choices: tuple[str, ...]
-
-
-class _TooLarge(Exception):
-    """The pipelines below the bound are too many to go through."""
 
 
 def check(
@@ -58,8 +66,9 @@ def check(
     Notes
     -----
     By definition and in plain Python: all downsets, for each the undominated pairs of replicas and devices with which all its
-    stages stay below the bound, for each stage the undominated choices of its nodes. With fill and drain, or nodes, no stage may
-    be below the bound as `meshwright.costs.piper` prices it at best: no filling, and neighbours in one node.
+    stages stay below the bound, for each stage the undominated choices of its nodes. With nodes, no stage may
+    be below the bound as `meshwright.costs.piper` prices it at best: neighbours in one node. With fill and drain the slowest stage,
+    the longest and the sum of all others are compared too.
     """
     wrong = _illegal(instance, options, stages)
     if wrong:
@@ -71,14 +80,12 @@ def check(
         return Verdict(False, value, math.nan, f"the plan takes {value!r}, not {claimed_value!r}")
     if not claimed_bound_value <= value * (1.0 + ROUNDING):
         return Verdict(False, value, math.nan, f"the bound claimed, {claimed_bound_value!r}, is above what the plan takes")
-    if not options.exact:
-        return Verdict(False, value, math.nan, "the plan holds, but bounds are checked for knapsack=exact only")
     simple = _work(instance, options, range(len(instance.nodes))) / instance.n_devices
     if claimed_bound_value <= simple * (1.0 + ROUNDING):
         return Verdict(True, value, claimed_bound_value)
     try:
         found = _exists(instance, options, claimed_bound_value * (1.0 - ROUNDING))
-    except _TooLarge:
+    except TooLarge:
         return Verdict(
             False, value, simple, f"the plan holds, but the graph is too large to check more than the bound {simple!r}"
         )
@@ -104,19 +111,12 @@ def _illegal(instance: PiperInstance, options: Options, stages: Sequence[Claimed
         return f"the plan has more replicas than the {instance.n_microbatches} micro-batches"
     allowed = allowed_by(options)
     for i, stage in enumerate(stages):
-        if stage.data not in _replicas(instance, options) or (stage.tensor > 1 and not options.tensor_parallel):
+        if stage.data not in replicas_allowed(instance, options) or (stage.tensor > 1 and not options.tensor_parallel):
             return f"stage {i} has {stage.data} replicas of {stage.tensor} devices, which the question does not allow"
         for v, name in zip(stage.nodes, stage.choices, strict=True):
             if not any(choice.id == name and allowed(choice) for choice in instance.nodes[v].at(stage.tensor)):
                 return f"node {instance.nodes[v].id} has no choice '{name}' at tensor degree {stage.tensor}, or may not use it"
     return ""
-
-
-def _replicas(instance: PiperInstance, options: Options) -> list[int]:
-    """Return the numbers of replicas that a stage may have, ascending."""
-    n = instance.n_microbatches
-    most = min(instance.n_devices, n) if options.data_parallel else 1
-    return [d for d in range(1, most + 1) if instance.counting.any_replicas or n % d == 0]
 
 
 def _cost(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[float, float]:
@@ -128,17 +128,17 @@ def _cost(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[floa
     for i, stage in enumerate(stages):
         pipeline = sum(other.data for other in stages[i:])
         chosen = [_chosen(instance, v, stage.tensor, name) for v, name in zip(stage.nodes, stage.choices, strict=True)]
-        moved = _moved(
+        moved = moved_seconds(
             instance,
             dict(zip(stage.nodes, chosen, strict=True)),
             lambda u, v: counting.node_bytes_per_second if (at[u], at[v]) in near else instance.bandwidth,
         )
         inside = (i, i) in near
-        reduce = _reduce(instance, stage.data, inside) * sum(choice.weight_bytes for choice in chosen)
-        every.append((sum(choice.seconds for choice in chosen) + moved) * _share(instance, stage.data) + reduce)
-        buffers = [_buffer(instance, v, stage.tensor, choice) for v, choice in zip(stage.nodes, chosen, strict=True)]
+        reduce = reduce_seconds(instance, stage.data, inside) * sum(choice.weight_bytes for choice in chosen)
+        every.append((sum(choice.seconds for choice in chosen) + moved) * share_ratio(instance, stage.data) + reduce)
+        buffers = [buffer_held(instance, v, stage.tensor, choice) for v, choice in zip(stage.nodes, chosen, strict=True)]
         in_flight = -(-pipeline // stage.data)
-        held = sum(_held(instance, choice, stage.data, in_flight) for choice in chosen) - sum(buffers) + max(buffers)
+        held = sum(held_bytes(instance, choice, stage.data, in_flight) for choice in chosen) - sum(buffers) + max(buffers)
         fullest = max(fullest, held)
     filling = [seconds * stage.data for seconds, stage in zip(every, stages, strict=True)]
     return max(every) + (sum(filling) - max(filling)) / n * counting.fill_drain, fullest
@@ -165,39 +165,6 @@ def _near(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> set[tuple[
 
 def _chosen(instance: PiperInstance, v: int, degree: int, name: str) -> PiperChoice:
     return next(choice for choice in instance.nodes[v].at(degree) if choice.id == name)
-
-
-def _buffer(instance: PiperInstance, v: int, degree: int, choice: PiperChoice) -> float:
-    return buffer_bytes(instance.nodes[v], degree, choice) if instance.counting.layer_buffers else 0.0
-
-
-def _share(instance: PiperInstance, data: int) -> float:
-    return math.ceil(instance.n_microbatches / data) / instance.n_microbatches
-
-
-def _held(instance: PiperInstance, choice: PiperChoice, data: int, in_flight: int) -> float:
-    spared = choice.weight_bytes * (1.0 - 1.0 / data) * instance.counting.shard_optimizer
-    return choice.activation_bytes * in_flight + choice.static_bytes - spared
-
-
-def _reduce(instance: PiperInstance, data: int, inside: bool) -> float:
-    """Return seconds of gradient reduction per weight byte and micro-batch."""
-    speed = instance.counting.node_bytes_per_second if inside else instance.bandwidth
-    return 4.0 * (data - 1) / data / instance.n_microbatches / speed
-
-
-def _moved(instance: PiperInstance, chosen: dict[int, PiperChoice], speed: Callable[[int, int], float]) -> float:
-    """Return seconds that tensors take over a stage's borders, both passes, when it runs every micro-batch."""
-    tensors: dict[tuple[str, int], list[float]] = {}
-    for edge in instance.edges:
-        u, v = edge.source, edge.target
-        if (u in chosen) == (v in chosen):
-            continue
-        key, further = (
-            (("out", u), dict(chosen[u].sync_backward)[v]) if u in chosen else (("in", u), dict(chosen[v].sync_forward)[u])
-        )
-        tensors.setdefault(key, []).append((edge.bytes + further) / speed(u, v))
-    return 2.0 * sum(max(some) if instance.counting.tensor_once else sum(some) for some in tensors.values())
 
 
 def _work(instance: PiperInstance, options: Options, nodes: Iterable[int]) -> float:
@@ -227,146 +194,85 @@ def _downsets(instance: PiperInstance) -> list[int]:
         fresh = sorted(grown - known)
         known |= grown
         if len(known) > MOST_SETS:
-            raise _TooLarge
+            raise TooLarge
     return sorted(known, key=lambda some: (some.bit_count(), some))
 
 
 def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
-    """Return whether some plan has all stages below a threshold."""
+    """Return whether some plan is below a threshold: all its stages, and with filling where that is counted."""
     sets = _downsets(instance)
-    replicas = _replicas(instance, options)
-    most = min(instance.n_devices, instance.n_microbatches)
     degrees = [t for t in instance.degrees if t <= instance.n_devices and (t == 1 or options.tensor_parallel)]
-    rest = {some: _work(instance, options, _members(sets[-1] & ~some)) / seconds for some in sets}
-    ways: dict[int, list[tuple[int, int]]] = {0: [(0, 0)]}
+    rest = {some: _work(instance, options, members(sets[-1] & ~some)) / seconds for some in sets}
+    ways: dict[int, list[_Way]] = {0: [_Way(0, 0, 0.0, 0.0, 0.0)]}
     steps = 0
     for upper in sets[1:]:
-        reached: set[tuple[int, int]] = set()
+        reached: set[_Way] = set()
         for lower in sets:
             if lower & ~upper or lower == upper or not ways[lower]:
                 continue
             for t in degrees:
-                stage = _Stage.of(instance, options, upper & ~lower, t, seconds)
+                stage = Stage.of(instance, options, upper & ~lower, t, seconds)
                 if stage is None:
                     continue
-                for s, k in ways[lower]:
-                    steps += 1
-                    if steps > MOST_STEPS:
-                        raise _TooLarge
-                    for d in replicas:
-                        if s + d > most or k + d * t > instance.n_devices - rest[upper] * (1.0 - ROUNDING):
-                            break
-                        if stage.fits(d, -(-(s + d) // d), seconds):
-                            reached.add((s + d, k + d * t))
-                            break
-        ways[upper] = _undominated(reached)
+                steps += len(ways[lower])
+                if steps > MOST_STEPS:
+                    raise TooLarge
+                n_devices = instance.n_devices - rest[upper] * (1.0 - ROUNDING)
+                for way in ways[lower]:
+                    reached |= _longer(way, stage, seconds, n_devices)
+        # With the greedy choice a stage may take less with more in flight, so that none is better than another.
+        ways[upper] = _undominated(reached) if options.exact else sorted(reached)
     return bool(ways[sets[-1]])
 
 
-def _members(some: int) -> list[int]:
-    return [v for v in range(some.bit_length()) if some >> v & 1]
+class _Way(NamedTuple):
+    """How a set of nodes may run: replicas and devices in all, the slowest stage, the longest one, and all others' sum of seconds."""
+
+    replicas: int
+    devices: int
+    slowest: float
+    others: float
+    longest: float
+
+    def behind(self, data: int, degree: int, seconds: float) -> _Way:
+        """Return the way with a stage in front."""
+        long = seconds * data
+        return _Way(
+            self.replicas + data,
+            self.devices + data * degree,
+            max(self.slowest, seconds),
+            self.others + min(self.longest, long),
+            max(self.longest, long),
+        )
 
 
-def _undominated(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pairs of which no other has less or the same of both."""
-    kept: list[tuple[int, int]] = []
-    for s, k in sorted(pairs):
-        if not kept or k < kept[-1][1]:
-            kept.append((s, k))
+def _longer(way: _Way, stage: Stage, seconds: float, n_devices: float) -> set[_Way]:
+    """Return the ways with a stage in front, for every number of replicas that may matter."""
+    instance, options = stage.instance, stage.options
+    most = min(instance.n_devices, instance.n_microbatches)
+    found: set[_Way] = set()
+    for d in replicas_allowed(instance, options):
+        s, k = way.replicas + d, way.devices + d * stage.degree
+        if s > most or k > n_devices:
+            break
+        time = stage.least(d, -(-s // d), seconds)
+        if time > seconds:
+            continue
+        if instance.counting.fill_drain:
+            more = way.behind(d, stage.degree, time)
+            if more.slowest + more.others / instance.n_microbatches <= seconds:
+                found.add(more)
+            continue
+        found.add(_Way(s, k, 0.0, 0.0, 0.0))
+        if options.exact:
+            break  # more replicas take more devices, and nothing before gains from them
+    return found
+
+
+def _undominated(ways: set[_Way]) -> list[_Way]:
+    """Return the ways of which no other has less or the same of everything."""
+    kept: list[_Way] = []
+    for way in sorted(ways):
+        if not any(all(x <= y for x, y in zip(other, way, strict=True)) for other in kept):
+            kept.append(way)
     return kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A set of nodes as a stage: of each node the choices as (seconds, crossing seconds within and between nodes, choice, buffer)."""
-
-    instance: PiperInstance
-    degree: int
-    menus: tuple[tuple[tuple[float, float, float, PiperChoice, float], ...], ...]
-    once: tuple[float, float]
-    known: dict[tuple[int, int], bool]
-
-    @classmethod
-    def of(cls, instance: PiperInstance, options: Options, some: int, degree: int, seconds: float) -> _Stage | None:
-        """Return the stage; None where its nodes do not support the degree, or no replicas would be enough."""
-        allowed = allowed_by(options)
-        nodes = _members(some)
-        picked = {v: [c for c in instance.nodes[v].at(degree) if allowed(c)] for v in nodes}
-        if (
-            not all(picked.values())
-            or sum(min(c.seconds for c in row) for row in picked.values()) > seconds * instance.n_devices
-        ):
-            return None
-        near = max(instance.bandwidth, instance.counting.node_bytes_per_second)
-        once = instance.counting.tensor_once
-        first = {v: row[0] for v, row in picked.items()}
-        border = [_moved(instance, first, lambda u, v, x=speed: x) if once else 0.0 for speed in (near, instance.bandwidth)]  # type: ignore[misc]
-        menus = []
-        for v, row in picked.items():
-            crossing = [_crossing(instance, v, some, c) * (not once) for c in row]
-            menus.append(
-                tuple(
-                    (c.seconds, x / near, x / instance.bandwidth, c, _buffer(instance, v, degree, c))
-                    for c, x in zip(row, crossing, strict=True)
-                )
-            )
-        return cls(instance, degree, tuple(menus), (border[0], border[1]), {})
-
-    def fits(self, data: int, in_flight: int, seconds: float) -> bool:
-        """Return whether some choices stay below a threshold and fit the memory."""
-        key = (data, in_flight)
-        if key not in self.known:
-            rooms = sorted({row[4] for menu in self.menus for row in menu})
-            self.known[key] = any(self._fits(data, in_flight, seconds, room) for room in rooms)
-        return self.known[key]
-
-    def _fits(self, data: int, in_flight: int, seconds: float, room: float) -> bool:
-        """Return the same with buffers up to one size, which is kept."""
-        instance, size = self.instance, self.instance.counting.node_size
-        n_devices = data * self.degree
-        within = bool(size) and n_devices < size
-        reduce = min(_reduce(instance, data, inside) for inside in ((False, True) if 0 < size >= n_devices else (False,)))
-        share = _share(instance, data)
-        time = seconds - self.once[not within] * share
-        space = instance.memory_bytes * (1.0 + 1e-12) - room
-        rows = [
-            [
-                (
-                    (s + (near if within else far)) * share + c.weight_bytes * reduce,
-                    _held(instance, c, data, in_flight) - buffer,
-                )
-                for s, near, far, c, buffer in menu
-                if buffer <= room
-            ]
-            for menu in self.menus
-        ]
-        if not all(rows):
-            return False
-        least = [(min(x for x, _ in row), min(y for _, y in row)) for row in rows]
-        time -= sum(x for x, _ in least)
-        space -= sum(y for _, y in least)
-        if time < 0.0 or space < 0.0:
-            return False
-        ways = [(0.0, 0.0)]  # beyond the least of every node
-        for row, (x0, y0) in zip(rows, least, strict=True):
-            grown = sorted((x + a - x0, y + b - y0) for x, y in ways for a, b in row)
-            ways = []
-            for x, y in grown:
-                if x <= time and y <= space and (not ways or y < ways[-1][1] - 1e-14 * instance.memory_bytes):
-                    ways.append((x, y))
-            if len(ways) > MOST_WAYS:
-                raise _TooLarge
-            if not ways:
-                return False
-        return True
-
-
-def _crossing(instance: PiperInstance, v: int, some: int, choice: PiperChoice) -> float:
-    """Return the bytes of one node's tensors over its stage's border, both passes."""
-    total = 0.0
-    for edge in instance.edges:
-        if edge.target == v and not some >> edge.source & 1:
-            total += edge.bytes + dict(choice.sync_forward)[edge.source]
-        if edge.source == v and not some >> edge.target & 1:
-            total += edge.bytes + dict(choice.sync_backward)[edge.target]
-    return 2.0 * total

@@ -207,6 +207,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     chosen = result.settings.get
     options = Options(
         chosen("knapsack", "exact") == "exact",
+        all_or_none=_yes(chosen("all_or_none", "false")),
         data_parallel=_yes(chosen("data_parallel", "true")),
         tensor_parallel=_yes(chosen("tensor_parallel", "true")),
         recompute=chosen("recompute", "choose"),

@@ -5,26 +5,41 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from meshwright.costs._piper_menu import MOST_LEVELS, Options, buffer_bytes, menu_of
-from meshwright.costs.piper import PiperStage, evaluate
+from meshwright.costs._piper_menu import Options, buffer_bytes, menu_of, rooms
+from meshwright.costs.piper import Evaluation, PiperStage, evaluate
 from meshwright.errors import InputError
 from meshwright.readers._piper_instance import PiperInstance
-from meshwright.solvers import stage_curves, stage_search
+from meshwright.solvers import stage_curves, stage_filling, stage_search
 from meshwright.solvers.stage_menu import StageMenu
 from meshwright.solvers.stage_pipeline import Found
 
 __all__ = ["Solution", "curve", "least_memory", "solve"]
 
+UNPROVEN = "no plan was found, but it is not proven that there is none: the instance is too large to try all"
+"""What is told where nothing was found and something may exist."""
+
 SLACK_RATIOS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """How much slower than the best the slowest stage may be where a pipeline fills faster, or has fewer borders between nodes."""
+
+N_REFINED, N_REFINED_LARGE = 12, 2
+"""How often sizes of buffer are told apart where a plan needs it; for graphs of which not all downsets were searched."""
+
+ROUNDING = 1e-12
+"""Share of the memory by which sums may differ."""
 
 CLOSE = 1.0 + 2e-12
 """Ratio of value and bound at which the bound counts as met."""
 
 
+Rated = dict[tuple[PiperStage, ...], Evaluation]
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The best plan (no stages: nothing fits), a proven lower bound, plans nearly as good, and what to tell."""
+    """The best plan (no stages: none found), a proven lower bound, plans nearly as good, and what to tell.
+
+    `large`: not all downsets of the graph were searched.
+    """
 
     stages: tuple[PiperStage, ...]
     lower_seconds: float
@@ -32,6 +47,7 @@ class Solution:
     nearly: tuple[tuple[PiperStage, ...], ...]
     n_downsets: int
     notes: tuple[str, ...] = ()
+    large: bool = False
 
 
 def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> Solution:
@@ -51,7 +67,31 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
     Solution
         The plan with its proof.
     """
-    menu = menu_of(instance, options)
+    told_apart: dict[int, frozenset[float]] = {}
+    for turn in range(N_REFINED):
+        menu = menu_of(instance, options, told_apart=told_apart)
+        solution = _solved(instance, options, menu, told_apart, nearly_ratio)
+        finer = _finer(instance, solution.stages, told_apart)
+        if finer == told_apart:
+            return solution
+        told_apart = finer
+        if turn + 1 >= N_REFINED_LARGE and solution.large:
+            break
+    menu = menu_of(instance, options, told_apart=told_apart, careful=True)
+    careful = _solved(instance, options, menu, told_apart, nearly_ratio)
+    if not careful.stages:
+        return replace(careful, lower_seconds=solution.lower_seconds, method="relaxation", notes=(UNPROVEN,))
+    gap = f"at most {evaluate(instance, careful.stages).seconds / solution.lower_seconds - 1.0:.2%} slower than the best"
+    why = (
+        f"recomputation buffers have many sizes, some of them rounded up for the plan and down for the bound: the plan is {gap}"
+    )
+    return replace(careful, lower_seconds=solution.lower_seconds, method="relaxation", notes=(*careful.notes, why))
+
+
+def _solved(
+    instance: PiperInstance, options: Options, menu: StageMenu, told_apart: dict[int, frozenset[float]], nearly_ratio: float
+) -> Solution:
+    """Return the best plan of a menu; where the menu rounds buffers down, it may not fit."""
     if menu.tensor_once and not menu.alike:
         raise InputError(
             "--set tensor_once (of search piper): choices of one layer and degree have different sync terms or weights, so what "
@@ -61,41 +101,52 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
         return Solution((), math.inf, "exact", (), 0)
     weighed = instance.counting.fill_drain or instance.counting.node_size > 0
     solved = stage_search.solve(menu, slack_ratio=max(SLACK_RATIOS) if weighed else nearly_ratio)
-    hopeful, why = _hopeful(instance, options, solved)
     if solved.found is None:
-        return Solution((), solved.lower_seconds, solved.method, (), solved.n_downsets)
+        notes = () if solved.method == "exact" else (UNPROVEN,)
+        return Solution((), solved.lower_seconds, solved.method, (), solved.n_downsets, notes, solved.along_orders)
     if weighed:
-        return _weighed(instance, options, menu, replace(solved, lower_seconds=hopeful), nearly_ratio, why)
+        return _weighed(instance, options, menu, solved, told_apart, nearly_ratio)
     best = stage_search.fewest(solved.prepared, solved.found)
     if best.seconds > solved.found.seconds * (1.0 + 1e-11):
         best = solved.found  # an inner choice of the other was too large to be made exactly again
-    if best.seconds > hopeful * (1.0 + 1e-11) and solved.method == "exact":
+    if best.seconds > solved.lower_seconds * (1.0 + 1e-11) and solved.method == "exact":
         solved = replace(solved, method="relaxation", found=best)
-    nearly = stage_search.savings(solved.prepared, best, nearly_ratio)
+    nearly = (_stages(instance, menu, other) for other in stage_search.savings(solved.prepared, best, nearly_ratio))
     return Solution(
         _stages(instance, menu, best),
-        hopeful,
-        "relaxation" if why else solved.method,
-        tuple(_stages(instance, menu, other) for other in nearly),
+        solved.lower_seconds,
+        solved.method,
+        tuple(stages for stages in nearly if _fits(instance, stages)),
         solved.n_downsets,
-        (*why, *_ties(solved)) if solved.method == "exact" else (*why, _why_relaxed(solved)),
+        _ties(solved) if solved.method == "exact" else (_why_relaxed(solved),),
+        solved.along_orders,
     )
 
 
-def _hopeful(instance: PiperInstance, options: Options, solved: stage_search.Solved) -> tuple[float, tuple[str, ...]]:
-    """Return the bound, and what to tell where buffers have too many sizes to tell them apart and it leaves them out."""
-    most = max(
-        (len({buffer_bytes(node, t, c) for node in instance.nodes for c in node.at(t)} - {0.0}) for t in instance.degrees),
-        default=0,
-    )
-    if not instance.counting.layer_buffers or most < MOST_LEVELS:
-        return solved.lower_seconds, ()
-    lower = stage_search.solve(menu_of(instance, options, hopeful=True)).lower_seconds
-    value = solved.found.seconds if solved.found is not None else math.inf
-    return min(lower, value), (
-        f"recomputation buffers have {most} sizes, rounded up to {MOST_LEVELS - 1}; the bound counts none, so the plan is at most "
-        f"{value / lower - 1.0:.2%} slower than the best",
-    )  # fmt: skip
+def _fits(instance: PiperInstance, stages: tuple[PiperStage, ...]) -> bool:
+    """Return whether a plan fits, within rounding."""
+    return evaluate(instance, stages).missing_bytes <= ROUNDING * instance.memory_bytes
+
+
+def _finer(
+    instance: PiperInstance, stages: tuple[PiperStage, ...], told_apart: dict[int, frozenset[float]]
+) -> dict[int, frozenset[float]]:
+    """Return sizes of buffer to tell apart so that the stages of a plan that do not fit are not taken for fitting."""
+    finer = dict(told_apart)
+    if not stages or not instance.counting.layer_buffers:
+        return finer
+    for stage, cost in zip(stages, evaluate(instance, stages).stages, strict=True):
+        if cost.memory_bytes <= instance.memory_bytes * (1.0 + ROUNDING):
+            continue
+        sizes = rooms(instance, stage.tensor)
+        chosen = (
+            next(choice for choice in instance.nodes[v].at(stage.tensor) if choice.id == name)
+            for v, name in zip(stage.nodes, stage.choices, strict=True)
+        )
+        largest = max(buffer_bytes(instance.nodes[v], stage.tensor, c) for v, c in zip(stage.nodes, chosen, strict=True))
+        at = sizes.index(largest)
+        finer[stage.tensor] = finer.get(stage.tensor, frozenset()) | set(sizes[max(0, at - 1) : at + 1])
+    return finer
 
 
 def _ties(solved: stage_search.Solved) -> tuple[str, ...]:
@@ -124,18 +175,19 @@ def _weighed(
     options: Options,
     menu: StageMenu,
     solved: stage_search.Solved,
+    told_apart: dict[int, frozenset[float]],
     nearly_ratio: float,
-    why: tuple[str, ...],
 ) -> Solution:
     """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's threshold."""
-    rated = {stages: evaluate(instance, stages) for stages in _pool(instance, menu, solved)}
+    assert solved.found is not None
+    rated = _fitting(instance, _rated(instance, menu, solved))
     for links in ("between", "aligned") if instance.counting.node_size else ():
         if min(evaluation.seconds for evaluation in rated.values()) <= solved.lower_seconds * CLOSE:
             break
-        other = menu_of(instance, options, links=links)
+        other = menu_of(instance, options, told_apart=told_apart, links=links)
         again = stage_search.solve(other, slack_ratio=max(SLACK_RATIOS))
         if again.found is not None:
-            rated |= {stages: evaluate(instance, stages) for stages in _pool(instance, other, again)}
+            rated = _fitting(instance, rated | _fitting(instance, _rated(instance, other, again)))
     pool = tuple(rated)
     least = min(evaluation.seconds for evaluation in rated.values())
 
@@ -152,32 +204,43 @@ def _weighed(
     )
     nearly = tuple(stages for stages in picked if key(stages)[0] < key(best)[0] or key(stages)[1] < key(best)[1])
     lower = min(solved.lower_seconds, least)
-    if least <= lower * CLOSE and solved.method == "exact" and not why:
+    filled = instance.counting.fill_drain and not solved.along_orders and not solved.ties_near
+    if filled:
+        known = least if solved.complete else min(least, solved.found.seconds * (1.0 + max(SLACK_RATIOS)))
+        lower = stage_filling.lower_bound(solved.prepared, lower, known, instance.n_microbatches)
+    if least <= lower * CLOSE and solved.method == "exact":
         return Solution(best, lower, "exact", nearly, solved.n_downsets)
     counted = [
         *(["fill and drain"] if instance.counting.fill_drain else []),
         *(["nodes"] if instance.counting.node_size else []),
     ]
-    left_out = {
-        "fill and drain": "without fill and drain",
-        "nodes": "with every stage beside its neighbours in one node if it is smaller",
-    }
+    left_out = [
+        *(["without fill and drain"] if instance.counting.fill_drain and not filled else []),
+        *(["with every stage beside its neighbours in one node if it is smaller"] if instance.counting.node_size else []),
+    ]
+    proven = f"proven is the time {' and '.join(left_out)}, so it is" if left_out else "by its bound it is"
     told = (
         f"{' and '.join(counted)} counted: the best of {len(pool)} plans with thresholds up to {max(SLACK_RATIOS):.0%} above the best; "
-        f"proven is the time {' and '.join(left_out[word] for word in counted)}, so it is at most {least / lower - 1.0:.2%} slower "
-        "than any"
+        f"{proven} at most {least / lower - 1.0:.2%} slower than any"
     )
-    return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (*why, told))
+    return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (told,), solved.along_orders)
 
 
-def _pool(instance: PiperInstance, menu: StageMenu, solved: stage_search.Solved) -> dict[tuple[PiperStage, ...], None]:
-    """Return plans of every number of stages at several thresholds."""
+def _rated(instance: PiperInstance, menu: StageMenu, solved: stage_search.Solved) -> Rated:
+    """Return plans of every number of stages at several thresholds with their cost."""
     assert solved.found is not None
-    return dict.fromkeys(
+    every = dict.fromkeys(
         _stages(instance, menu, found)
         for ratio in SLACK_RATIOS
         for found in stage_search.by_stages(solved.prepared, solved.found, ratio)
     )
+    return {stages: evaluate(instance, stages) for stages in every}
+
+
+def _fitting(instance: PiperInstance, rated: Rated) -> Rated:
+    """Return the plans that fit, within rounding; all where none does."""
+    most = ROUNDING * instance.memory_bytes
+    return {stages: cost for stages, cost in rated.items() if cost.missing_bytes <= most} or rated
 
 
 def _stages(instance: PiperInstance, menu: StageMenu, found: Found) -> tuple[PiperStage, ...]:

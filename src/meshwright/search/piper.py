@@ -115,7 +115,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if params.curve != "none":
         extra["curve"] = {"over": params.curve, "points": solve.curve(instance, options, params.curve)}
     if not solution.stages:
-        return replace(_nothing(instance, options), extra=extra, problem=changed)
+        nothing = _nothing(instance, options)
+        return replace(nothing, notes=(*nothing.notes, *solution.notes), extra=extra, problem=changed)
     evaluation = evaluate(instance, solution.stages)
     objective = Objective(OBJECTIVE, evaluation.seconds)
     alternatives = tuple(_alternative(instance, stages, solution.stages, objective) for stages in solution.nearly)

@@ -17,13 +17,17 @@ from meshwright._kernels import stage_blocks as kernel
 from meshwright.solvers import downsets, stage_orders
 from meshwright.solvers.stage_menu import StageMenu
 
-__all__ = ["lower_bound"]
+__all__ = ["lower_bound", "nothing_fits"]
 
-MOST_SLOTS, MOST_NODES, MOST_COLUMNS = 128, 20_000, 30_000
-"""Larger pipelines and graphs keep the simple bound; larger programs are made of fewer cells of nodes."""
+MOST_SLOTS, MOST_NODES, MOST_COLUMNS = 128, 20_000, 20_000
+"""Larger pipelines and graphs keep the simple bound; programs with more columns are left out, except the first."""
 
-N_THRESHOLDS, N_ROUNDS = 6, 4
-"""Thresholds tried, and rounds of prices for each."""
+N_PLACES, N_CLASSES = (8, 10, 14), 2
+"""Places of nodes told apart in each of the linear programs whose prices are averaged (prices of one program suit its own cells too
+well), and classes of bytes held per second."""
+
+N_THRESHOLDS, N_ROUNDS, N_REPLAYS = 2, 3, 6
+"""Thresholds for which prices are made, rounds of prices for each, and further thresholds that the same prices are tried on."""
 
 GOOD_RATIO = 1.01
 """Distance of plan and bound at which it is not worth going on."""
@@ -94,8 +98,19 @@ def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> 
         if high <= low * GOOD_RATIO:
             break
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if _refuted(case, middle) else (low, middle)
+        prices: list[_Prices] = []
+        low, high = (middle, high) if _refuted(case, middle, prices, N_ROUNDS) else (low, middle)
+        far = high
+        for _ in range(N_REPLAYS):
+            middle = math.sqrt(low * far)
+            low, far = (middle, far) if _refuted(case, middle, prices, len(prices)) else (low, middle)
     return low
+
+
+def nothing_fits(menu: StageMenu) -> bool:
+    """Return whether prices prove that no plan fits the memory, however slow; false where they do not, or are not made."""
+    n_slots = min(menu.n_replicas, menu.n_devices)
+    return n_slots <= MOST_SLOTS and menu.n_nodes <= MOST_NODES and _refuted(_case(menu, n_slots), math.inf, [], N_ROUNDS)
 
 
 def _case(menu: StageMenu, n_slots: int) -> _Case:
@@ -120,7 +135,7 @@ def _case(menu: StageMenu, n_slots: int) -> _Case:
     least = np.asarray(np.minimum.reduceat(menu.seconds, first[:-1]), np.float64)
     below = _reached(n, menu.edge_source, menu.edge_target)
     above = _reached(n, menu.edge_target, menu.edge_source)
-    return _Case(menu, _frozen(first), _frozen(degree), least, blocks, cover, devices, below, above)
+    return _Case(menu, _frozen(first), _frozen(degree), least, blocks, cover, devices, _frozen(below), _frozen(above))
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -142,36 +157,29 @@ def _reached(n: int, source: Ints, target: Ints) -> NDArray[np.uint64]:
     return words
 
 
-def _sums(words: NDArray[np.uint64], value: Floats) -> Floats:
-    """Return the sum of values over the nodes of each row."""
-    n = len(value)
-    blocks = [downsets.members(words[at : at + 1024], n) @ value for at in range(0, n, 1024)]
-    return np.concatenate(blocks)
-
-
-def _refuted(case: _Case, threshold: float) -> bool:
-    """Return whether no plan keeps every stage within a threshold, as far as can be proved."""
+def _refuted(case: _Case, threshold: float, prices: list[_Prices], n_rounds: int) -> bool:
+    """Return whether no plan keeps every stage within a threshold, as far as prices prove it: those given, then new ones, added."""
     n = case.n_slots
     least, most = _windows(
         case, case.least_seconds / threshold / n, _Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0)
     )
-    for _ in range(N_ROUNDS):
-        prices = _prices(case, threshold, least, most)
-        if prices is None:
-            return False
+    for turn in range(n_rounds):
+        if turn == len(prices):
+            fresh = _prices(case, threshold, least, most)
+            if fresh is None:
+                return False
+            prices.append(fresh)
         nodes = kernel.Nodes(
             case.first, case.degree, case.menu.seconds, case.menu.weight_bytes, case.menu.per_microbatch_bytes,
             case.menu.fixed_bytes, _frozen(least), _frozen(most),
         )  # fmt: skip
-        time_price, byte_price = prices.time / threshold, prices.memory / case.menu.memory_bytes
+        time_price, byte_price = prices[turn].time / threshold, prices[turn].memory / case.menu.memory_bytes
         cost = kernel.place(nodes, case.blocks, _frozen(time_price), _frozen(byte_price))[0]
-        if not float(cost.sum()) <= 1.0 + 1e-9:
+        total = float(cost.sum())
+        if not total <= 1.0 + 1e-9:
             return True
-        closer = _windows(case, cost, prices)
-        closer = np.maximum(least, closer[0]), np.minimum(most, closer[1])
-        if np.array_equal(closer[0], least) and np.array_equal(closer[1], most):
-            return False
-        least, most = closer
+        closer = _windows(case, cost, prices[turn])
+        least, most = np.maximum(least, closer[0]), np.minimum(most, closer[1])
     return False
 
 
@@ -182,22 +190,35 @@ def _windows(case: _Case, cost: Floats, prices: _Prices) -> tuple[Ints, Ints]:
     used = np.minimum(n_devices, widest * np.arange(n + 1))
     behind = spent + prices.device_ratio * used
     before = spent[-1] - spent[::-1] + prices.device_ratio * used  # of the first 0, 1, ... slots of the model's input
-    least = np.searchsorted(behind, _sums(case.below, cost) * (1.0 - 1e-9))
-    most = n + 1 - np.searchsorted(before, _sums(case.above, cost) * (1.0 - 1e-9))
+    least = np.searchsorted(behind, kernel.sums_of_sets(case.below, _frozen(cost)) * (1.0 - 1e-9))
+    most = n + 1 - np.searchsorted(before, kernel.sums_of_sets(case.above, _frozen(cost)) * (1.0 - 1e-9))
     return np.maximum(least, 1).astype(np.int64), most.astype(np.int64)
 
 
 def _prices(case: _Case, threshold: float, least: Ints, most: Ints) -> _Prices | None:
-    """Return prices from the linear program over cells of nodes: the fewest slots that hold all, each to the same share."""
+    """Return prices from linear programs over cells of nodes: the fewest slots that hold all, each to the same share."""
+    found: list[_Prices] = []
+    for n_places in N_PLACES:
+        cells = _cells(case, least + most, min(n_places, case.menu.n_nodes))
+        columns = _columns(case, cells, least, most)
+        if columns is None or (found and len(columns[0]) > MOST_COLUMNS):
+            break
+        dual = _dual(case, threshold, *columns)
+        if dual is not None:
+            found.append(_balanced(case, dual))
+    if not found:
+        return None
+    time, memory, slots = (np.mean([getattr(prices, name) for prices in found], axis=0) for name in ("time", "memory", "slots"))
+    return _Prices(time, memory, slots, float(np.mean([prices.device_ratio for prices in found])))
+
+
+def _dual(case: _Case, threshold: float, cell: Ints, block: Ints, seconds: Floats, held: Floats) -> Floats | None:
+    """Return the prices of the linear program's rows: time and memory of every block, every slot, and all devices."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
-    cells, columns = _columns(case, least, most)
-    if not columns:
-        return None
     n_blocks, n_slots = case.cover.shape
-    cell, block, seconds, held = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    n_cells, n_columns = int(cells.max()) + 1, len(cell)
+    n_cells, n_columns = int(cell.max()) + 1, len(cell)
     every, own = np.arange(n_blocks), n_columns + np.arange(n_blocks)
     covering, slot = np.nonzero(case.cover)
     last, share = 2 * n_blocks + n_slots, n_columns + n_blocks
@@ -213,10 +234,9 @@ def _prices(case: _Case, threshold: float, least: Ints, most: Ints) -> _Prices |
     whole = coo_array((np.ones(n_columns), (cell, np.arange(n_columns))), shape=(n_cells, share + 1)).tocsr()
     objective = np.zeros(share + 1)
     objective[-1] = 1.0
-    solved = linprog(objective, A_ub=upper, b_ub=np.zeros(last + 1), A_eq=whole, b_eq=np.ones(n_cells), method="highs")
-    if solved.status != 0:
-        return None
-    return _balanced(case, np.maximum(-solved.ineqlin.marginals, 0.0))
+    # The simplex method ends in a corner; the interior-point method's prices are as good for cells and worse for nodes.
+    solved = linprog(objective, A_ub=upper, b_ub=np.zeros(last + 1), A_eq=whole, b_eq=np.ones(n_cells), method="highs-ds")
+    return np.maximum(-solved.ineqlin.marginals, 0.0) if solved.status == 0 else None
 
 
 def _balanced(case: _Case, dual: Floats) -> _Prices:
@@ -231,18 +251,13 @@ def _balanced(case: _Case, dual: Floats) -> _Prices:
     return _Prices(price * (1.0 - memory_ratio), price * memory_ratio, slots, device)
 
 
-def _columns(case: _Case, least: Ints, most: Ints) -> tuple[Ints, list[tuple[Ints, Ints, Floats, Floats]]]:
-    """Return the cell of each node, and where each cell may stand: cell, block, seconds and bytes there, by rank of the choice."""
-    menu, n = case.menu, case.menu.n_nodes
-    for n_positions, n_classes in ((40, 3), (30, 2), (20, 2), (20, 1), (10, 1)):
-        cells = _cells(case, least + most, min(n_positions, n), n_classes)
-        n_cells = int(cells.max()) + 1
-        low, high = np.full(n_cells, np.iinfo(np.int64).max), np.full(n_cells, -1)
-        np.minimum.at(low, cells, least)
-        np.maximum.at(high, cells, most)
-        cell, block = np.nonzero((case.blocks.end >= low[:, None]) & (case.blocks.begin <= high[:, None]))
-        if len(cell) <= MOST_COLUMNS:
-            break
+def _columns(case: _Case, cells: Ints, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats, Floats] | None:
+    """Return where each cell may stand: cell, block, seconds and bytes there, by rank of the choice; None if one stands nowhere."""
+    menu, n_cells = case.menu, int(cells.max()) + 1
+    low, high = np.full(n_cells, np.iinfo(np.int64).max), np.full(n_cells, -1)
+    np.minimum.at(low, cells, least)
+    np.maximum.at(high, cells, most)
+    cell, block = np.nonzero((case.blocks.end >= low[:, None]) & (case.blocks.begin <= high[:, None]))
     columns = []
     for rank in range(int(np.diff(menu.first).max())):
         sums, whole = _cell_sums(menu, cells, n_cells, rank)
@@ -254,22 +269,22 @@ def _columns(case: _Case, least: Ints, most: Ints) -> tuple[Ints, list[tuple[Int
             c, j, seconds * case.blocks.share[j] + weight * case.blocks.reduce[j],
             activation * case.blocks.in_flight[j] + fixed - weight * case.blocks.spared[j],
         ))  # fmt: skip
-    reached = np.unique(np.concatenate([column[0] for column in columns]))
-    return cells, columns if len(reached) == n_cells else []
+    c, j, seconds, held = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return (c, j, seconds, held) if len(np.unique(c)) == n_cells else None
 
 
-def _cells(case: _Case, middle: Ints, n_positions: int, n_classes: int) -> Ints:
-    """Return a cell for every node: those that may stand in the same places, divided by how much they hold per second."""
+def _cells(case: _Case, middle: Ints, n_places: int) -> Ints:
+    """Return a cell for every node: those that may stand in about the same places, divided by how much they hold per second."""
     n = case.menu.n_nodes
     rank = np.empty(n, np.int64)
     rank[np.argsort(middle, kind="stable")] = np.arange(n)
-    position = rank * n_positions // n
+    place = rank * n_places // n
     held = np.minimum.reduceat(case.menu.per_microbatch_bytes, case.first[:-1]) / np.maximum(case.least_seconds, 1e-300)
-    order = np.lexsort((held, position))
+    order = np.lexsort((held, place))
+    sizes = np.bincount(place, minlength=n_places)
     within = np.empty(n, np.int64)
-    sizes = np.bincount(position, minlength=n_positions)
     within[order] = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    _, cells = np.unique(position * n_classes + within * n_classes // sizes[position], return_inverse=True)
+    _, cells = np.unique(place * N_CLASSES + within * N_CLASSES // sizes[place], return_inverse=True)
     return np.asarray(cells, np.int64)
 
 

@@ -200,7 +200,7 @@ def space(menu: StageMenu, family: downsets.Family) -> Space:
     least_work[~np.isfinite(least_work)] = 0.0
     flat = np.concatenate([value.reshape(n, -1), least_work], axis=1)
     totals = np.empty((len(words), flat.shape[1]))
-    step = max(1, 8_000_000 // n)  # sets whose members fit into 64 MB together
+    step = max(1, 2_000_000 // n)  # sets whose members fit into 16 MB together
     for start in range(0, len(words), step):
         block = downsets.members(words[start : start + step], n).astype(np.float64)
         totals[start : start + step] = block @ flat

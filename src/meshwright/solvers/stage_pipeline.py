@@ -21,6 +21,9 @@ CLOSE_RATIO = 1e-12
 NEAR_RATIO = 1.02
 """Distance to the lower bound from which on probes just below the best pipeline are worth their time."""
 
+LIKELY_RATIO = 0.998
+"""Share of a known pipeline's time below which the best is seldom."""
+
 GROWTH = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, 16.0, 256.0, math.inf)
 """Multiples of the lower bound tried for a first plan."""
 
@@ -380,9 +383,11 @@ def minimise(
         if seconds == math.inf:
             return None, proven
     low = max(low, proven)
-    probe = False
+    probe, near = False, known is not None
     while value > low * (1.0 + CLOSE_RATIO):
         middle = math.sqrt(low * value) if low > 0.0 else value / 2.0
+        middle = max(middle, value * LIKELY_RATIO) if near else middle
+        near = False
         probe = not probe and value <= NEAR_RATIO * low
         seconds = value * (1.0 - CLOSE_RATIO) if probe else middle
         better, none = attempt(seconds)

@@ -44,6 +44,7 @@ class Solved:
     """The best pipeline found, or None; a proven lower bound; what proves it; and the instance prepared for more questions.
 
     `along_orders`: not all downsets were searched. `ties_near`: they were, but more questions go to pipelines cut nearly alike only.
+    `complete`: `prepared` has every stage that fits, not only those of pipelines up to the slack slower than the one found.
     """
 
     found: Found | None
@@ -53,6 +54,7 @@ class Solved:
     n_downsets: int
     along_orders: bool = False
     ties_near: bool = False
+    complete: bool = False
 
 
 def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
@@ -85,11 +87,13 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
             method = "exact" if best is None or proven >= best.seconds * (1.0 - 2.0 * CLOSE_RATIO) else "relaxation"
             large = len(prepared.pairs.lower) * menu.n_nodes > MOST_WORK
             near = _around(menu, best) if large and best is not None else prepared
-            return Solved(best, proven, method, near, len(family[0]), ties_near=near is not prepared)
+            return Solved(best, proven, method, near, len(family[0]), False, near is not prepared, known is None)
         if restricted is None:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
     n_sets = len(family[0]) if family is not None else -most
+    if known is None and stage_bound.nothing_fits(menu):
+        return Solved(None, math.inf, "exact", restricted, n_sets, along_orders=True)
     if known is not None:
         lower = stage_bound.lower_bound(menu, lower, known.seconds)
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)

@@ -56,3 +56,44 @@ def _single(instance: oracle.PiperInstance) -> list[tuple[float, ClaimedStage]]:
     stage = _piper_solve.PiperStage(nodes, 1, 1, tuple(instance.nodes[v].at(1)[-1].id for v in nodes))
     evaluation = evaluate(instance, [stage])
     return [(evaluation.seconds, claimed([stage])[0])] if evaluation.missing_bytes == 0.0 else []
+
+
+@pytest.mark.parametrize("all_or_none", [False, True])
+def test_the_greedy_choice_is_checked_by_its_description(all_or_none: bool) -> None:
+    """Two and three choices a layer: the search's answer is confirmed, a bound above it is not."""
+    options = Options(exact=False, all_or_none=all_or_none)
+    n_checked = 0
+    for seed in range(24):
+        instance = oracle.random_instance(seed, n_nodes=5, n_choices=2 + seed % 2, alike=True)
+        instance = replace(instance, memory_bytes=0.8 * instance.memory_bytes)
+        solution = _piper_solve.solve(instance, options, nearly_ratio=0.0)
+        if not solution.stages:
+            continue
+        value = evaluate(instance, solution.stages).seconds
+        verdict = check(instance, options, claimed(solution.stages), value, solution.lower_seconds)
+        assert verdict.valid, (seed, verdict.reason)
+        slow = next(iter(_single(instance)), None)
+        if slow is not None and slow[0] > value * 1.01:
+            verdict = check(instance, options, [slow[1]], slow[0], value * 1.005)
+            assert not verdict.valid and "there is a plan" in verdict.reason
+            n_checked += 1
+    assert n_checked >= 2
+
+
+def test_with_fill_and_drain_a_bound_above_the_best_of_all_plans_is_refused() -> None:
+    n_refused = 0
+    for seed in range(16):
+        instance = oracle.random_instance(seed, n_nodes=4, n_choices=2, alike=True)
+        instance = replace(instance, counting=replace(instance.counting, fill_drain=True))
+        best = oracle.best_counted(instance)
+        if best == float("inf"):
+            continue
+        solution = _piper_solve.solve(instance, Options(), nearly_ratio=0.0)
+        value = evaluate(instance, solution.stages).seconds
+        assert check(instance, Options(), claimed(solution.stages), value, min(best, value)).valid
+        slow = next(iter(_single(instance)), None)
+        if slow is not None and slow[0] > best * 1.01:
+            verdict = check(instance, Options(), [slow[1]], slow[0], best * 1.005)
+            assert not verdict.valid and "there is a plan" in verdict.reason
+            n_refused += 1
+    assert n_refused >= 2

@@ -102,7 +102,7 @@ def test_fill_and_drain_make_a_pipeline_cost_more_than_its_steady_state(tmp_path
     filled = plan(tmp_path, content, data_parallel="false", fill_drain="true")
     assert plain.answer.objective.value == pytest.approx(3.0)
     assert filled.answer.objective.value == pytest.approx(33.0 / 8)
-    assert filled.answer.bound.value <= filled.answer.objective.value
+    assert 4.1 < filled.answer.bound.value <= filled.answer.objective.value
 
 
 def test_a_buffer_for_recomputation_counted_once_leaves_room(tmp_path: pathlib.Path) -> None:

@@ -6,12 +6,14 @@ import pathlib
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from meshwright._kernels import stage_blocks
 from meshwright.costs._piper_menu import Options, menu_of
 from meshwright.costs.piper import evaluate
 from meshwright.search import _piper_solve
-from meshwright.solvers import stage_bound, stage_fill, stage_orders, stage_search
+from meshwright.solvers import stage_bound, stage_fill, stage_filling, stage_orders, stage_search
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "oracle"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "benchmarks"))
@@ -59,6 +61,54 @@ def test_no_cuts_are_found_where_nothing_fits() -> None:
     instance = replace(piper_graphs.layered(20, 1, n_devices=2), memory_bytes=1.0)
     menu = menu_of(instance, Options())
     assert stage_fill.cuts(menu, tuple(range(20)), 0, 1e-9)[1] == ()
+
+
+def test_memory_that_is_too_little_for_every_plan_is_proven_so_and_none_that_is_enough() -> None:
+    n_proven = 0
+    for seed in range(30):
+        instance = oracle.random_instance(seed, n_nodes=5, alike=seed % 2 == 0)
+        instance = replace(instance, memory_bytes=instance.memory_bytes * (0.2 + 0.1 * (seed % 6)))
+        menu = menu_of(instance, Options())
+        if stage_bound.nothing_fits(menu):
+            n_proven += 1
+            assert oracle.best(instance) is None, seed
+    assert n_proven >= 3
+
+
+def test_what_is_not_found_in_a_graph_too_large_to_search_is_infeasible_only_with_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stage_search, "MOST_DOWNSETS", 20)
+    instance = replace(piper_graphs.branches(3, 6, n_devices=2), memory_bytes=1.0)
+    assert _piper_solve.solve(instance, Options(), nearly_ratio=0.0).notes == ()
+    monkeypatch.setattr(stage_bound, "nothing_fits", lambda menu: False)
+    assert _piper_solve.solve(instance, Options(), nearly_ratio=0.0).notes == (_piper_solve.UNPROVEN,)
+
+
+def test_sums_over_sets_given_as_bits_are_those_of_their_members() -> None:
+    dice = np.random.default_rng(0)
+    for n in (1, 63, 64, 65, 200):
+        inside = dice.random((7, n)) < 0.4
+        packed = np.zeros((7, 8 * ((n + 63) // 64)), np.uint8)
+        packed[:, : (n + 7) // 8] = np.packbits(inside, axis=1, bitorder="little")
+        value = dice.random(n)
+        assert np.allclose(stage_blocks.sums_of_sets(packed.view(np.uint64), value), inside @ value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("change", [{}, {"any_replicas": True}, {"shard_optimizer": True}, {"layer_buffers": True}], ids=str)
+def test_the_bound_with_filling_is_between_the_steady_state_and_the_best_of_all_plans(change: dict[str, bool]) -> None:
+    n_above = 0
+    for seed in range(20):
+        instance = oracle.random_instance(seed, n_nodes=4, n_choices=2 + seed % 2, alike=seed % 2 == 0)
+        instance = replace(instance, counting=replace(instance.counting, fill_drain=True, **change))
+        best = oracle.best_counted(instance)
+        if best == float("inf"):
+            continue
+        solved = stage_search.solve(menu_of(instance, Options()))
+        bound = stage_filling.lower_bound(solved.prepared, solved.lower_seconds, 2.0 * best, instance.n_microbatches)
+        assert solved.lower_seconds <= bound <= best * (1 + 1e-9), seed
+        n_above += bound > solved.lower_seconds * 1.001
+    assert n_above >= 3
 
 
 def test_resnet_as_a_graph_of_operators_has_the_published_numbers_of_downsets_and_pairs() -> None:
