@@ -192,7 +192,9 @@ def register(app: typer.Typer) -> None:
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
         optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
-        precision: str = typer.Option("", help="Of products, by autocast: bf16 or fp32; default: that of the weights."),
+        precision: str = typer.Option(
+            "", help="Of products, by autocast: bf16, fp16 (the loss is scaled) or fp32; default: that of the weights."
+        ),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
         backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),

@@ -90,6 +90,11 @@ class Executor:
         Where tensors live.
     precision : torch.dtype or None
         Of products, by autocast; None for that of the weights.
+
+    Attributes
+    ----------
+    loss_factor_ratio : float
+        What the loss is multiplied by before its backward pass; the loss returned is not.
     """
 
     def __init__(
@@ -102,7 +107,7 @@ class Executor:
         device: torch.device,
         precision: torch.dtype | None = None,
     ) -> None:
-        self.precision = precision
+        self.precision, self.loss_factor_ratio = precision, 1.0
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
         self.clock = Clock(device)
@@ -207,7 +212,7 @@ class Executor:
                 share = (high - low) / self.layout.plan.global_batch
                 loss = self.loss_function(result[0], targets[low:high]) * share
                 self.loss += loss.detach()
-                result = [loss]
+                result = [loss * self.loss_factor_ratio]
         self.held[stage, microbatch] = (carried, result)
         self.note(stage, microbatch, "forward", started)
         if stage < self.layout.n_stages - 1:

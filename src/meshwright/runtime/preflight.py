@@ -13,6 +13,7 @@ from meshwright.errors import InputError
 from meshwright.graph import Graph
 from meshwright.plan import Plan
 from meshwright.runtime import tensor_parallel
+from meshwright.runtime.autocast import check_weights
 from meshwright.runtime.cut import cut
 from meshwright.runtime.layout import Layout
 
@@ -75,6 +76,7 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
     InputError
         When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
+    check_weights(model, where)
     units = cut(model, names, row)
     wishes = tensor_parallel.wishes_of(model)
     for i, stage in enumerate(plan.stages):

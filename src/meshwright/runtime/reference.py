@@ -41,9 +41,10 @@ def reference_losses(
     n_rows : int
         Rows at once; gradients of a step's parts are added up.
     precision : torch.dtype or None
-        Of products, by autocast; None for that of the weights.
+        Of products, by autocast; None for that of the weights. With fp16, PyTorch's own scaler scales the loss.
     """
     losses = []
+    scaler = torch.amp.GradScaler(next(model.parameters()).device.type, enabled=precision == torch.float16)
     for step in range(n_steps):
         inputs, targets = batches(step)
         optimizer.zero_grad()
@@ -53,8 +54,9 @@ def reference_losses(
             share = len(inputs[part]) / len(inputs)
             with autocast(inputs.device, precision):
                 value = loss(first_tensor(model(inputs[part])), targets[part]) * share
-            value.backward()  # type: ignore[no-untyped-call]
+            scaler.scale(value).backward()  # type: ignore[no-untyped-call]
             total += float(value.detach())
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         losses.append(total)
     return losses

@@ -11,11 +11,12 @@ from torch import nn
 
 from meshwright.errors import InputError
 from meshwright.runtime import tensor_parallel
-from meshwright.runtime.autocast import autocast
+from meshwright.runtime.autocast import autocast, check_weights
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import default_loss, example_row
 from meshwright.runtime.executor import Executor, Span, StageRun
 from meshwright.runtime.layout import Layout, layout
+from meshwright.runtime.loss_scale import LossScale
 from meshwright.runtime.mail import Mail, Shape
 from meshwright.runtime.meshes import StageGroups, stage_groups
 from meshwright.runtime.plan_file import read_plan
@@ -48,6 +49,8 @@ class Trainer:
     ----------
     notes : tuple of str
         What runs otherwise than the plan says.
+    loss_scale : LossScale or None
+        Where products run in fp16.
     """
 
     def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
@@ -55,6 +58,7 @@ class Trainer:
         self.layout = executor.layout
         self.rank = executor.rank
         self.notes = executor.layout.notes()
+        self.loss_scale = LossScale() if executor.precision == torch.float16 else None
 
     @property
     def spans(self) -> list[Span]:
@@ -70,6 +74,12 @@ class Trainer:
             All samples of the step; each rank takes its rows.
         """
         loss = self.gradients(inputs, targets)
+        if self.loss_scale is None or not self.loss_scale.skipped:
+            self._update()
+        return self._everywhere(loss)
+
+    def _update(self) -> None:
+        """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""
         started = self.executor.clock.mark()
         self.optimizer.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
@@ -78,14 +88,18 @@ class Trainer:
                 started = self.executor.clock.mark()
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
-        return self._everywhere(loss)
 
     def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
-        device = self.executor.device
-        return self.executor.run(inputs.to(device), targets.to(device))
+        device, scale = self.executor.device, self.loss_scale
+        if scale is None:
+            return self.executor.run(inputs.to(device), targets.to(device))
+        self.executor.loss_factor_ratio = scale.value
+        loss = self.executor.run(inputs.to(device), targets.to(device))
+        scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
+        return loss
 
     def _everywhere(self, share: torch.Tensor) -> float:
         """Return the loss of all replicas of the last stage; of the ranks of a tensor axis, which hold the same, one counts."""
@@ -120,7 +134,8 @@ def apply(
     example : torch.Tensor or None
         One sample of the inputs (a batch of one); None for tokens or vectors, as the model begins.
     precision : torch.dtype or None
-        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights.
+        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss is
+        scaled, and a step whose gradients overflow on any rank is skipped on all.
 
     Returns
     -------
@@ -136,6 +151,7 @@ def apply(
     places = layout(read.plan)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
+    check_weights(model, plan_file)
     row = example if example is not None else example_row(model, (), read.sequence_length)
     trainer = assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += read.notes()

@@ -79,7 +79,7 @@ def train(job: Job) -> dict[str, Any] | None:
         seconds.append(time.perf_counter() - started)
         spans.append((trainer.executor.began, trainer.spans))
         losses.append(loss_value)
-        _note(job, step, loss_value)
+        _note(job, step, loss_value, trainer)
         if job.save and job.save_every and (step + 1) % job.save_every == 0:
             checkpoints.save(trainer, job.save, step + 1)
     if job.save and losses and not (job.save_every and job.n_steps % job.save_every == 0):
@@ -87,9 +87,11 @@ def train(job: Job) -> dict[str, Any] | None:
     return _gather(trainer, losses, seconds, spans, peak, first)
 
 
-def _note(job: Job, step: int, loss: float) -> None:
-    if dist.get_rank() == 0 and (step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
-        print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}", file=sys.stderr, flush=True)
+def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
+    scale = trainer.loss_scale
+    skipped = "" if scale is None or not scale.skipped else f"; gradients overflowed: skipped, loss scale now {scale.value:g}"
+    if dist.get_rank() == 0 and (skipped or step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
+        print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
 
 
 def output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:

@@ -79,6 +79,21 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.embed(tokens)))
 
 
+def steep() -> nn.Module:
+    """Return a chain of linear layers whose scaled gradients overflow in fp16 at first."""
+    chain = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(3)), nn.Linear(32, 16))
+    with torch.no_grad():
+        chain[3].bias.fill_(60.0)
+    return chain
+
+
+def halved() -> nn.Module:
+    """Return a model whose weights are fp16."""
+    import models
+
+    return models.small().half()
+
+
 def _half(x: torch.Tensor) -> float:
     return x.shape[1] / 2
 

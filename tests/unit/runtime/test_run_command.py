@@ -96,6 +96,8 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         (plan_of(UNEVEN), ("--model", "models:small", "--calibrate", "better.json"), "give that too"),
         (plan_of(UNEVEN), ("--model", "models:small", "--emulate"), "is not known"),
         (plan_of(UNEVEN), ("--model", "models:small", "--optimizer", "fragile:none"), "has no 'none'"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--precision", "fp8"), "must be bf16, fp16 or fp32"),
+        (plan_of(UNEVEN), ("--model", "fragile:halved"), "is float16, in which updates are rounded away"),
     ],
     ids=[
         "another model",
@@ -111,6 +113,8 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         "no profile",
         "no cluster",
         "no optimizer",
+        "no precision",
+        "weights in fp16",
     ],
 )
 def test_wrong_input_is_told_before_any_process_starts(
@@ -176,6 +180,22 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path
     again, whole = json.loads(resumed.stdout), json.loads(through.stdout)
     assert again["first_step"] == 2
     assert max(abs(a - b) for a, b in zip(again["losses"], whole["losses"][2:], strict=True)) < 1e-6
+
+
+@pytest.mark.slow
+def test_a_run_in_fp16_resumes_with_the_loss_scale_it_had_found(tmp_path: pathlib.Path) -> None:
+    names = ["0", "1", "2", "3"]
+    plan = written(tmp_path, plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1))
+    words = ("--model", "fragile:steep", "--json", "--precision", "fp16", "--optimizer", "fragile:descent")
+    saved = ("--save", str(tmp_path / "saved"))
+    told = [
+        meshwright("run", plan, *words, *more)
+        for more in (("--steps", "8"), ("--steps", "4", *saved), ("--steps", "8", *saved, "--resume"))
+    ]
+    assert [done.returncode for done in told] == [0, 0, 0], told[-1].stderr
+    whole, first, rest = (json.loads(done.stdout)["losses"] for done in told)
+    assert "gradients overflowed: skipped, loss scale now 32768" in told[1].stderr
+    assert whole == pytest.approx([*first, *rest], rel=1e-6)
 
 
 def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> None:
