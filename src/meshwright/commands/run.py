@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) -> list[str]:
-    """Check the run before any process starts; return sentences the user should read.
+def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
+    """Check plan against model and options before any process trains; return sentences the user should read.
 
     Raises
     ------
@@ -30,7 +30,6 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
     from meshwright.runtime.layout import layout
 
     places = layout(read.plan)
-    preflight.check_machine(places, job.backend, processes, job.plan)
     for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
         if name:
             source.load(name, option)
@@ -145,6 +144,14 @@ def launched(
         return launch.run(job, len(devices), timeout_seconds=timeout_seconds, prefixes=[prefixes[device] for device in devices])
 
 
+def tell(notes: list[str]) -> None:
+    """Print what the user should read on stderr."""
+    import sys
+
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr, flush=True)
+
+
 def check_options(
     steps: int, backend: str, limits: tuple[float, ...], saving: tuple[str, bool], profiles: tuple[str, str]
 ) -> None:
@@ -226,7 +233,8 @@ def register(app: typer.Typer) -> None:
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 _files.check_target(path, option)
-        from meshwright.runtime import autocast, comparison
+        from meshwright.runtime import autocast, comparison, preflight
+        from meshwright.runtime.layout import layout
         from meshwright.runtime.plan_file import read_plan
 
         autocast.dtype_of(precision)
@@ -237,6 +245,7 @@ def register(app: typer.Typer) -> None:
             order=order_of(predicted), precision=precision,
         )  # fmt: skip
         if torchrun > 0:
+            tell(prepare(job, read, predicted))
             print("\n".join(launch.torchrun_lines(job, costs, read.plan.n_devices, torchrun, plan)))
             return 0
         if launch.under_torchrun():
@@ -245,13 +254,15 @@ def register(app: typer.Typer) -> None:
             if emulate:
                 raise InputError("--emulate starts the processes itself; run it without torchrun")
             launch.check_ranks(worker.world_size(), read.plan.n_devices, plan)
+            if worker.rank() == 0:
+                tell(prepare(job, read, predicted))
             joined = worker.join(job)
             if joined is None:
                 return 0
             measured = joined
         else:
-            for note in [*prepare(job, read, processes, predicted), *([why] if why else [])]:
-                print(f"note: {note}", file=sys.stderr)
+            preflight.check_machine(layout(read.plan), backend, processes, plan)
+            tell([*prepare(job, read, predicted), *([why] if why else [])])
             outcome = launched(job, read, predicted, timeout, emulate)
             if isinstance(outcome, launch.Failure):
                 print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)

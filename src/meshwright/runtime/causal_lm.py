@@ -55,10 +55,11 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
         )
     model.config.use_cache = False  # type: ignore[union-attr]
     table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
-    records = [_Record(ends=layer is layers[-1]) for layer in layers]
+    in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
+    records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
     shell = _graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)})
-    context = _Context(shell, records)
-    head = _Head(_graft(model, {where: nn.ModuleList([_Given()]), **_without_tables(model, where)}))
+    context = _Context(shell, records, width)
+    head = _Head(_graft(model, {where: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, where)}), width)
     _drop_unused(table, where)
     _drop_unused(head, where)
     return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
@@ -71,6 +72,30 @@ def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
             return path, module
     raise InputError(f"{type(model).__name__}: its {config.num_hidden_layers} layers are in no list, so it cannot be cut")
+
+
+def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
+    """Whether a layer returns its hidden state in a tuple: the model takes apart what stand-ins return as it does with layers."""
+
+    def stop(_: nn.Module, __: Any, output: Any) -> None:
+        raise _Stopped(output)
+
+    handle, training = layer.register_forward_hook(stop), model.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            ids = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+            _decoder(model.eval())(input_ids=ids, use_cache=False)
+    except _Stopped as stopped:
+        return isinstance(stopped.hidden, tuple)
+    finally:
+        handle.remove()
+        model.train(training)
+    raise InputError(f"{type(model).__name__}: runs none of its layers")
+
+
+def _table_width(model: nn.Module) -> int:
+    """Return the width of the word table, which some models project to that of their layers."""
+    return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
 
 
 def _graft(model: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
@@ -132,14 +157,17 @@ class _Zeros(nn.Module):
 
 
 class _Given(nn.Module):
-    """Stands for all layers: returns what it was given beforehand."""
+    """Stands for all layers: returns what it was given beforehand, in a tuple where the layers do."""
 
     value: torch.Tensor | None = None
 
-    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    def __init__(self, in_tuple: bool) -> None:
+        super().__init__()
+        self.in_tuple = in_tuple
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
         """Return the tensor given."""
-        assert self.value is not None
-        return self.value
+        return (self.value,) if self.in_tuple else self.value
 
 
 class _Record(nn.Module):
@@ -149,26 +177,28 @@ class _Record(nn.Module):
     ----------
     ends : bool
         Whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
+    in_tuple : bool
+        Whether the layer returns a tuple.
     """
 
-    def __init__(self, *, ends: bool) -> None:
+    def __init__(self, *, ends: bool, in_tuple: bool) -> None:
         super().__init__()
-        self.ends = ends
+        self.ends, self.in_tuple = ends, in_tuple
         self.handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
-    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> Any:
         """Return the input."""
         self.handed = (rest, named)
         if self.ends:
             raise _Stopped(hidden)
-        return hidden
+        return (hidden,) if self.in_tuple else hidden
 
 
 class _Context:
     """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch."""
 
-    def __init__(self, shell: nn.Module, records: Sequence[_Record]) -> None:
-        self.shell, self.records = shell, records
+    def __init__(self, shell: nn.Module, records: Sequence[_Record], width: int) -> None:
+        self.shell, self.records, self.width = shell, records, width
         self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
         self.length_factor = 1  # how many times longer the sequence is than a rank's part of it
 
@@ -177,8 +207,8 @@ class _Context:
         key = (*hidden.shape, hidden.dtype, hidden.device)
         if key not in self.known:
             with torch.no_grad():
-                batch, length, width = hidden.shape
-                whole = torch.zeros(batch, length * self.length_factor, width, dtype=hidden.dtype, device=hidden.device)
+                sizes = (hidden.shape[0], hidden.shape[1] * self.length_factor, self.width)
+                whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
                 with suppress(_Stopped):
                     _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
             self.known[key] = [record.handed for record in self.records]
@@ -226,16 +256,17 @@ class _Layer(nn.Module):
 class _Head(nn.Module):
     """From the output of the last layer to logits: final norm, output products, whatever the model does to logits."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, width: int) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.width = model, width
         self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
         """Return logits."""
         self.given[0].value = hidden
         try:
-            return (self.model(inputs_embeds=torch.zeros_like(hidden), use_cache=False).logits,)
+            blank = torch.zeros(*hidden.shape[:-1], self.width, dtype=hidden.dtype, device=hidden.device)
+            return (self.model(inputs_embeds=blank, use_cache=False).logits,)
         finally:
             self.given[0].value = None
 

@@ -21,6 +21,7 @@ from meshwright.runtime.cut import cut
 from meshwright.runtime.data import example_row
 from meshwright.runtime.memory import SavedBytes
 from meshwright.runtime.naming import layer_names
+from meshwright.runtime.parts import part_of, structure
 from meshwright.runtime.split_backward import Later, delay_weight_gradients
 
 __all__ = ["Probe", "profile_callable", "profile_layers", "settle", "suspects"]
@@ -197,7 +198,7 @@ def profile_layers(
         with torch.no_grad():
             carried = unit.eval()(*entering)
         unit.train()
-        like = seen.setdefault(_structure(unit, entering), name)
+        like = seen.setdefault(structure(unit, entering), name)
         parameters = list(unit.parameters())
         layers.append(
             {
@@ -247,9 +248,10 @@ def _probes(
     """
     found = []
     for degree in axes[1]:
-        part = unit if degree == 1 else _part(unit, degree, wishes)
-        if part is None:
+        if degree > 1 and not tensor_parallel.styles(unit, wishes):
             continue
+        tensor_parallel.check(unit, name, degree, wishes)
+        part = unit if degree == 1 else part_of(unit, 0, degree, wishes)
         for n_rows in axes[0]:
             values = [_widen(value, n_rows) for value in entering]
             found.append(Probe(name, n_rows, degree, partial(_measure, part, values, first=ends[0], last=ends[1])))
@@ -262,41 +264,10 @@ def _memory_bytes(row: torch.Tensor) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _structure(unit: nn.Module, entering: Sequence[torch.Tensor]) -> str:
-    """Return a text that is the same for layers built alike."""
-    shapes = [(tuple(p.shape), str(p.dtype)) for p in unit.parameters()]
-    kinds = [type(module).__name__ for module in unit.modules()]
-    return f"{kinds} {shapes} {[(tuple(value.shape[1:]), str(value.dtype)) for value in entering]}"
-
-
 def _widen(value: torch.Tensor, n_rows: int) -> torch.Tensor:
     if value.is_floating_point():
         return torch.randn(n_rows, *value.shape[1:], dtype=value.dtype, device=value.device)
     return value.expand(n_rows, *value.shape[1:]).contiguous()
-
-
-def _part(unit: nn.Module, degree: int, wishes: dict[str, str]) -> nn.Module | None:
-    """Return what one rank of a tensor axis computes of a layer; None where nothing is split.
-
-    Raises
-    ------
-    InputError
-        When a size does not divide.
-    """
-    chosen = tensor_parallel.styles(unit, wishes)
-    if not chosen:
-        return None
-    tensor_parallel.check(unit, type(unit).__name__, degree, wishes)
-    part = copy.deepcopy(unit)
-    for path, style in chosen.items():
-        whole = part.get_submodule(path)
-        inner, outer = int(whole.in_features), int(whole.out_features)  # type: ignore[arg-type]
-        inner, outer = (inner, outer // degree) if style == "column" else (inner // degree, outer)
-        folder, _, name = path.rpartition(".")
-        holder = part.get_submodule(folder) if folder else part
-        weight = next(whole.parameters())
-        setattr(holder, name, nn.Linear(inner, outer, bias=whole.bias is not None, device=weight.device, dtype=weight.dtype))
-    return part
 
 
 def _clock(device: torch.device) -> float:

@@ -11,8 +11,8 @@ from torch import nn
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph
-from meshwright.plan import Plan
-from meshwright.runtime import tensor_parallel
+from meshwright.plan import Plan, Stage
+from meshwright.runtime import parts, tensor_parallel
 from meshwright.runtime.autocast import check_weights
 from meshwright.runtime.cut import cut
 from meshwright.runtime.layout import Layout
@@ -78,25 +78,43 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
     """
     check_weights(model, where)
     units = cut(model, names, row)
+    entering = _check_boundaries(units, names, plan, row, where)
     wishes = tensor_parallel.wishes_of(model)
     for i, stage in enumerate(plan.stages):
-        degree = stage.strategy.tensor
-        if degree > 1:
-            able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
-            unable = [op for op in stage.ops if op not in able and _repeated(units, op)]
-            if unable:
+        if stage.strategy.tensor > 1:
+            _check_tensor(units, names, entering, wishes, stage, f"{where}: stage {i}")
+            if stage.strategy.sequence_parallel and row.dim() > 1 and row.shape[1] % stage.strategy.tensor:
                 raise InputError(
-                    f"{where}: stage {i}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
-                    "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
+                    f"{where}: stage {i}: sequence parallelism of degree {stage.strategy.tensor} does not divide the "
+                    f"{row.shape[1]} tokens of a sample"
                 )
-            for op in able:
-                tensor_parallel.check(units[op], names[op], degree, wishes)
-            if stage.strategy.sequence_parallel and row.dim() > 1 and row.shape[1] % degree:
-                raise InputError(
-                    f"{where}: stage {i}: sequence parallelism of degree {degree} does not divide the {row.shape[1]} tokens of a sample"
-                )
-    _check_boundaries(units, names, plan, row, where)
     return units
+
+
+def _check_tensor(
+    units: Sequence[nn.Module],
+    names: Sequence[str],
+    entering: Sequence[Sequence[torch.Tensor]],
+    wishes: dict[str, str],
+    stage: Stage,
+    where: str,
+) -> None:
+    """Refuse a stage with layers that cannot be split over its tensor axis."""
+    degree = stage.strategy.tensor
+    able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+    unable = [op for op in stage.ops if op not in able and _repeated(units, op)]
+    if unable:
+        raise InputError(
+            f"{where}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
+            "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
+        )
+    seen = set()
+    for op in able:
+        tensor_parallel.check(units[op], names[op], degree, wishes)
+        alike = parts.structure(units[op], entering[op])
+        if alike not in seen:
+            parts.check_sum(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+        seen.add(alike)
 
 
 def _repeated(units: Sequence[nn.Module], op: int) -> bool:
@@ -104,11 +122,14 @@ def _repeated(units: Sequence[nn.Module], op: int) -> bool:
     return len(units) <= 2 or 0 < op < len(units) - 1
 
 
-def _check_boundaries(units: Sequence[nn.Module], names: Sequence[str], plan: Plan, row: torch.Tensor, where: str) -> None:
-    """Send one sample through the layers and look at what crosses the stages' ends."""
+def _check_boundaries(
+    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, row: torch.Tensor, where: str
+) -> list[tuple[torch.Tensor, ...]]:
+    """Send one sample through the layers and look at what crosses the stages' ends; return what enters each layer."""
     first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
     carried: Any = (row,)
     modes = [(unit, unit.training) for unit in units]
+    entering = []
     with torch.no_grad(), torch.random.fork_rng():
         for i, unit in enumerate(units):
             strange = [value for value in carried if not isinstance(value, torch.Tensor)]
@@ -117,6 +138,7 @@ def _check_boundaries(units: Sequence[nn.Module], names: Sequence[str], plan: Pl
                     f"{where}: stage {first_of_stage[i]} cannot begin with '{names[i]}': a {type(strange[0]).__name__} is handed on "
                     "there, and only tensors can be sent; cut elsewhere, or compute it inside the layers"
                 )
+            entering.append(carried)
             try:
                 carried = unit.eval()(*carried)
             except Exception as error:
@@ -125,6 +147,7 @@ def _check_boundaries(units: Sequence[nn.Module], names: Sequence[str], plan: Pl
                 ) from error
     for unit, training in modes:
         unit.train(training)
+    return entering
 
 
 def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from meshwright.errors import InputError
 
-__all__ = ["Owner", "check", "enter_sequence", "leave_sequence", "parallelize", "styles", "wishes_of"]
+__all__ = ["Owner", "between", "check", "enter_sequence", "leave_sequence", "parallelize", "share_sizes", "styles", "wishes_of"]
 
 Owner = tuple[nn.Module, str]
 """A module and the name of one of its parameters: sharding later puts another object at that name."""
@@ -24,6 +24,7 @@ _COLUMN = re.compile(
     r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|fc1|fc_in|dense_h_to_4h)$"
 )
 _ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out)$")
+_N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 
 
@@ -35,24 +36,60 @@ def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dic
     layer : torch.nn.Module
         One layer of the plan.
     wishes : mapping of str to str
-        Patterns of paths and ``column`` or ``row``: the model's own ``tensor_parallel`` attribute, or the plan of a Hugging Face
+        Patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own ``tensor_parallel`` attribute, or the plan of a Hugging Face
         configuration (``colwise``, ``rowwise``). Where there is none, the names that most models use decide.
     prefix : str
         Path of the layer in the model, for the patterns.
     """
-    found = {}
+    found: dict[str, str] = {}
     for path, module in layer.named_modules():
         if not isinstance(module, nn.Linear):
             continue
-        full = f"{prefix}.{path}" if prefix else path
-        wished = next((style for pattern, style in wishes.items() if fnmatch.fnmatch(full, f"*{pattern}")), "")
-        if wished.startswith(("col", "row")):
-            found[path] = "column" if wished.startswith("col") else "row"
+        wished = _wish(f"{prefix}.{path}" if prefix else path, wishes)
+        if wished:
+            found |= {path: "column"} if wished.startswith("col") else {path: "row"} if wished.startswith("row") else {}
         elif _COLUMN.search(path):
             found[path] = "column"
         elif _ROW.search(path):
             found[path] = "row"
     return found if "column" in found.values() and "row" in found.values() else {}
+
+
+def _wish(path: str, wishes: Mapping[str, str]) -> str:
+    return next((style for pattern, style in wishes.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
+
+
+def between(layer: nn.Module, wishes: Mapping[str, str]) -> set[str]:
+    """Return paths of modules whose weights stay whole but work on split values: norms of heads, and what the model names so."""
+    return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, wishes) == "between"}
+
+
+def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> None:
+    """Divide the numbers by which modules with column products take their results apart: heads, and features of those products.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        One layer, its products still whole; changed in place.
+    degree : int
+        Of the tensor axis.
+    wishes : mapping of str to str
+        See `styles`.
+
+    Notes
+    -----
+    Many modules write ``view(batch, length, self.n_heads, self.head)``, where a rank has a part of the heads only. Whether it then
+    computes the same is checked before anything starts, by `meshwright.runtime.parts.check_sum`.
+    """
+    features: dict[str, set[int]] = {}
+    for path, style in styles(layer, wishes).items():
+        if style == "column":
+            features.setdefault(path.rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
+    for path, sizes in features.items():
+        module = layer.get_submodule(path)
+        for name, value in list(vars(module).items()):
+            if type(value) is int and value % degree == 0 and (value in sizes or _N_HEADS.search(name)):
+                setattr(module, name, value // degree)
 
 
 def wishes_of(model: nn.Module) -> dict[str, str]:
@@ -107,6 +144,7 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
         Weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name there.
     """
     chosen = styles(layer, wishes)
+    share_sizes(layer, mesh.size(), wishes)
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
     layouts: dict[str, Any] = {path: ColwiseParallel() if style == "column" else row for path, style in chosen.items()}
     parallelize_module(layer, mesh, layouts)
@@ -114,10 +152,10 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
         for parent in {path.rpartition(".")[0] for path, style in chosen.items() if style == "column"}:
             layer.get_submodule(parent).register_forward_pre_hook(_gather(mesh), with_kwargs=True, prepend=True)
     partial = []
+    inside = between(layer, wishes)
     for path, module in layer.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            inside = _HEAD_NORM.search(path) is not None
-            if not isinstance(parameter, DTensor) and (sequence or inside):
+            if not isinstance(parameter, DTensor) and (sequence or path in inside):
                 partial.append((module, name))
     return partial
 

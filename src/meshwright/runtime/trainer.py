@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from meshwright.errors import InputError
-from meshwright.runtime import tensor_parallel
-from meshwright.runtime.autocast import autocast, check_weights
+from meshwright.runtime import preflight, tensor_parallel
+from meshwright.runtime.autocast import autocast
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import default_loss, example_row
 from meshwright.runtime.executor import Executor, Span, StageRun
@@ -151,8 +151,8 @@ def apply(
     places = layout(read.plan)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
-    check_weights(model, plan_file)
     row = example if example is not None else example_row(model, (), read.sequence_length)
+    preflight.check_model(model, read.names, read.plan, row, plan_file)
     trainer = assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += read.notes()
     return trainer

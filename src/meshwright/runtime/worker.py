@@ -21,7 +21,7 @@ import torch.distributed as dist
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
 from meshwright.runtime.allocator import keep_freed_memory
-from meshwright.runtime.autocast import difference, dtype_of
+from meshwright.runtime.autocast import dtype_of
 from meshwright.runtime.data import batches_of, default_loss, example_row
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
@@ -30,7 +30,7 @@ from meshwright.runtime.memory import peak_bytes
 from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.trainer import Trainer, adamw, assemble
 
-__all__ = ["join", "main", "output_shape", "train", "world_size"]
+__all__ = ["join", "main", "output_shape", "rank", "train", "world_size"]
 
 _PATIENCE = datetime.timedelta(minutes=10)
 
@@ -60,9 +60,6 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss, precision=dtype_of(job.precision))
-    if dist.get_rank() == 0 and not job.folder:  # under torchrun; who starts processes tells it before
-        for note in (*trainer.notes, *read.notes(), *difference(read, model, job.precision)):
-            print(f"note: {note}", file=sys.stderr, flush=True)
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
     seconds: list[float] = []
@@ -161,11 +158,10 @@ def join(job: Job) -> dict[str, Any] | None:
     dict or None
         See `train`.
     """
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
     if job.backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank, world_size=world, timeout=_PATIENCE)
+    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE)
     # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
     result = train(job)
     dist.barrier()
@@ -178,17 +174,22 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
+def rank() -> int:
+    """Return the number of this process among them."""
+    return int(os.environ["RANK"])
+
+
 def main() -> int:
     """Run one process; return its exit status."""
     path = Path(sys.argv[1])
     job = Job.read(path)
-    folder, rank = Path(job.folder), os.environ["RANK"]
+    folder = Path(job.folder)
     try:
         result = join(job)
     except BaseException as error:
         wrong = isinstance(error, MeshwrightError)
         text = str(error) if wrong else "".join(traceback.format_exception(error))
-        (folder / f"error-{rank}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
+        (folder / f"error-{rank()}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
         sys.stdout.flush()
         os._exit(2 if wrong else 1)  # other ranks may be gone: no orderly end is possible
     if result is not None:

@@ -65,6 +65,32 @@ class HandsOnALength(Decides):
         return self.head(x)
 
 
+class HeadsByNumber(nn.Module):
+    """Takes its products apart by numbers that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.n_heads = 64, 4
+        self.query, self.key, self.value, self.out = (nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        sizes = (batch, length, self.n_heads, self.width // self.n_heads)
+        q, k, v = (layer(x).view(sizes).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, self.width))
+
+
+def heads_by_number() -> nn.Module:
+    """Return a transformer with such attention."""
+    import models
+
+    model = models.small()
+    for layer in model.layers:
+        layer.attention = HeadsByNumber()
+    return model
+
+
 class Encoder(nn.Module):
     """PyTorch's own encoder, whose forward looks at its layers and cannot be traced."""
 

@@ -39,6 +39,9 @@ TWO = {
         "small", plan_of([(8, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 8})]),
     ),
     "a chain of linear layers": ("perceptron", plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
+    "heads by number, split": (
+        "fragile:heads_by_number", plan_of([(8, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    ),
     "cuts inside layers": (
         "small",
         plan_of(
@@ -140,7 +143,9 @@ def every_schedule_with_every_axis() -> dict[str, Any]:
 
 
 def _cases(given: dict[str, Any]) -> dict[str, dict]:
-    return {name: {"model": f"models:{model}", "plan": plan} for name, (model, plan) in given.items()}
+    return {
+        name: {"model": model if ":" in model else f"models:{model}", "plan": plan} for name, (model, plan) in given.items()
+    }
 
 
 def test_a_model_that_cannot_be_traced_but_runs_a_list_of_layers_trains_as_in_one_process(tmp_path: pathlib.Path) -> None:
