@@ -26,7 +26,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     """
     from meshwright.errors import InputError
     from meshwright.runtime import autocast, checkpoints, preflight, source
-    from meshwright.runtime.data import example_row
+    from meshwright.runtime.data import example_of
     from meshwright.runtime.layout import layout
 
     places = layout(read.plan)
@@ -34,14 +34,15 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
         if name:
             source.load(name, option)
     model, examples = source.build(job.model, job.seed)
-    row = example_row(model, examples, read.sequence_length)
-    units = preflight.check_model(model, read.names, read.plan, row, job.plan)
+    sample = example_of(model, examples, read.sequence_length)
+    units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
     if job.resume and checkpoints.last(job.save) is None:
         raise InputError(
             f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
-    return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing]
+    return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
+            *preflight.notes_of(units, read.plan)]  # fmt: skip
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
@@ -100,22 +101,20 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     from functools import partial
 
     from meshwright.runtime import autocast, source
-    from meshwright.runtime.data import batches_of, default_loss, example_row
+    from meshwright.runtime.data import batches_of, default_loss, example_of
     from meshwright.runtime.reference import reference_losses
     from meshwright.runtime.trainer import adamw
-    from meshwright.runtime.worker import output_shape
 
     model, examples = source.build(job.model, job.seed)
-    row = example_row(model, examples, read.sequence_length)
-    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
+    sample = example_of(model, examples, read.sequence_length)
     data = source.load(job.data, "--data") if job.data else None
     make: Any = (
         source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     )
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     return reference_losses(
-        model, batches_of(data, model, row, output, read.plan.global_batch, job.seed),
-        make(list(model.parameters())), loss, n_steps=job.n_steps, n_rows=max(1, read.plan.micro_batch),
+        model, batches_of(data, model, sample, read.plan.global_batch, job.seed),
+        make(list(model.parameters())), loss, n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
         precision=autocast.dtype_of(job.precision),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import torch
 
 from meshwright.runtime.autocast import autocast
 from meshwright.runtime.clock import Clock
+from meshwright.runtime.data import Sample, rows_of_inputs
 from meshwright.runtime.layout import Layout
 from meshwright.runtime.mail import Mail
 from meshwright.runtime.sharding import StageWeights
@@ -129,15 +130,15 @@ class Executor:
             zip(slots.stage[tasks].tolist(), slots.microbatch[tasks].tolist(), slots.phase[tasks].tolist(), strict=True)
         )
 
-    def run(self, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> torch.Tensor:
+    def run(self, inputs: Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step; gradients are complete afterwards.
 
         Parameters
         ----------
-        inputs : torch.Tensor or None
-            All samples of the step; needed by ranks of the first stage.
-        targets : torch.Tensor or None
-            The same of the last stage.
+        inputs : tuple of torch.Tensor
+            All samples of the step, of every input; used by ranks of the first stage.
+        targets : torch.Tensor
+            The same, used by the last stage.
 
         Returns
         -------
@@ -197,18 +198,17 @@ class Executor:
         self.note(stage, microbatch, "wait", started)
         return tensors
 
-    def _forward(self, stage: int, microbatch: int, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> None:
+    def _forward(self, stage: int, microbatch: int, inputs: Sample, targets: torch.Tensor) -> None:
         low, high = self.parts[stage, microbatch]
         if stage == 0:
-            assert inputs is not None
-            carried = [inputs[low:high]]
+            carried = list(rows_of_inputs(inputs, low, high))
         else:
             carried = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)]
         started = self.clock.mark()
         with autocast(self.device, self.precision):
             result = list(self.stages[stage].module(*carried))
             if stage == self.layout.n_stages - 1:
-                assert targets is not None and self.loss is not None
+                assert self.loss is not None
                 share = (high - low) / self.layout.plan.global_batch
                 loss = self.loss_function(result[0], targets[low:high]) * share
                 self.loss += loss.detach()

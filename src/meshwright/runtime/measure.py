@@ -18,7 +18,7 @@ from meshwright.errors import InputError
 from meshwright.runtime import causal_lm, source, tensor_parallel
 from meshwright.runtime.allocator import keep_freed_memory
 from meshwright.runtime.cut import cut
-from meshwright.runtime.data import example_row
+from meshwright.runtime.data import Sample, example_of
 from meshwright.runtime.memory import SavedBytes
 from meshwright.runtime.naming import layer_names
 from meshwright.runtime.parts import part_of, structure
@@ -154,15 +154,19 @@ def profile_callable(
     torch.set_num_threads(1)
     keep_freed_memory()
     model, examples = source.build(name, seed)
-    row = example_row(model, examples, sequence_length or 1)
-    if not row.is_floating_point() and not examples and not sequence_length:
+    sample = example_of(model, examples, sequence_length or 1)
+    if not sample[0].is_floating_point() and not examples and not sequence_length:
         raise InputError(f"{name}: takes tokens; give --sequence-length")
-    fields = {"model": name, "sequence_length": int(row.shape[1]) if row.dim() > 1 and (sequence_length or examples) else 1}
-    return fields | profile_layers(model.to(device), row.to(device), rows, tensor, repeats=repeats, say=say)
+    fields = {
+        "model": name,
+        "sequence_length": int(sample[0].shape[1]) if sample[0].dim() > 1 and (sequence_length or examples) else 1,
+    }
+    there = tuple(value.to(device) for value in sample)
+    return fields | profile_layers(model.to(device), there, rows, tensor, repeats=repeats, say=say)
 
 
 def profile_layers(
-    model: nn.Module, row: torch.Tensor, rows: Sequence[int], tensor: Sequence[int], *, repeats: int, say: Say
+    model: nn.Module, sample: Sample, rows: Sequence[int], tensor: Sequence[int], *, repeats: int, say: Say
 ) -> dict[str, Any]:
     """Return what every layer of a model takes, as the fields of a profile.
 
@@ -170,8 +174,8 @@ def profile_layers(
     ----------
     model : torch.nn.Module
         The model, on the device to measure.
-    row : torch.Tensor
-        One sample.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     rows : sequence of int
         Numbers of samples to measure.
     tensor : sequence of int
@@ -187,12 +191,12 @@ def profile_layers(
         When the model cannot be cut into layers.
     """
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
-    units = cut(model, names, row)
+    units = cut(model, names, sample)
     wishes = tensor_parallel.wishes_of(model)
     layers: list[dict[str, Any]] = []
     probes: list[Probe] = []
     seen: dict[str, str] = {}
-    carried: Any = (row,)
+    carried: Any = sample
     for i, (unit, name) in enumerate(zip(units, names, strict=True)):
         entering = tuple(tensor_.detach() for tensor_ in carried)
         with torch.no_grad():
@@ -216,9 +220,9 @@ def profile_layers(
         say(f"{probe.layer}: {probe.rows} rows still do not fit their neighbours; is this machine busy? Measure again", 1.0)
     weights = list(model.parameters())
     return {
-        "device": torch.cuda.get_device_name() if row.is_cuda else "CPU",
+        "device": torch.cuda.get_device_name() if sample[0].is_cuda else "CPU",
         "n_cores": os.cpu_count() or 1,
-        "memory_bytes": float(_memory_bytes(row)),
+        "memory_bytes": float(_memory_bytes(sample[0].device)),
         "optimizer_seconds_per_byte": min(_optimizer_seconds_per_byte(weights, repeats) for _ in range(_ROUNDS)),
         "layers": layers,
         "measures": [{"layer": p.layer, "rows": p.rows, "tensor": p.tensor, **p.figures} for p in probes],
@@ -258,9 +262,9 @@ def _probes(
     return found
 
 
-def _memory_bytes(row: torch.Tensor) -> int:
-    if row.is_cuda:
-        return int(torch.cuda.get_device_properties(row.device).total_memory)
+def _memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

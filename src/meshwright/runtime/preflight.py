@@ -15,9 +15,10 @@ from meshwright.plan import Plan, Stage
 from meshwright.runtime import parts, tensor_parallel
 from meshwright.runtime.autocast import check_weights
 from meshwright.runtime.cut import cut
+from meshwright.runtime.data import Sample
 from meshwright.runtime.layout import Layout
 
-__all__ = ["check_machine", "check_model", "check_same_model"]
+__all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
 
 _FEWEST_PROCESSES = 8
 _TOLERANCE_RATIO = 0.2
@@ -55,7 +56,7 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
         )
 
 
-def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.Tensor, where: str) -> list[nn.Module]:
+def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, where: str) -> list[nn.Module]:
     """Return the layers of the model if the plan can be applied to it.
 
     Parameters
@@ -66,8 +67,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
         The plan's layers.
     plan : Plan
         The plan.
-    row : torch.Tensor
-        One sample.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     where : str
         The plan file, for messages.
 
@@ -77,16 +78,16 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
         When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
     check_weights(model, where)
-    units = cut(model, names, row)
-    entering = _check_boundaries(units, names, plan, row, where)
+    units = cut(model, names, sample)
+    entering = _check_boundaries(units, names, plan, sample, where)
     wishes = tensor_parallel.wishes_of(model)
     for i, stage in enumerate(plan.stages):
         if stage.strategy.tensor > 1:
             _check_tensor(units, names, entering, wishes, stage, f"{where}: stage {i}")
-            if stage.strategy.sequence_parallel and row.dim() > 1 and row.shape[1] % stage.strategy.tensor:
+            if stage.strategy.sequence_parallel and sample[0].dim() > 1 and sample[0].shape[1] % stage.strategy.tensor:
                 raise InputError(
                     f"{where}: stage {i}: sequence parallelism of degree {stage.strategy.tensor} does not divide the "
-                    f"{row.shape[1]} tokens of a sample"
+                    f"{sample[0].shape[1]} tokens of a sample"
                 )
     return units
 
@@ -123,11 +124,11 @@ def _repeated(units: Sequence[nn.Module], op: int) -> bool:
 
 
 def _check_boundaries(
-    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, row: torch.Tensor, where: str
+    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, sample: Sample, where: str
 ) -> list[tuple[torch.Tensor, ...]]:
     """Send one sample through the layers and look at what crosses the stages' ends; return what enters each layer."""
     first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
-    carried: Any = (row,)
+    carried: Any = sample
     modes = [(unit, unit.training) for unit in units]
     entering = []
     with torch.no_grad(), torch.random.fork_rng():
@@ -143,11 +144,38 @@ def _check_boundaries(
                 carried = unit.eval()(*carried)
             except Exception as error:
                 raise InputError(
-                    f"{where}: layer '{names[i]}' cannot run on a sample of shape {tuple(row.shape)}: {type(error).__name__}: {error}"
+                    f"{where}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
                 ) from error
     for unit, training in modes:
         unit.train(training)
     return entering
+
+
+def notes_of(units: Sequence[nn.Module], plan: Plan) -> list[str]:
+    """Return sentences about layers that cannot train as in one process.
+
+    Parameters
+    ----------
+    units : sequence of torch.nn.Module
+        Layers of the model.
+    plan : Plan
+        The plan.
+    """
+    found = []
+    modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
+    if any(
+        isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0 for some in modules.values() for module in some
+    ):
+        found.append("the model has dropout: every process draws its own numbers, so losses differ from those of one process")
+    split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]
+    norms = (nn.modules.batchnorm._BatchNorm,)
+    if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
+        found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+    return found
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    return ", ".join(str(tuple(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__ for value in values)
 
 
 def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:

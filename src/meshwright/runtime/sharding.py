@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,8 +58,13 @@ def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGro
     ignored : set of torch.nn.Parameter
         Weights that stay whole, because another stage holds them too.
     """
+    layers = list(layers)
+    users = Counter(weight for layer in layers for weight in set(layer.parameters()))
     for layer in layers:
-        fully_shard(layer, mesh=groups.shard_mesh, ignored_params=ignored)
+        if all(
+            users[weight] == 1 for weight in layer.parameters()
+        ):  # else the stage gathers its weights, once for all who share them
+            fully_shard(layer, mesh=groups.shard_mesh, ignored_params=ignored)
     fully_shard(module, mesh=groups.shard_mesh, ignored_params=ignored)
 
 
@@ -255,4 +261,4 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """Return one optimizer for everything that this rank updates, weights held by several of its stages once."""
     unique = {id(parameter): parameter for stage in weights for parameter in stage.optimized()}
-    return make(list(unique.values()))
+    return make(list(unique.values()) or [nn.Parameter(torch.zeros(1))])  # optimizers refuse to have nothing, as stages may

@@ -144,6 +144,8 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
         Weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name there.
     """
     chosen = styles(layer, wishes)
+    if any(isinstance(layer.get_submodule(path).weight, DTensor) for path in chosen):
+        return []  # the same layer stands at an earlier place too
     share_sizes(layer, mesh.size(), wishes)
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
     layouts: dict[str, Any] = {path: ColwiseParallel() if style == "column" else row for path, style in chosen.items()}

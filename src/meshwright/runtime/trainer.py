@@ -13,7 +13,7 @@ from meshwright.errors import InputError
 from meshwright.runtime import preflight, tensor_parallel
 from meshwright.runtime.autocast import autocast
 from meshwright.runtime.cut import cut
-from meshwright.runtime.data import default_loss, example_row
+from meshwright.runtime.data import Sample, default_loss, example_of
 from meshwright.runtime.executor import Executor, Span, StageRun
 from meshwright.runtime.layout import Layout, layout
 from meshwright.runtime.loss_scale import LossScale
@@ -65,13 +65,15 @@ class Trainer:
         """What this rank did in the last step, and when."""
         return self.executor.spans
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    def step(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> float:
         """Train one step on a whole global batch, the same in every process, and return its mean loss.
 
         Parameters
         ----------
-        inputs, targets : torch.Tensor
+        inputs : torch.Tensor, or a tuple of them for models of several inputs
             All samples of the step; each rank takes its rows.
+        targets : torch.Tensor
+            Of the same samples.
         """
         loss = self.gradients(inputs, targets)
         if self.loss_scale is None or not self.loss_scale.skipped:
@@ -89,16 +91,16 @@ class Trainer:
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
 
-    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def gradients(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
         device, scale = self.executor.device, self.loss_scale
-        if scale is None:
-            return self.executor.run(inputs.to(device), targets.to(device))
-        self.executor.loss_factor_ratio = scale.value
-        loss = self.executor.run(inputs.to(device), targets.to(device))
-        scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
+        loss = self.executor.run(tuple(value.to(device) for value in given), targets.to(device))
+        if scale is not None:
+            scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
         return loss
 
     def _everywhere(self, share: torch.Tensor) -> float:
@@ -116,7 +118,7 @@ def apply(
     *,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = adamw,
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = default_loss,
-    example: torch.Tensor | None = None,
+    example: torch.Tensor | Sample | None = None,
     precision: torch.dtype | None = None,
 ) -> Trainer:
     """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
@@ -131,8 +133,8 @@ def apply(
         From the parameters that this rank updates to an optimizer that treats every element alike (SGD, Adam, ...).
     loss : callable
         From output and target rows to their mean loss; every sample counts the same.
-    example : torch.Tensor or None
-        One sample of the inputs (a batch of one); None for tokens or vectors, as the model begins.
+    example : torch.Tensor, or a tuple of them, or None
+        One sample of the inputs (batches of one); None for tokens or vectors, as the model begins.
     precision : torch.dtype or None
         Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss is
         scaled, and a step whose gradients overflow on any rank is skipped on all.
@@ -151,9 +153,10 @@ def apply(
     places = layout(read.plan)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
-    row = example if example is not None else example_row(model, (), read.sequence_length)
-    preflight.check_model(model, read.names, read.plan, row, plan_file)
-    trainer = assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
+    given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    sample = example_of(model, given, read.sequence_length)
+    preflight.check_model(model, read.names, read.plan, sample, plan_file)
+    trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += read.notes()
     return trainer
 
@@ -162,7 +165,7 @@ def assemble(
     model: nn.Module,
     names: Sequence[str],
     places: Layout,
-    row: torch.Tensor,
+    sample: Sample,
     *,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
@@ -178,14 +181,14 @@ def assemble(
         The plan's layers in order.
     places : Layout
         The plan as ranks.
-    row : torch.Tensor
-        One sample of the inputs.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     optimizer, loss, precision
         See `apply`.
     """
     rank = dist.get_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    units = cut(model, names, row)
+    units = cut(model, names, sample)
     wishes = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
     tied, ties = _ties(places, rank, units)
@@ -195,7 +198,7 @@ def assemble(
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
     with autocast(device, precision):
-        shapes = _shapes(places, rank, runs, row.to(device))
+        shapes = _shapes(places, rank, runs, tuple(value.to(device) for value in sample))
     mail = Mail(places, rank, shapes, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
@@ -278,17 +281,17 @@ def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Ti
     return -1
 
 
-def _shapes(places: Layout, rank: int, runs: dict[int, StageRun], row: torch.Tensor) -> list[Shape]:
+def _shapes(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[Shape]:
     """Return what every stage hands on, found by sending one sample through: stage after stage, every rank is told."""
     shapes: list[Shape] = []
-    entering: Shape = ((tuple(row.shape[1:]), row.dtype),)
+    entering: Shape = ()
     for stage in range(places.n_stages):
         found: list[Any] = [None]
         if stage in runs:
             module = runs[stage].module
-            carried = (
-                [row] if stage == 0 else [torch.zeros(1, *sizes, dtype=dtype, device=row.device) for sizes, dtype in entering]
-            )
+            carried: Sequence[torch.Tensor] = sample
+            if stage > 0:
+                carried = [torch.zeros(1, *sizes, dtype=dtype, device=sample[0].device) for sizes, dtype in entering]
             module.eval()
             with torch.no_grad(), torch.random.fork_rng():
                 result = module(*carried)

@@ -22,7 +22,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
 from meshwright.runtime.allocator import keep_freed_memory
 from meshwright.runtime.autocast import dtype_of
-from meshwright.runtime.data import batches_of, default_loss, example_row
+from meshwright.runtime.data import batches_of, default_loss, example_of
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
 from meshwright.runtime.layout import layout
@@ -30,7 +30,7 @@ from meshwright.runtime.memory import peak_bytes
 from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.trainer import Trainer, adamw, assemble
 
-__all__ = ["join", "main", "output_shape", "rank", "train", "world_size"]
+__all__ = ["join", "main", "rank", "train", "world_size"]
 
 _PATIENCE = datetime.timedelta(minutes=10)
 
@@ -53,13 +53,12 @@ def train(job: Job) -> dict[str, Any] | None:
     read = read_plan(job.plan)
     places = layout(read.plan, job.order)
     model, examples = source.build(job.model, job.seed)
-    row = example_row(model, examples, read.sequence_length)
-    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
+    sample = example_of(model, examples, read.sequence_length)
     data = source.load(job.data, "--data") if job.data else None
-    batches = batches_of(data, model, row, output, places.plan.global_batch, job.seed)
+    batches = batches_of(data, model, sample, places.plan.global_batch, job.seed)
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
-    trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss, precision=dtype_of(job.precision))
+    trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
     seconds: list[float] = []
@@ -89,17 +88,6 @@ def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
     skipped = "" if scale is None or not scale.skipped else f"; gradients overflowed: skipped, loss scale now {scale.value:g}"
     if dist.get_rank() == 0 and (skipped or step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
         print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
-
-
-def output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:
-    """Return the shape of one sample's output."""
-    from meshwright.runtime.cut import first_tensor
-
-    model.eval()
-    with torch.no_grad():
-        shape: torch.Size = first_tensor(model(row)).shape
-    model.train()
-    return shape
 
 
 def _gather(

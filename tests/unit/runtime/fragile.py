@@ -91,6 +91,15 @@ def heads_by_number() -> nn.Module:
     return model
 
 
+def repeated() -> nn.Module:
+    """Return a transformer whose first layer stands at two more places."""
+    import models
+
+    model = models.small()
+    model.layers[2] = model.layers[5] = model.layers[0]
+    return model
+
+
 class Encoder(nn.Module):
     """PyTorch's own encoder, whose forward looks at its layers and cannot be traced."""
 

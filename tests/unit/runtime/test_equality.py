@@ -68,6 +68,15 @@ FOUR: dict[str, Any] = {
     ),
 }
 
+FOUR |= {
+    "table and head shared by sharded stages": (
+        "zoo:Plain", plan_of([(3, [0, 1], {"shard": 3}), (3, [2, 3], {"shard": 3})], n_layers=4),
+    ),
+    "a layer at two depths, split": (
+        "fragile:repeated", plan_of([(8, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})]),
+    ),
+}  # fmt: skip
+
 HUGGING_FACE = {
     "llama in two stages": ("llama", plan_of([(2, [0], {}), (4, [1], {})], n_layers=4)),
     "llama, sequence parallel": (
@@ -155,6 +164,37 @@ def test_a_model_that_cannot_be_traced_but_runs_a_list_of_layers_trains_as_in_on
     assert found["weights"] < TOLERANCE
 
 
+ZOO: dict[str, tuple[str, dict]] = {
+    "results besides the loss's": ("Returns", plan_of([(2, [0], {}), (4, [1], {})], n_layers=4)),
+    "layers of unlike depth": ("UnlikeDepths", plan_of([(4, [0], {}), (2, [1], {})], n_layers=4, schedule="zb_h1")),
+    "a layer at two depths in two stages": ("SharedLayers", plan_of([(3, [0], {}), (3, [1], {})], n_layers=4)),
+    "a layer at two depths in one stage": ("SharedLayers", plan_of([(6, [0, 1], {"shard": 2})], n_layers=4)),
+    "a layer at two depths, table and head shared, all sharded": ("SharedLayers", plan_of([(6, [0, 1], {"shard": 3})], n_layers=4)),
+    "a dictionary of modules": ("Dictionary", plan_of([(2, [0], {}), (4, [1], {"recompute": ["full"] * 4})], n_layers=4)),
+    "a dictionary, sharded": ("Dictionary", plan_of([(6, [0, 1], {"shard": 3})], n_layers=4)),
+    "skips over stages": (
+        "Skips", plan_of([(2, [0], {}), (2, [1], {}), (1, [0], {}), (3, [1], {})], schedule="interleaved_1f1b"),
+    ),
+    "pairs handed on": ("Pairs", plan_of([(4, [0], {}), (2, [1], {})], n_layers=4, schedule="gpipe")),
+    "batch norms": ("images", plan_of([(3, [0], {}), (3, [1], {})], n_layers=4)),
+    "a stage without weights": ("images", plan_of([(1, [0], {}), (5, [1], {})], n_layers=4)),
+    "two inputs": ("two_inputs", plan_of([(3, [0], {}), (3, [1], {})], n_layers=4)),
+    "two inputs, replicas": ("two_inputs", plan_of([(6, [0, 1], {})], n_layers=4, n_microbatches=3)),
+    "micro-batches that do not divide": ("Plain", plan_of([(5, [0], {}), (1, [1], {})], n_layers=4, n_microbatches=3, global_batch=14)),
+}  # fmt: skip
+
+
+def test_models_as_people_write_them_train_as_in_one_process(tmp_path: pathlib.Path) -> None:
+    cases = {
+        name: {"model": f"zoo:{model}", "plan": plan, "parts": plan["schedule"]["n_microbatches"]}
+        for name, (model, plan) in ZOO.items()
+    }
+    results = run_all(cases, 2, tmp_path, n_steps=2)
+    for name, found in results.items():
+        assert found["losses"] == pytest.approx(found["reference_losses"], abs=TOLERANCE), name
+        assert found["weights"] < TOLERANCE, name
+
+
 def test_products_in_shorter_types_train_as_in_one_process_and_not_as_in_fp32(tmp_path: pathlib.Path) -> None:
     uneven = [(3, [0], {}), (5, [1], {"recompute": ["full"] * 5})]
     plans = {
@@ -182,14 +222,14 @@ def test_a_step_whose_gradients_overflow_in_fp16_is_skipped_by_all_ranks_as_one_
     tmp_path: pathlib.Path,
 ) -> None:
     names = ["0", "1", "2", "3"]
-    plans = {  # and the rows of one product, on which it depends what overflows
+    plans = {  # and the parts of a step, on which it depends what overflows
         "a pipeline": (plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1), 4),
-        "optimizer state sharded": (plan_of([(4, [0, 1], {"shard": 1})], names=names, sequence_length=1), 2),
-        "weights sharded": (plan_of([(4, [0, 1], {"shard": 3})], names=names, sequence_length=1), 2),
+        "optimizer state sharded": (plan_of([(4, [0, 1], {"shard": 1})], names=names, sequence_length=1), 8),
+        "weights sharded": (plan_of([(4, [0, 1], {"shard": 3})], names=names, sequence_length=1), 8),
     }
     cases = {
-        name: {"model": "fragile:steep", "plan": plan, "precision": "fp16", "rows": rows}
-        for name, (plan, rows) in plans.items()
+        name: {"model": "fragile:steep", "plan": plan, "precision": "fp16", "parts": parts}
+        for name, (plan, parts) in plans.items()
     }
     for name, found in run_all(cases, 2, tmp_path, n_steps=8).items():
         assert 1 <= len(found["skipped"]) <= 6, name

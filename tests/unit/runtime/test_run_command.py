@@ -137,6 +137,22 @@ def test_wrong_input_is_told_before_any_process_starts(
         app([written(tmp_path, plan), *words], standalone_mode=False)
 
 
+def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
+    import torch
+    import zoo
+
+    from meshwright.plan import Plan, Stage
+    from meshwright.runtime.preflight import notes_of
+    from meshwright.strategy import Strategy
+
+    def told(model: torch.nn.Module, data: int) -> list[str]:
+        return notes_of([model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, 4 * data))
+
+    assert told(zoo.Plain(), 2) == told(zoo.Images(), 1) == []
+    assert "batch norms" in told(zoo.Images(), 2)[0]
+    assert "dropout" in told(torch.nn.Dropout(0.1), 1)[0] and told(torch.nn.Dropout(0.0), 1) == []
+
+
 @pytest.mark.parametrize("version", ["1.13.1", "2.5.1+cu124"])
 def test_a_pytorch_that_is_too_old_is_told_before_it_is_imported(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.metadata
@@ -204,15 +220,15 @@ def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> Non
 
     from meshwright.runtime.data import batches_of
 
-    row = torch.zeros(1, 16, dtype=torch.long)
+    sample = (torch.zeros(1, 16, dtype=torch.long),)
 
     def drawn(first: int, disturbed: bool) -> list[torch.Tensor]:
-        batches = batches_of(fragile.loader, torch.nn.Embedding(101, 4), row, None, 16, 3)
+        batches = batches_of(fragile.loader, torch.nn.Embedding(101, 4), sample, 16, 3)
         found = []
         for step in range(first, 5):  # two batches an epoch
             if disturbed:
                 torch.rand(step + 1)
-            inputs, targets = batches(step)
+            (inputs,), targets = batches(step)
             assert torch.equal(inputs[:, 1:], targets[:, :-1])
             found.append(inputs)
         return found
@@ -234,7 +250,7 @@ def test_data_of_another_kind_is_told(data: Any, told: str) -> None:
     from meshwright.errors import InputError
     from meshwright.runtime.data import batches_of
 
-    batches = batches_of(data, torch.nn.Embedding(9, 4), torch.zeros(1, 4, dtype=torch.long), None, 2, 0)
+    batches = batches_of(data, torch.nn.Embedding(9, 4), (torch.zeros(1, 4, dtype=torch.long),), 2, 0)
     with pytest.raises(InputError, match=told):
         batches(0)
 
