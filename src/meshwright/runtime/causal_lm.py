@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from meshwright.errors import InputError
 
@@ -200,14 +201,13 @@ class _Context:
     def __init__(self, shell: nn.Module, records: Sequence[_Record], width: int) -> None:
         self.shell, self.records, self.width = shell, records, width
         self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
-        self.length_factor = 1  # how many times longer the sequence is than a rank's part of it
 
-    def of(self, layer: int, hidden: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return further arguments of a layer."""
-        key = (*hidden.shape, hidden.dtype, hidden.device)
+    def of(self, layer: int, hidden: torch.Tensor, length_factor: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return further arguments of a layer, of a sequence so many times longer than this rank's part of it."""
+        key = (*hidden.shape, hidden.dtype, hidden.device, length_factor)
         if key not in self.known:
             with torch.no_grad():
-                sizes = (hidden.shape[0], hidden.shape[1] * self.length_factor, self.width)
+                sizes = (hidden.shape[0], hidden.shape[1] * length_factor, self.width)
                 whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
                 with suppress(_Stopped):
                     _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
@@ -239,18 +239,38 @@ class _Table(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One decoder layer."""
+    """One decoder layer.
+
+    Attributes
+    ----------
+    n_parts : int
+        Parts of a sequence, of which this rank's hidden state is one.
+    positions : tuple of (int, int)
+        Which part of a sequence this rank's queries are, of how many.
+    """
 
     def __init__(self, layer: nn.Module, number: int, context: _Context) -> None:
         super().__init__()
         self.layer, self.number = layer, number
         self.context = (context,)  # in a tuple, so that its modules are not the layer's
+        self.n_parts, self.positions = 1, (0, 1)
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
         """Return the hidden state after the layer."""
-        rest, named = self.context[0].of(self.number, hidden)
+        rest, named = self.context[0].of(self.number, hidden, self.n_parts)
+        part, n_parts = self.positions
+        if n_parts > 1:
+            rest, named = tree_map(lambda value: _own(value, hidden.shape[1] * self.n_parts, part, n_parts), (rest, named))
         output = self.layer(hidden, *rest, **named)
         return (output[0] if isinstance(output, tuple) else output,)
+
+
+def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
+    """Return the positions of a part of the sequence of what has one row for each; masks of all pairs stay whole."""
+    if not isinstance(value, torch.Tensor) or value.dim() > 3:
+        return value
+    axis = 0 if value.dim() == 1 else 1
+    return value.chunk(n_parts, axis)[part] if value.dim() and value.shape[axis] == length else value
 
 
 class _Head(nn.Module):

@@ -144,6 +144,7 @@ def _signature(trainer: Trainer) -> list[Any]:
             len(stage.ops),
             list(stage.devices),
             stage.strategy.data,
+            stage.strategy.context,
             stage.strategy.tensor,
             stage.strategy.shard,
             stage.strategy.shard_degree,

@@ -1,4 +1,4 @@
-"""What each rank of a tensor axis computes of a layer, and whether the ranks together compute what the whole layer does.
+"""What each rank of a tensor or context axis computes of a layer, and whether they together compute what the whole layer does.
 
 The ranks are threads of this process, which add up as collectives would: wrong splits show before any process starts.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from torch import nn
 
 from meshwright.errors import InputError
 from meshwright.runtime import tensor_parallel
+from meshwright.runtime.context_parallel import InContext, parts_of_sequence
 
-__all__ = ["check_sum", "part_of", "structure"]
+__all__ = ["check_context", "check_sum", "part_of", "structure"]
 
 _TOLERANCE_RATIO = 1e-4
 """Of the largest value: far above the rounding of fp32, far below what a wrong split does."""
@@ -54,6 +55,10 @@ def part_of(layer: nn.Module, rank: int, degree: int, wishes: Mapping[str, str])
     return part
 
 
+_LEAST_RATIO = 1e-2
+"""Of a layer's largest gradient: what is smaller may be rounding only, as the gradient of a key's bias is."""
+
+
 class _Meeting:
     """Where the threads of a tensor axis add up what each holds."""
 
@@ -68,6 +73,14 @@ class _Meeting:
         total = torch.stack(self.held).sum(0)
         self.barrier.wait()
         return total
+
+    def gather(self, rank: int, value: torch.Tensor, axis: int) -> torch.Tensor:
+        """Return the values of all ranks, one after the other along an axis."""
+        self.held[rank] = value
+        self.barrier.wait()
+        whole = torch.cat(self.held, axis)
+        self.barrier.wait()
+        return whole
 
 
 class _SumForward(torch.autograd.Function):
@@ -99,6 +112,50 @@ class _SumBackward(torch.autograd.Function):
         return ctx.meeting.total(ctx.rank, gradient), None, None
 
 
+class _Gather(torch.autograd.Function):
+    """Keys or values of all ranks, along the sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int) -> torch.Tensor:
+        """Return them."""
+        ctx.meeting, ctx.rank = meeting, rank
+        return meeting.gather(rank, value, -2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Return the sum of what all ranks say of this rank's part."""
+        total = ctx.meeting.total(ctx.rank, gradient)
+        return total.chunk(len(ctx.meeting.held), -2)[ctx.rank], None, None
+
+
+def _together(degree: int, run: Callable[[int, _Meeting], Any]) -> list[Any]:
+    """Run every rank of an axis in a thread of its own; return what each gives, or the exception that it, or another, ended with."""
+    meeting = _Meeting(degree)
+    found: list[Any] = [None] * degree
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = run(rank, meeting)
+        except Exception as error:
+            found[rank] = error
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(degree)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _cause(found: Sequence[Any]) -> Exception | None:
+    """Return the exception that ended a rank, not those of ranks that waited for it."""
+    errors = [value for value in found if isinstance(value, Exception)]
+    return next(
+        (error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0] if errors else None
+    )
+
+
 def _connect(part: nn.Module, chosen: Mapping[str, str], meeting: _Meeting, rank: int) -> None:
     """Let the products of one rank's part add up with those of the others."""
 
@@ -117,10 +174,20 @@ def _connect(part: nn.Module, chosen: Mapping[str, str], meeting: _Meeting, rank
             part.get_submodule(path).register_forward_hook(leave)
 
 
-def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the floating tensors that a layer gives, after a backward pass of all of them."""
+def _weights_of(value: torch.Tensor, degree: int, rank: int) -> torch.Tensor:
+    """Return what a tensor, or a rank's part of it along the sequence, counts in the backward pass."""
+    if value.dim() < 3:
+        return torch.linspace(-1.0, 1.0, value.numel()).view_as(value) / degree
+    sizes = (value.shape[0], value.shape[1] * degree, *value.shape[2:])
+    whole = torch.linspace(-1.0, 1.0, value.numel() * degree).view(sizes)
+    return whole.chunk(degree, 1)[rank]
+
+
+def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor], rank: int = 0, n_parts: int = 1) -> list[torch.Tensor]:
+    """Return the floating tensors that a layer gives, after a backward pass of those that hang on it."""
     given = [value for value in layer(*entering) if value.is_floating_point()]
-    torch.autograd.backward(given, [torch.linspace(-1.0, 1.0, value.numel()).view_as(value) for value in given])
+    ends = [value for value in given if value.requires_grad]
+    torch.autograd.backward(ends, [_weights_of(value, n_parts, rank) for value in ends])
     return [value.detach() for value in given]
 
 
@@ -145,53 +212,94 @@ def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, w
     InputError
         When something that is split must not be, or a weight between split products is not known to be one.
     """
-    whole = copy.deepcopy(layer).float().eval().requires_grad_(True)
-    values = [torch.randn_like(value) if value.is_floating_point() else value for value in entering]
-    values = [value.float() if value.is_floating_point() else value for value in values]
-    expected = _outputs(whole, values)
+    whole, values, expected = _whole(layer, entering)
     chosen = tensor_parallel.styles(layer, wishes)
-    meeting = _Meeting(degree)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
-    found: list[Any] = [None] * degree
 
-    def run(rank: int) -> None:
-        try:
-            _connect(parts[rank], chosen, meeting, rank)
-            found[rank] = _outputs(parts[rank], values)
-        except Exception as error:
-            found[rank] = error
-            meeting.barrier.abort()
+    def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
+        _connect(parts[rank], chosen, meeting, rank)
+        return _outputs(parts[rank], values)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(degree)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = _together(degree, run)
     what = f"{where}: split over {degree} ranks ({', '.join(sorted(chosen))})"
     help_ = "say in the model how: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', 'router': 'whole', ...}"
-    for value in found:
-        if isinstance(value, Exception) and not isinstance(value, threading.BrokenBarrierError):
-            raise InputError(f"{what}, it cannot run: {type(value).__name__}: {value}; {help_}")
-    if any(isinstance(value, Exception) or not _close(value, expected) for value in found):
+    error = _cause(found)
+    if error is not None:
+        raise InputError(f"{what}, it cannot run: {type(error).__name__}: {error}; {help_}")
+    if not all(_close(value, expected) for value in found):
         raise InputError(f"{what}, it computes something else than whole; {help_}")
     _check_gradients(whole, parts, set(chosen), tensor_parallel.between(layer, wishes), what)
 
 
-def _close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
+    """Refuse a layer that cannot work on parts of a sequence.
+
+    Parameters
+    ----------
+    layer, entering, where
+        See `check_sum`.
+    degree : int
+        Of the context axis.
+
+    Raises
+    ------
+    InputError
+        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    """
+    whole, values, expected = _whole(layer, entering)
+    parts = [copy.deepcopy(whole) for _ in range(degree)]
+
+    def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
+        if hasattr(parts[rank], "n_parts"):
+            parts[rank].n_parts = degree  # type: ignore[assignment]
+        inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank), rank, degree)  # type: ignore[no-untyped-call]
+        return _outputs(inside, parts_of_sequence(values, rank, degree), rank, degree)
+
+    found = _together(degree, run)
+    what = f"{where}: context degree {degree}: on parts of a sequence"
+    help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
+    error = _cause(found)
+    if error is not None:
+        raise InputError(f"{what}, it cannot run: {type(error).__name__}: {error}; {help_}")
+    joined = [torch.cat(values, 1) if values[0].dim() >= 3 else values[0] for values in zip(*found, strict=True)]
+    sums = [torch.stack(held).sum(0) for held in zip(*(_gradients(part) for part in parts), strict=True)]
+    right = _gradients(whole)
+    if not _close(joined, expected) or not _close(sums, right, _LEAST_RATIO * _largest(right)):
+        raise InputError(f"{what}, it computes something else than whole; {help_}")
+
+
+def _gradients(part: nn.Module) -> list[torch.Tensor]:
+    return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in part.parameters()]
+
+
+def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]:
+    """Return a copy of a layer that has gradients, random values of what it takes, and what it gives for them."""
+    whole = copy.deepcopy(layer).float().eval().requires_grad_(True)
+    values = [torch.randn(value.shape) if value.is_floating_point() else value for value in entering]
+    return whole, values, _outputs(whole, values)
+
+
+def _close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], least: float = 1e-6) -> bool:
+    """Whether tensors are equal but for rounding; of values below `least`, rounding is all there may be."""
     return all(
-        a.shape == b.shape and float((a - b).abs().max()) <= _TOLERANCE_RATIO * max(1e-6, float(b.abs().max()))
+        a.shape == b.shape and float((a - b).abs().max()) <= _TOLERANCE_RATIO * max(least, float(b.abs().max()))
         for a, b in zip(found, expected, strict=True)
     )
 
 
+def _largest(values: Sequence[torch.Tensor]) -> float:
+    return max((float(value.abs().max()) for value in values if value.numel()), default=0.0)
+
+
 def _check_gradients(whole: nn.Module, parts: Sequence[nn.Module], split: set[str], between: set[str], what: str) -> None:
     """Refuse weights whose gradients the ranks hold in parts although they are not known to lie between split products."""
+    least = _LEAST_RATIO * _largest(_gradients(whole))
     for path, module in whole.named_modules():
         for name, weight in module.named_parameters(recurse=False):
             if path in split or path in between or weight.grad is None:
                 continue
             held = [getattr(part.get_submodule(path), name).grad for part in parts]
-            if any(gradient is None or not _close([gradient], [weight.grad]) for gradient in held):
+            if any(gradient is None or not _close([gradient], [weight.grad], least) for gradient in held):
                 full = f"{path}.{name}".removeprefix(".")
                 raise InputError(
                     f"{what}, each rank has a part only of the gradient of '{full}'; say in the model that its module works between "

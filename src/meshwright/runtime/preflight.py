@@ -14,6 +14,7 @@ from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
 from meshwright.runtime import parts, tensor_parallel
 from meshwright.runtime.autocast import check_weights
+from meshwright.runtime.context_parallel import spans_context
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import Sample
 from meshwright.runtime.layout import Layout
@@ -81,15 +82,26 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     units = cut(model, names, sample)
     entering = _check_boundaries(units, names, plan, sample, where)
     wishes = tensor_parallel.wishes_of(model)
+    seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
-        if stage.strategy.tensor > 1:
-            _check_tensor(units, names, entering, wishes, stage, f"{where}: stage {i}")
-            if stage.strategy.sequence_parallel and sample[0].dim() > 1 and sample[0].shape[1] % stage.strategy.tensor:
-                raise InputError(
-                    f"{where}: stage {i}: sequence parallelism of degree {stage.strategy.tensor} does not divide the "
-                    f"{sample[0].shape[1]} tokens of a sample"
-                )
+        strategy, place = stage.strategy, f"{where}: stage {i}"
+        if strategy.tensor > 1:
+            _check_tensor(units, names, entering, wishes, stage, place)
+        for op in stage.ops if strategy.context > 1 else ():
+            alike = parts.structure(units[op], entering[op])
+            if spans_context(len(units), op) and (strategy.context, alike) not in seen:
+                _check_length(sample, strategy.context, f"{place}: context")
+                parts.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
+            seen.add((strategy.context, alike))
+        if strategy.sequence_parallel:
+            _check_length(sample, strategy.context * strategy.tensor, f"{place}: sequence")
     return units
+
+
+def _check_length(sample: Sample, degree: int, what: str) -> None:
+    """Refuse sequences that do not divide."""
+    if sample[0].dim() > 1 and sample[0].shape[1] % degree:
+        raise InputError(f"{what} parallelism of degree {degree} does not divide the {sample[0].shape[1]} tokens of a sample")
 
 
 def _check_tensor(
@@ -103,7 +115,7 @@ def _check_tensor(
     """Refuse a stage with layers that cannot be split over its tensor axis."""
     degree = stage.strategy.tensor
     able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
-    unable = [op for op in stage.ops if op not in able and _repeated(units, op)]
+    unable = [op for op in stage.ops if op not in able and spans_context(len(units), op)]
     if unable:
         raise InputError(
             f"{where}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
@@ -116,11 +128,6 @@ def _check_tensor(
         if alike not in seen:
             parts.check_sum(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
         seen.add(alike)
-
-
-def _repeated(units: Sequence[nn.Module], op: int) -> bool:
-    """Whether a layer is one of the repeated ones: neither first nor last, where there are more than two."""
-    return len(units) <= 2 or 0 < op < len(units) - 1
 
 
 def _check_boundaries(

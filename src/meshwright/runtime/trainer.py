@@ -12,6 +12,7 @@ from torch import nn
 from meshwright.errors import InputError
 from meshwright.runtime import preflight, tensor_parallel
 from meshwright.runtime.autocast import autocast
+from meshwright.runtime.axes import split_layers
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import Sample, default_loss, example_of
 from meshwright.runtime.executor import Executor, Span, StageRun
@@ -104,9 +105,9 @@ class Trainer:
         return loss
 
     def _everywhere(self, share: torch.Tensor) -> float:
-        """Return the loss of all replicas of the last stage; of the ranks of a tensor axis, which hold the same, one counts."""
+        """Return the loss of all replicas of the last stage; of ranks that hold the same rows one counts."""
         last = self.layout.n_stages - 1
-        counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).tensor == 0
+        counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         total = share.clone() if counts else torch.zeros_like(share)
         dist.all_reduce(total)
         return float(total)
@@ -214,26 +215,14 @@ def _stage_run(
     ties: tuple[set[nn.Parameter], list[Tie]],
     device: torch.device,
 ) -> StageRun:
-    """Return one stage, its layers split over the tensor axis, recomputed and sharded as the plan says."""
+    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says."""
     plan = places.plan
     strategy = plan.stages[stage].strategy
-    partial: list[tensor_parallel.Owner] = []
-    split = []
+    ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
     for unit in units:
         unit.to(device)
-        if strategy.tensor > 1 and tensor_parallel.styles(unit, wishes):
-            split.append(unit)
-            partial += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
-    module = StageModule(units, plan.stages[stage].recompute).train()
-    if split and strategy.sequence_parallel:
-        inside = [i for i, unit in enumerate(units) if unit in split]
-        module.enter = {
-            inside[0]: tensor_parallel.enter_sequence(groups.tensor_mesh),
-            inside[-1] + 1: tensor_parallel.leave_sequence(groups.tensor_mesh),
-        }
-        for unit in split:
-            if hasattr(unit, "context"):
-                unit.context[0].length_factor = strategy.tensor  # type: ignore[union-attr,index]
+    split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, wishes)
+    module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
     later = Later()
     sharded = strategy.shard == 3 and groups.shard is not None
     if sharded:
@@ -241,7 +230,7 @@ def _stage_run(
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
     shard = strategy.shard if groups.shard is not None else 0
-    return StageRun(module, StageWeights(module, shard, groups, partial, *ties), later, splits=not sharded)
+    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
 
 
 def _holders(places: Layout, units: Sequence[nn.Module]) -> dict[nn.Parameter, list[int]]:
@@ -269,7 +258,7 @@ def _ties(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[nn
             made[ranks] = dist.new_group(list(ranks)) if len(ranks) > 1 else None
         if rank in ranks:
             first = next(stage for stage in stages if stage in places.stages_of(rank))
-            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).tensor == 0))
+            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).inner == 0))
     return tied, ties
 
 

@@ -18,11 +18,11 @@ def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 4, gl
     names = names or ["embed", *[f"layers.{i}" for i in range(n_layers)], "head"]
     entries, start = [], 0
     for count, devices, options in stages:
-        tensor = options.get("tensor", 1)
+        alike = options.get("tensor", 1) * options.get("context", 1)
         entry = {
             "ops": names[start : start + count],
             "devices": devices,
-            "data": len(devices) // tensor,
+            "data": len(devices) // alike,
             "recompute": ["none"] * count,
         }
         entries.append({**entry, **options})

@@ -42,6 +42,8 @@ TWO = {
     "heads by number, split": (
         "fragile:heads_by_number", plan_of([(8, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     ),
+    "context": ("small", plan_of([(8, [0, 1], {"context": 2, "recompute": ["full"] * 4 + ["selective"] * 4})])),
+    "context, a mask handed on": ("zoo:Masked", plan_of([(6, [0, 1], {"context": 2})], n_layers=4)),
     "cuts inside layers": (
         "small",
         plan_of(
@@ -71,6 +73,14 @@ FOUR: dict[str, Any] = {
 FOUR |= {
     "table and head shared by sharded stages": (
         "zoo:Plain", plan_of([(3, [0, 1], {"shard": 3}), (3, [2, 3], {"shard": 3})], n_layers=4),
+    ),
+    "context inside replicas, weights sharded": ("small", plan_of([(8, [0, 1, 2, 3], {"context": 2, "shard": 3})])),
+    "context inside replicas, optimizer state sharded": ("small", plan_of([(8, [0, 1, 2, 3], {"context": 2, "shard": 1})])),
+    "context, tensor and sequence": (
+        "small", plan_of([(8, [0, 1, 2, 3], {"context": 2, "tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 8})]),
+    ),
+    "context and tensor, stage by stage": (
+        "small", plan_of([(3, [0, 1], {"context": 2}), (5, [2, 3], {"tensor": 2})], schedule="zb_h1"),
     ),
     "a layer at two depths, split": (
         "fragile:repeated", plan_of([(8, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})]),

@@ -124,6 +124,36 @@ class Pairs(nn.Module):
         return self.head(x)
 
 
+class Attends(nn.Module):
+    """Attention under a mask that is handed to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part.unsqueeze(1) for part in self.mix(x).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return x + self.out(mixed.squeeze(1))
+
+
+class Masked(nn.Module):
+    """Computes a mask and hands it to every layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.layers = nn.ModuleList(Attends() for _ in range(4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = tokens.shape[1]
+        mask = torch.triu(torch.full((length, length), float("-inf")), 1)
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x)
+
+
 class Images(nn.Module):
     """Convolutions with batch norms; begins with its first layer."""
 
