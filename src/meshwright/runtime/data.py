@@ -12,13 +12,19 @@ from torch import nn
 from meshwright.errors import InputError
 from meshwright.runtime.naming import first_tensor
 
-__all__ = ["Batches", "Sample", "batches_of", "default_loss", "example_of", "rows_of_inputs"]
+__all__ = ["Batches", "Sample", "batches_of", "default_loss", "example_of", "repeated", "rows_of_inputs"]
 
 Sample = tuple[torch.Tensor, ...]
 """One or more samples of every input that a model takes."""
 
 Batches = Callable[[int], tuple[Sample, torch.Tensor]]
 """From the number of a step to the inputs and targets of its whole global batch; the same in every process."""
+
+
+def repeated(sample: Sample) -> Sample:
+    """Return a sample so many times that no other dimension has as many: tensors with one row for each show by their first."""
+    n_rows = next(n for n in (2, 3, 5, 7, 11, 13) if all(n not in value.shape[1:] for value in sample) or n == 13)
+    return tuple(value.expand(n_rows, *value.shape[1:]).contiguous() for value in sample)
 
 
 def rows_of_inputs(inputs: Sample, start: int, stop: int) -> Sample:

@@ -203,7 +203,8 @@ class Executor:
         if stage == 0:
             carried = list(rows_of_inputs(inputs, low, high))
         else:
-            carried = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)]
+            received = zip(self.mail.crossings[stage - 1], self._receive(stage, microbatch, 0), strict=True)
+            carried = [tensor.requires_grad_(entry.comes_back) for entry, tensor in received]
         started = self.clock.mark()
         with autocast(self.device, self.precision):
             result = list(self.stages[stage].module(*carried))
@@ -221,15 +222,15 @@ class Executor:
     def _backward(self, stage: int, microbatch: int, input_only: bool, last: bool) -> None:
         run = self.stages[stage]
         carried, result = self.held.pop((stage, microbatch))
-        floating = [tensor for tensor in result if tensor.is_floating_point()]
         gradients: list[Any] = [None]
         if stage < self.layout.n_stages - 1:
             gradients = list(self._receive(stage, microbatch, 1))
+            result = [tensor for entry, tensor in zip(self.mail.crossings[stage], result, strict=True) if entry.comes_back]
         started = self.clock.mark()
         delayed = input_only and run.splits
         run.weights.before_backward(is_last=last or (input_only and not run.splits and self._is_last_input(stage, microbatch)))
         run.later.collecting = [] if delayed else None
-        pairs = [(tensor, gradient) for tensor, gradient in zip(floating, gradients, strict=True) if tensor.requires_grad]
+        pairs = [(tensor, gradient) for tensor, gradient in zip(result, gradients, strict=True) if tensor.requires_grad]
         torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
         if delayed:
             self.waiting[stage, microbatch] = run.later.collecting or []
@@ -238,7 +239,7 @@ class Executor:
             run.weights.after_backward()
         self.note(stage, microbatch, "backward_input" if input_only else "backward", started)
         if stage > 0:
-            sent = [_gradient(tensor) for tensor in carried if tensor.is_floating_point()]
+            sent = [_gradient(tensor) for tensor in carried if tensor.requires_grad]
             self.mail.send(stage, microbatch, 1, sent)
 
     def _is_last_input(self, stage: int, microbatch: int) -> bool:

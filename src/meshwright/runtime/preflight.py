@@ -16,7 +16,7 @@ from meshwright.runtime import parts, tensor_parallel
 from meshwright.runtime.autocast import check_weights
 from meshwright.runtime.context_parallel import spans_context
 from meshwright.runtime.cut import cut
-from meshwright.runtime.data import Sample
+from meshwright.runtime.data import Sample, repeated
 from meshwright.runtime.layout import Layout
 
 __all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
@@ -135,17 +135,16 @@ def _check_boundaries(
 ) -> list[tuple[torch.Tensor, ...]]:
     """Send one sample through the layers and look at what crosses the stages' ends; return what enters each layer."""
     first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
-    carried: Any = sample
+    carried: Any = repeated(sample)
+    n_rows = len(carried[0])
     modes = [(unit, unit.training) for unit in units]
     entering = []
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.random.fork_rng():
         for i, unit in enumerate(units):
-            strange = [value for value in carried if not isinstance(value, torch.Tensor)]
-            if i in first_of_stage and strange:
-                raise InputError(
-                    f"{where}: stage {first_of_stage[i]} cannot begin with '{names[i]}': a {type(strange[0]).__name__} is handed on "
-                    "there, and only tensors can be sent; cut elsewhere, or compute it inside the layers"
-                )
+            begins = first_of_stage.get(i, -1) if i else -1
+            if begins >= 0:
+                _check_crossing(carried, n_rows, f"{where}: stage {begins} cannot begin with '{names[i]}'")
+            carried = tuple(_received(value, begins >= 0) for value in carried)
             entering.append(carried)
             try:
                 carried = unit.eval()(*carried)
@@ -156,6 +155,29 @@ def _check_boundaries(
     for unit, training in modes:
         unit.train(training)
     return entering
+
+
+def _received(value: Any, begins: bool) -> Any:
+    """Return a value cut off from what made it; where a stage begins, as that stage receives it, which no layer may overwrite."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    fresh = value.detach().requires_grad_(value.requires_grad)
+    return fresh if begins else fresh.clone()
+
+
+def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
+    """Refuse values that cannot be sent from stage to stage."""
+    for value in carried:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"{what}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute it "
+                "inside the layers"
+            )
+        if value.requires_grad and (value.dim() == 0 or len(value) != n_rows):
+            raise InputError(
+                f"{what}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the batch; cut "
+                "elsewhere, or compute it inside the layers"
+            )
 
 
 def notes_of(units: Sequence[nn.Module], plan: Plan) -> list[str]:

@@ -14,11 +14,11 @@ from meshwright.runtime import preflight, tensor_parallel
 from meshwright.runtime.autocast import autocast
 from meshwright.runtime.axes import split_layers
 from meshwright.runtime.cut import cut
-from meshwright.runtime.data import Sample, default_loss, example_of
+from meshwright.runtime.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.executor import Executor, Span, StageRun
 from meshwright.runtime.layout import Layout, layout
 from meshwright.runtime.loss_scale import LossScale
-from meshwright.runtime.mail import Mail, Shape
+from meshwright.runtime.mail import Crossing, Mail
 from meshwright.runtime.meshes import StageGroups, stage_groups
 from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.sharding import StageWeights, Tie, optimizer_of, shard_fully
@@ -199,8 +199,8 @@ def assemble(
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
     with autocast(device, precision):
-        shapes = _shapes(places, rank, runs, tuple(value.to(device) for value in sample))
-    mail = Mail(places, rank, shapes, device)
+        crossings = _crossings(places, rank, runs, tuple(value.to(device) for value in repeated(sample)))
+    mail = Mail(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
@@ -270,27 +270,31 @@ def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Ti
     return -1
 
 
-def _shapes(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[Shape]:
-    """Return what every stage hands on, found by sending one sample through: stage after stage, every rank is told."""
-    shapes: list[Shape] = []
-    entering: Shape = ()
+def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[tuple[Crossing, ...]]:
+    """Return what every stage hands on, found by sending a sample through: stage after stage, every rank is told."""
+    crossings: list[tuple[Crossing, ...]] = []
+    n_rows, device = len(sample[0]), sample[0].device
     for stage in range(places.n_stages):
         found: list[Any] = [None]
         if stage in runs:
             module = runs[stage].module
             carried: Sequence[torch.Tensor] = sample
             if stage > 0:
-                carried = [torch.zeros(1, *sizes, dtype=dtype, device=sample[0].device) for sizes, dtype in entering]
+                carried = [entry.blank(n_rows, device).zero_() for entry in crossings[-1]]
             module.eval()
             with torch.no_grad(), torch.random.fork_rng():
                 result = module(*carried)
             module.train()
             _check_tensors(result, places, stage)
-            found = [tuple((tuple(tensor.shape[1:]), tensor.dtype) for tensor in result)]
+            found = [tuple(_crossing(tensor, n_rows) for tensor in result)]
         dist.broadcast_object_list(found, src=places.ranks_of_stage[stage][0])
-        entering = found[0]
-        shapes.append(entering)
-    return shapes
+        crossings.append(found[0])
+    return crossings
+
+
+def _crossing(tensor: torch.Tensor, n_rows: int) -> Crossing:
+    by_rows = tensor.dim() > 0 and tensor.shape[0] == n_rows
+    return Crossing(tuple(tensor.shape[1:] if by_rows else tensor.shape), tensor.dtype, by_rows)
 
 
 def _check_tensors(result: Sequence[Any], places: Layout, stage: int) -> None:

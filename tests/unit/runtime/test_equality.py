@@ -82,6 +82,9 @@ FOUR |= {
     "context and tensor, stage by stage": (
         "small", plan_of([(3, [0, 1], {"context": 2}), (5, [2, 3], {"tensor": 2})], schedule="zb_h1"),
     ),
+    "a mask handed on to more replicas, and back to fewer": (
+        "zoo:Masked", plan_of([(2, [0], {}), (2, [1, 2], {}), (2, [3], {})], n_layers=4, n_microbatches=3),
+    ),
     "a layer at two depths, split": (
         "fragile:repeated", plan_of([(8, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})]),
     ),
@@ -186,6 +189,7 @@ ZOO: dict[str, tuple[str, dict]] = {
         "Skips", plan_of([(2, [0], {}), (2, [1], {}), (1, [0], {}), (3, [1], {})], schedule="interleaved_1f1b"),
     ),
     "pairs handed on": ("Pairs", plan_of([(4, [0], {}), (2, [1], {})], n_layers=4, schedule="gpipe")),
+    "a mask handed on": ("Masked", plan_of([(2, [0], {}), (4, [1], {})], n_layers=4)),
     "batch norms": ("images", plan_of([(3, [0], {}), (3, [1], {})], n_layers=4)),
     "a stage without weights": ("images", plan_of([(1, [0], {}), (5, [1], {})], n_layers=4)),
     "two inputs": ("two_inputs", plan_of([(3, [0], {}), (3, [1], {})], n_layers=4)),

@@ -154,6 +154,29 @@ class Masked(nn.Module):
         return self.head(x)
 
 
+class Biased(Masked):
+    """Trains what it hands to every layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(16, 16))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        bias = self.bias[: tokens.shape[1], : tokens.shape[1]] * 2.0
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return self.head(x)
+
+
+class Overwrites(Plain):
+    """A layer writes into what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1] = nn.Sequential(nn.ReLU(inplace=True), Block())
+
+
 class Images(nn.Module):
     """Convolutions with batch norms; begins with its first layer."""
 
