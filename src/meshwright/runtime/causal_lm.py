@@ -56,13 +56,16 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
         )
     model.config.use_cache = False  # type: ignore[union-attr]
     table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
+    weight = next(model.parameters())
+    ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
     in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
-    shell = _graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)})
-    context = _Context(shell, records, width)
+    shell = _Shell(_graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)}))
+    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
+    context = _Context(copy.deepcopy(shell).eval(), width)
     head = _Head(_graft(model, {where: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, where)}), width)
-    _drop_unused(table, where)
-    _drop_unused(head, where)
+    _drop_unused(table, ids)
+    _drop_unused(head, table(ids)[0].detach())
     return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
 
 
@@ -83,7 +86,7 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
 
     handle, training = layer.register_forward_hook(stop), model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng([]):
             ids = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
             _decoder(model.eval())(input_ids=ids, use_cache=False)
     except _Stopped as stopped:
@@ -195,11 +198,33 @@ class _Record(nn.Module):
         return (hidden,) if self.in_tuple else hidden
 
 
-class _Context:
-    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch."""
+class _Shell(nn.Module):
+    """A model whose layers only keep what they are handed."""
 
-    def __init__(self, shell: nn.Module, records: Sequence[_Record], width: int) -> None:
-        self.shell, self.records, self.width = shell, records, width
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, embedded: torch.Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return what each layer is handed besides the hidden state."""
+        with suppress(_Stopped):
+            _decoder(self.model)(inputs_embeds=embedded, use_cache=False)
+        return [module.handed for module in self.modules() if isinstance(module, _Record)]
+
+
+class _Context:
+    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch.
+
+    Parameters
+    ----------
+    shell : _Shell
+        With weights of its own: those that it runs are few, and follow the hidden state to its device.
+    width : int
+        Of the word table.
+    """
+
+    def __init__(self, shell: _Shell, width: int) -> None:
+        self.shell, self.width = shell, width
         self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
 
     def of(self, layer: int, hidden: torch.Tensor, length_factor: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -209,9 +234,7 @@ class _Context:
             with torch.no_grad():
                 sizes = (hidden.shape[0], hidden.shape[1] * length_factor, self.width)
                 whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
-                with suppress(_Stopped):
-                    _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
-            self.known[key] = [record.handed for record in self.records]
+                self.known[key] = self.shell.to(hidden.device)(whole)
         return self.known[key][layer]
 
 
@@ -291,20 +314,14 @@ class _Head(nn.Module):
             self.given[0].value = None
 
 
-def _drop_unused(part: nn.Module, where: str) -> None:
-    """Take modules with parameters that a part never runs out of it, so that it holds its own weights only."""
+def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
+    """Take modules with parameters that a part never runs on what it is given out of it, so that it holds its own weights only."""
     used: set[nn.Module] = set()
     handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
-    config = part.model.config.get_text_config()  # type: ignore[union-attr,operator]
-    device = next(part.parameters()).device
     training = part.training
     part.eval()
     with torch.no_grad():
-        if isinstance(part, _Table):
-            part(torch.zeros(1, 2, dtype=torch.long, device=device))
-        else:
-            dtype = next(part.parameters()).dtype
-            part(torch.zeros(1, 2, config.hidden_size, dtype=dtype, device=device))
+        part(given)
     part.train(training)
     for handle in handles:
         handle.remove()

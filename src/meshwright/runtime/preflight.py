@@ -139,7 +139,7 @@ def _check_boundaries(
     n_rows = len(carried[0])
     modes = [(unit, unit.training) for unit in units]
     entering = []
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([]):
         for i, unit in enumerate(units):
             begins = first_of_stage.get(i, -1) if i else -1
             if begins >= 0:

@@ -90,7 +90,7 @@ def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor) -> _Seen:
             handles.append(module.register_forward_hook(_leaving(path, order, seen)))
     training = model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng([]):
             model.eval()(row)
     finally:
         model.train(training)

@@ -282,7 +282,7 @@ def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sam
             if stage > 0:
                 carried = [entry.blank(n_rows, device).zero_() for entry in crossings[-1]]
             module.eval()
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 result = module(*carried)
             module.train()
             _check_tensors(result, places, stage)

@@ -68,3 +68,6 @@ def test_a_plan_sharded_operator_by_operator_says_which_degrees_run(tmp_path: pa
     path.write_text(json.dumps({**plan, "shardings": [["data"]]}))
     (note,) = read_plan(str(path)).notes()
     assert "stage 0: data 2, tensor 1, shard 3" in note
+    path.write_text(json.dumps({**plan, "splits": [{"layers": ["embed"]}]}))
+    (note,) = read_plan(str(path)).notes()
+    assert "what runs are Megatron's splits" in note
