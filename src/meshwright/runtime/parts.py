@@ -59,11 +59,15 @@ _LEAST_RATIO = 1e-2
 """Of a layer's largest gradient: what is smaller may be rounding only, as the gradient of a key's bias is."""
 
 
+_PATIENCE_SECONDS = 120.0
+"""A thread that waits longer does so for one that never comes."""
+
+
 class _Meeting:
-    """Where the threads of a tensor axis add up what each holds."""
+    """Where the threads of an axis put together what each holds."""
 
     def __init__(self, degree: int) -> None:
-        self.barrier = threading.Barrier(degree)
+        self.barrier = threading.Barrier(degree, timeout=_PATIENCE_SECONDS)
         self.held: list[Any] = [None] * degree
 
     def total(self, rank: int, value: torch.Tensor) -> torch.Tensor:
@@ -273,10 +277,25 @@ def _gradients(part: nn.Module) -> list[torch.Tensor]:
 
 
 def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]:
-    """Return a copy of a layer that has gradients, random values of what it takes, and what it gives for them."""
+    """Return a copy of a layer that has gradients, values of what it takes, and what it gives for them.
+
+    What has rows of the batch is random, since a sample of equal tokens would hide much, unless the layer cannot take it so.
+    """
     whole = copy.deepcopy(layer).float().eval().requires_grad_(True)
-    values = [torch.randn(value.shape) if value.is_floating_point() else value for value in entering]
-    return whole, values, _outputs(whole, values)
+    given = [value.detach().float() if value.is_floating_point() else value for value in entering]
+    generator = torch.Generator().manual_seed(0)
+    n_rows = next((len(value) for value in given if value.dim() > 1), 0)
+    values = [
+        torch.randn(value.shape, generator=generator)
+        if value.is_floating_point() and value.dim() and len(value) == n_rows
+        else value
+        for value in given
+    ]
+    expected = _outputs(whole, values)
+    if all(bool(value.isfinite().all()) for value in expected):
+        return whole, values, expected
+    whole.zero_grad()
+    return whole, given, _outputs(whole, given)
 
 
 def _close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], least: float = 1e-6) -> bool:

@@ -156,9 +156,10 @@ def apply(
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
     sample = example_of(model, given, read.sequence_length)
-    preflight.check_model(model, read.names, read.plan, sample, plan_file)
+    units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
+    told = (*read.notes(), *preflight.notes_of(units, read.plan))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
-    trainer.notes += read.notes()
+    trainer.notes += told
     return trainer
 
 
