@@ -148,18 +148,29 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
         return []  # the same layer stands at an earlier place too
     share_sizes(layer, mesh.size(), wishes)
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
-    layouts: dict[str, Any] = {path: ColwiseParallel() if style == "column" else row for path, style in chosen.items()}
-    parallelize_module(layer, mesh, layouts)
-    if sequence:
-        for parent in {path.rpartition(".")[0] for path, style in chosen.items() if style == "column"}:
-            layer.get_submodule(parent).register_forward_pre_hook(_gather(mesh), with_kwargs=True, prepend=True)
-    partial = []
     inside = between(layer, wishes)
+    columns = [path for path, style in chosen.items() if style == "column"]
+    once = {path.rpartition(".")[0] for path in columns} if sequence else set()
+    once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, {*chosen, *inside})}
+    layouts: dict[str, Any] = dict.fromkeys(chosen, row)
+    for path in columns:
+        each = sequence and path.rpartition(".")[0] not in once
+        layouts[path] = ColwiseParallel(input_layouts=Shard(1)) if each else ColwiseParallel()
+    parallelize_module(layer, mesh, layouts)
+    for parent in once:
+        layer.get_submodule(parent).register_forward_pre_hook(_gather(mesh), with_kwargs=True, prepend=True)
+    partial = []
     for path, module in layer.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not isinstance(parameter, DTensor) and (sequence or path in inside):
                 partial.append((module, name))
     return partial
+
+
+def _only_products(module: nn.Module, where: str, known: set[str]) -> bool:
+    """Whether a module holds nothing but split products and what lies between them: its input can be gathered once for all."""
+    owners = (path for path, part in module.named_modules() if any(True for _ in part.parameters(recurse=False)))
+    return all(f"{where}.{path}".strip(".") in known for path in owners)
 
 
 def _gather(mesh: DeviceMesh) -> Any:
