@@ -17,7 +17,7 @@ from meshwright.errors import InputError
 from meshwright.runtime import tensor_parallel
 from meshwright.runtime.context_parallel import InContext, parts_of_sequence
 
-__all__ = ["check_context", "check_sum", "part_of", "structure"]
+__all__ = ["check_context", "check_sequence", "check_sum", "part_of", "structure"]
 
 _TOLERANCE_RATIO = 1e-4
 """Of the largest value: far above the rounding of fp32, far below what a wrong split does."""
@@ -117,19 +117,34 @@ class _SumBackward(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Keys or values of all ranks, along the sequence."""
+    """The parts of all ranks, along the sequence."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int, axis: int) -> torch.Tensor:
         """Return them."""
-        ctx.meeting, ctx.rank = meeting, rank
-        return meeting.gather(rank, value, -2)
+        ctx.meeting, ctx.rank, ctx.axis = meeting, rank, axis
+        return meeting.gather(rank, value, axis)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         """Return the sum of what all ranks say of this rank's part."""
         total = ctx.meeting.total(ctx.rank, gradient)
-        return total.chunk(len(ctx.meeting.held), -2)[ctx.rank], None, None
+        return total.chunk(len(ctx.meeting.held), ctx.axis)[ctx.rank], None, None, None
+
+
+class _Scatter(torch.autograd.Function):
+    """This rank's part, along the sequence, of the sum of what row products give."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int) -> torch.Tensor:
+        """Return it."""
+        ctx.meeting, ctx.rank = meeting, rank
+        return meeting.total(rank, value).chunk(len(meeting.held), 1)[rank]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Return the gradients of all parts."""
+        return ctx.meeting.gather(ctx.rank, gradient, 1), None, None
 
 
 def _together(degree: int, run: Callable[[int, _Meeting], Any]) -> list[Any]:
@@ -160,22 +175,29 @@ def _cause(found: Sequence[Any]) -> Exception | None:
     )
 
 
-def _connect(part: nn.Module, chosen: Mapping[str, str], meeting: _Meeting, rank: int) -> None:
-    """Let the products of one rank's part add up with those of the others."""
+def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: _Meeting, rank: int, sequence: bool) -> None:
+    """Let the products of one rank's part add up with those of the others, along whole sequences or parts of them."""
+    into = _Scatter if sequence else _SumForward
 
     def enter(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
         return _SumBackward.apply(arguments[0], meeting, rank)  # type: ignore[no-untyped-call]
 
+    def whole(value: torch.Tensor) -> Any:
+        return _Gather.apply(value, meeting, rank, 1)  # type: ignore[no-untyped-call]
+
     def leave(linear: nn.Module, _: Any, output: torch.Tensor) -> Any:
         bias: Any = linear.bias
         share = output if bias is None else output - bias * (1.0 - 1.0 / len(meeting.held))
-        return _SumForward.apply(share, meeting, rank)  # type: ignore[no-untyped-call]
+        return into.apply(share, meeting, rank)  # type: ignore[no-untyped-call]
 
-    for path, style in chosen.items():
-        if style == "column":
-            part.get_submodule(path).register_forward_pre_hook(enter)
-        else:
+    once, each = tensor_parallel.gathers(part, wishes) if sequence else (set(), set())
+    for path, style in tensor_parallel.styles(part, wishes).items():
+        if style == "row":
             part.get_submodule(path).register_forward_hook(leave)
+        elif not sequence:
+            part.get_submodule(path).register_forward_pre_hook(enter)
+    for path in (*once, *each):
+        part.get_submodule(path).register_forward_pre_hook(tensor_parallel.gather_hook(whole), with_kwargs=True)
 
 
 def _weights_of(value: torch.Tensor, degree: int, rank: int) -> torch.Tensor:
@@ -221,7 +243,7 @@ def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, w
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
 
     def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
-        _connect(parts[rank], chosen, meeting, rank)
+        _connect(parts[rank], wishes, meeting, rank, sequence=False)
         return _outputs(parts[rank], values)
 
     found = _together(degree, run)
@@ -233,6 +255,43 @@ def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, w
     if not all(_close(value, expected) for value in found):
         raise InputError(f"{what}, it computes something else than whole; {help_}")
     _check_gradients(whole, parts, set(chosen), tensor_parallel.between(layer, wishes), what)
+
+
+def check_sequence(
+    layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str
+) -> None:
+    """Refuse a layer that cannot work on parts of a sequence between its split products.
+
+    Parameters
+    ----------
+    layer, entering, degree, wishes, where
+        See `check_sum`, which the layer has passed.
+
+    Raises
+    ------
+    InputError
+        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    """
+    whole, values, expected = _whole(layer, entering)
+    parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
+
+    def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
+        if hasattr(parts[rank], "n_parts"):
+            parts[rank].n_parts = degree  # type: ignore[assignment]
+        _connect(parts[rank], wishes, meeting, rank, sequence=True)
+        return _outputs(parts[rank], parts_of_sequence(values, rank, degree), rank, degree)
+
+    split = {f"{path}.weight" for path in tensor_parallel.styles(layer, wishes)}
+    split |= {f"{path}.bias" for path, style in tensor_parallel.styles(layer, wishes).items() if style == "column"}
+    alike = [i for i, (name, _) in enumerate(whole.named_parameters()) if name not in split]
+    what = f"{where}: sequence parallelism of degree {degree}: on parts of a sequence"
+    _compare(
+        _together(degree, run),
+        parts,
+        whole,
+        (expected, alike),
+        f"{what}, #; say sequence_parallel false in the plan, or plan with --set tensor=1",
+    )
 
 
 def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
@@ -256,20 +315,43 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
-        inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank), rank, degree)  # type: ignore[no-untyped-call]
+        inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
         return _outputs(inside, parts_of_sequence(values, rank, degree), rank, degree)
 
-    found = _together(degree, run)
     what = f"{where}: context degree {degree}: on parts of a sequence"
     help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
+    everything = list(range(len(list(whole.parameters()))))
+    _compare(_together(degree, run), parts, whole, (expected, everything), f"{what}, #; {help_}")
+
+
+def _compare(
+    found: Sequence[Any], parts: Sequence[nn.Module], whole: nn.Module, right: tuple[list[torch.Tensor], list[int]], told: str
+) -> None:
+    """Refuse parts of sequences that put together are not the whole, in outputs or in sums of the gradients of some weights.
+
+    Parameters
+    ----------
+    found, parts, whole
+        What each rank gave, or its exception; its layer; the whole layer.
+    right : tuple of list
+        What the whole layer gave, and the numbers of the weights to compare.
+    told : str
+        The message, with ``#`` for the reason.
+
+    Raises
+    ------
+    InputError
+        When they are not.
+    """
     error = _cause(found)
     if error is not None:
-        raise InputError(f"{what}, it cannot run: {type(error).__name__}: {error}; {help_}")
+        raise InputError(told.replace("#", f"it cannot run: {type(error).__name__}: {error}"))
     joined = [torch.cat(values, 1) if values[0].dim() >= 3 else values[0] for values in zip(*found, strict=True)]
-    sums = [torch.stack(held).sum(0) for held in zip(*(_gradients(part) for part in parts), strict=True)]
-    right = _gradients(whole)
-    if not _close(joined, expected) or not _close(sums, right, _LEAST_RATIO * _largest(right)):
-        raise InputError(f"{what}, it computes something else than whole; {help_}")
+    held = [_gradients(part) for part in parts]
+    expected = _gradients(whole)
+    sums = [torch.stack([mine[i] for mine in held]).sum(0) for i in right[1]]
+    if not _close(joined, right[0]) or not _close(sums, [expected[i] for i in right[1]], _LEAST_RATIO * _largest(expected)):
+        raise InputError(told.replace("#", "it computes something else than whole"))
 
 
 def _gradients(part: nn.Module) -> list[torch.Tensor]:

@@ -85,6 +85,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
         strategy, place = stage.strategy, f"{where}: stage {i}"
+        if strategy.sequence_parallel:
+            _check_length(sample, strategy.context * strategy.tensor, f"{place}: sequence")
         if strategy.tensor > 1:
             _check_tensor(units, names, entering, wishes, stage, place)
         for op in stage.ops if strategy.context > 1 else ():
@@ -93,8 +95,6 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
                 _check_length(sample, strategy.context, f"{place}: context")
                 parts.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
             seen.add((strategy.context, alike))
-        if strategy.sequence_parallel:
-            _check_length(sample, strategy.context * strategy.tensor, f"{place}: sequence")
     return units
 
 
@@ -127,6 +127,8 @@ def _check_tensor(
         alike = parts.structure(units[op], entering[op])
         if alike not in seen:
             parts.check_sum(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+            if stage.strategy.sequence_parallel:
+                parts.check_sequence(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
         seen.add(alike)
 
 

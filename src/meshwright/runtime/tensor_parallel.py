@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from meshwright.errors import InputError
 
-__all__ = ["Owner", "between", "check", "enter_sequence", "leave_sequence", "parallelize", "share_sizes", "styles", "wishes_of"]
+__all__ = [
+    "Owner",
+    "between",
+    "check",
+    "enter_sequence",
+    "gather_hook",
+    "gathers",
+    "leave_sequence",
+    "parallelize",
+    "share_sizes",
+    "styles",
+    "wishes_of",
+]
 
 Owner = tuple[nn.Module, str]
 """A module and the name of one of its parameters: sharding later puts another object at that name."""
@@ -149,16 +161,15 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
     share_sizes(layer, mesh.size(), wishes)
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
     inside = between(layer, wishes)
-    columns = [path for path, style in chosen.items() if style == "column"]
-    once = {path.rpartition(".")[0] for path in columns} if sequence else set()
-    once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, {*chosen, *inside})}
-    layouts: dict[str, Any] = dict.fromkeys(chosen, row)
-    for path in columns:
-        each = sequence and path.rpartition(".")[0] not in once
-        layouts[path] = ColwiseParallel(input_layouts=Shard(1)) if each else ColwiseParallel()
+    once, each = gathers(layer, wishes) if sequence else (set(), set())
+    column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
+    layouts: dict[str, Any] = {
+        path: row if style == "row" else gathered if path in each else column for path, style in chosen.items()
+    }
     parallelize_module(layer, mesh, layouts)
     for parent in once:
-        layer.get_submodule(parent).register_forward_pre_hook(_gather(mesh), with_kwargs=True, prepend=True)
+        hook = gather_hook(_whole(mesh))
+        layer.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
     partial = []
     for path, module in layer.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -167,17 +178,33 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
     return partial
 
 
+def gathers(layer: nn.Module, wishes: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Return where parts of a sequence are put together: modules whose input is gathered once, and products that gather their own."""
+    chosen = styles(layer, wishes)
+    known = {*chosen, *between(layer, wishes)}
+    columns = {path for path, style in chosen.items() if style == "column"}
+    once = {path.rpartition(".")[0] for path in columns}
+    once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, known)}
+    return once, {path for path in columns if path.rpartition(".")[0] not in once}
+
+
 def _only_products(module: nn.Module, where: str, known: set[str]) -> bool:
     """Whether a module holds nothing but split products and what lies between them: its input can be gathered once for all."""
     owners = (path for path, part in module.named_modules() if any(True for _ in part.parameters(recurse=False)))
     return all(f"{where}.{path}".strip(".") in known for path in owners)
 
 
-def _gather(mesh: DeviceMesh) -> Any:
-    """Return a hook that puts the sequence of a module's first tensor together."""
+def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:
+    """Return the function that puts the parts of a sequence together."""
 
     def whole(value: Any) -> Any:
         return DTensor.from_local(value, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+
+    return whole
+
+
+def gather_hook(whole: Callable[[Any], Any]) -> Any:
+    """Return a hook that puts the sequence of a module's first tensor together."""
 
     def hook(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if arguments and isinstance(arguments[0], torch.Tensor):

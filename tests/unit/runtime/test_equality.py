@@ -185,6 +185,7 @@ ZOO: dict[str, tuple[str, dict]] = {
     "a layer at two depths, table and head shared, all sharded": ("SharedLayers", plan_of([(6, [0, 1], {"shard": 3})], n_layers=4)),
     "a dictionary of modules": ("Dictionary", plan_of([(2, [0], {}), (4, [1], {"recompute": ["full"] * 4})], n_layers=4)),
     "a dictionary, sharded": ("Dictionary", plan_of([(6, [0, 1], {"shard": 3})], n_layers=4)),
+    "products that gather their own input": ("Direct", plan_of([(6, [0, 1], {"tensor": 2, "sequence_parallel": True})], n_layers=4)),
     "skips over stages": (
         "Skips", plan_of([(2, [0], {}), (2, [1], {}), (1, [0], {}), (3, [1], {})], schedule="interleaved_1f1b"),
     ),

@@ -45,6 +45,25 @@ class Returns(Plain):
         return logits, {"mean": logits.mean()}
 
 
+class Wide(nn.Module):
+    """A layer whose products stand beside its norm, not in a module of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Direct(Plain):
+    """Four such layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Wide() for _ in range(4))
+
+
 class UnlikeDepths(Plain):
     """Layers of one, three and two blocks."""
 
