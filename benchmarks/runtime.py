@@ -102,16 +102,16 @@ def join(folder: pathlib.Path) -> int:
 def trainer_of(path: pathlib.Path, model: str) -> tuple:
     """Return a trainer and its batches."""
     from meshwright.runtime import source
-    from meshwright.runtime.data import batches_of, default_loss, example_row
+    from meshwright.runtime.data import batches_of, default_loss, example_of
     from meshwright.runtime.layout import layout
     from meshwright.runtime.plan_file import read_plan
     from meshwright.runtime.trainer import adamw, assemble
 
     read = read_plan(str(path))
     module, examples = source.build(model, 0)
-    row = example_row(module, examples, read.sequence_length)
-    batches = batches_of(None, module, row, None, read.plan.global_batch, 0)
-    return assemble(module, read.names, layout(read.plan), row, optimizer=adamw, loss=default_loss), batches
+    sample = example_of(module, examples, read.sequence_length)
+    batches = batches_of(None, module, sample, read.plan.global_batch, 0)
+    return assemble(module, read.names, layout(read.plan), sample, optimizer=adamw, loss=default_loss), batches
 
 
 def measure(folder: pathlib.Path) -> None:
@@ -241,7 +241,7 @@ def by_hand(rank: int, units: list, batches: object, n_microbatches: int) -> obj
         return x
 
     def step(number: int) -> None:
-        inputs, targets = batches(number)
+        (inputs,), targets = batches(number)
         rows = len(inputs) // n_microbatches
         optimizer.zero_grad()
         sent, held = [], {}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) -> list[str]:
-    """Check the run before any process starts; return sentences the user should read.
+def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
+    """Check plan against model and options before any process trains; return sentences the user should read.
 
     Raises
     ------
@@ -26,23 +26,23 @@ def prepare(job: Job, read: PlanFile, processes: int, predicted: Result | None) 
     """
     from meshwright.errors import InputError
     from meshwright.runtime import autocast, checkpoints, preflight, source
-    from meshwright.runtime.data import example_row
+    from meshwright.runtime.data import example_of
     from meshwright.runtime.layout import layout
 
     places = layout(read.plan)
-    preflight.check_machine(places, job.backend, processes, job.plan)
     for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
         if name:
             source.load(name, option)
     model, examples = source.build(job.model, job.seed)
-    row = example_row(model, examples, read.sequence_length)
-    units = preflight.check_model(model, read.names, read.plan, row, job.plan)
+    sample = example_of(model, examples, read.sequence_length)
+    units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
     if job.resume and checkpoints.last(job.save) is None:
         raise InputError(
             f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
-    return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing]
+    return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
+            *preflight.notes_of(units, read.plan)]  # fmt: skip
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
@@ -101,22 +101,20 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     from functools import partial
 
     from meshwright.runtime import autocast, source
-    from meshwright.runtime.data import batches_of, default_loss, example_row
+    from meshwright.runtime.data import batches_of, default_loss, example_of
     from meshwright.runtime.reference import reference_losses
     from meshwright.runtime.trainer import adamw
-    from meshwright.runtime.worker import output_shape
 
     model, examples = source.build(job.model, job.seed)
-    row = example_row(model, examples, read.sequence_length)
-    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
+    sample = example_of(model, examples, read.sequence_length)
     data = source.load(job.data, "--data") if job.data else None
     make: Any = (
         source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     )
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     return reference_losses(
-        model, batches_of(data, model, row, output, read.plan.global_batch, job.seed),
-        make(list(model.parameters())), loss, n_steps=job.n_steps, n_rows=max(1, read.plan.micro_batch),
+        model, batches_of(data, model, sample, read.plan.global_batch, job.seed),
+        make(list(model.parameters())), loss, n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
         precision=autocast.dtype_of(job.precision),
     )  # fmt: skip
 
@@ -143,6 +141,14 @@ def launched(
     devices = layout(read.plan).device_of_rank
     with namespaces.emulated(cluster) as prefixes:
         return launch.run(job, len(devices), timeout_seconds=timeout_seconds, prefixes=[prefixes[device] for device in devices])
+
+
+def tell(notes: list[str]) -> None:
+    """Print what the user should read on stderr."""
+    import sys
+
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def check_options(
@@ -192,7 +198,9 @@ def register(app: typer.Typer) -> None:
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
         optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
-        precision: str = typer.Option("", help="Of products, by autocast: bf16 or fp32; default: that of the weights."),
+        precision: str = typer.Option(
+            "", help="Of products, by autocast: bf16, fp16 (the loss is scaled) or fp32; default: that of the weights."
+        ),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
         backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
@@ -224,7 +232,8 @@ def register(app: typer.Typer) -> None:
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 _files.check_target(path, option)
-        from meshwright.runtime import autocast, comparison
+        from meshwright.runtime import autocast, comparison, preflight
+        from meshwright.runtime.layout import layout
         from meshwright.runtime.plan_file import read_plan
 
         autocast.dtype_of(precision)
@@ -235,6 +244,7 @@ def register(app: typer.Typer) -> None:
             order=order_of(predicted), precision=precision,
         )  # fmt: skip
         if torchrun > 0:
+            tell(prepare(job, read, predicted))
             print("\n".join(launch.torchrun_lines(job, costs, read.plan.n_devices, torchrun, plan)))
             return 0
         if launch.under_torchrun():
@@ -243,13 +253,15 @@ def register(app: typer.Typer) -> None:
             if emulate:
                 raise InputError("--emulate starts the processes itself; run it without torchrun")
             launch.check_ranks(worker.world_size(), read.plan.n_devices, plan)
+            if worker.rank() == 0:
+                tell(prepare(job, read, predicted))
             joined = worker.join(job)
             if joined is None:
                 return 0
             measured = joined
         else:
-            for note in [*prepare(job, read, processes, predicted), *([why] if why else [])]:
-                print(f"note: {note}", file=sys.stderr)
+            preflight.check_machine(layout(read.plan), backend, processes, plan)
+            tell([*prepare(job, read, predicted), *([why] if why else [])])
             outcome = launched(job, read, predicted, timeout, emulate)
             if isinstance(outcome, launch.Failure):
                 print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)

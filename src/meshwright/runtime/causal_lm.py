@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from meshwright.errors import InputError
 
@@ -55,12 +56,16 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
         )
     model.config.use_cache = False  # type: ignore[union-attr]
     table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
-    records = [_Record(ends=layer is layers[-1]) for layer in layers]
-    shell = _graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)})
-    context = _Context(shell, records)
-    head = _Head(_graft(model, {where: nn.ModuleList([_Given()]), **_without_tables(model, where)}))
-    _drop_unused(table, where)
-    _drop_unused(head, where)
+    weight = next(model.parameters())
+    ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
+    in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
+    records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
+    shell = _Shell(_graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)}))
+    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
+    context = _Context(copy.deepcopy(shell).eval(), width)
+    head = _Head(_graft(model, {where: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, where)}), width)
+    _drop_unused(table, ids)
+    _drop_unused(head, table(ids)[0].detach())
     return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
 
 
@@ -71,6 +76,30 @@ def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
             return path, module
     raise InputError(f"{type(model).__name__}: its {config.num_hidden_layers} layers are in no list, so it cannot be cut")
+
+
+def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
+    """Whether a layer returns its hidden state in a tuple: the model takes apart what stand-ins return as it does with layers."""
+
+    def stop(_: nn.Module, __: Any, output: Any) -> None:
+        raise _Stopped(output)
+
+    handle, training = layer.register_forward_hook(stop), model.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng([]):
+            ids = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+            _decoder(model.eval())(input_ids=ids, use_cache=False)
+    except _Stopped as stopped:
+        return isinstance(stopped.hidden, tuple)
+    finally:
+        handle.remove()
+        model.train(training)
+    raise InputError(f"{type(model).__name__}: runs none of its layers")
+
+
+def _table_width(model: nn.Module) -> int:
+    """Return the width of the word table, which some models project to that of their layers."""
+    return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
 
 
 def _graft(model: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
@@ -132,14 +161,17 @@ class _Zeros(nn.Module):
 
 
 class _Given(nn.Module):
-    """Stands for all layers: returns what it was given beforehand."""
+    """Stands for all layers: returns what it was given beforehand, in a tuple where the layers do."""
 
     value: torch.Tensor | None = None
 
-    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    def __init__(self, in_tuple: bool) -> None:
+        super().__init__()
+        self.in_tuple = in_tuple
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
         """Return the tensor given."""
-        assert self.value is not None
-        return self.value
+        return (self.value,) if self.in_tuple else self.value
 
 
 class _Record(nn.Module):
@@ -149,39 +181,60 @@ class _Record(nn.Module):
     ----------
     ends : bool
         Whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
+    in_tuple : bool
+        Whether the layer returns a tuple.
     """
 
-    def __init__(self, *, ends: bool) -> None:
+    def __init__(self, *, ends: bool, in_tuple: bool) -> None:
         super().__init__()
-        self.ends = ends
+        self.ends, self.in_tuple = ends, in_tuple
         self.handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
-    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> Any:
         """Return the input."""
         self.handed = (rest, named)
         if self.ends:
             raise _Stopped(hidden)
-        return hidden
+        return (hidden,) if self.in_tuple else hidden
+
+
+class _Shell(nn.Module):
+    """A model whose layers only keep what they are handed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, embedded: torch.Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return what each layer is handed besides the hidden state."""
+        with suppress(_Stopped):
+            _decoder(self.model)(inputs_embeds=embedded, use_cache=False)
+        return [module.handed for module in self.modules() if isinstance(module, _Record)]
 
 
 class _Context:
-    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch."""
+    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch.
 
-    def __init__(self, shell: nn.Module, records: Sequence[_Record]) -> None:
-        self.shell, self.records = shell, records
+    Parameters
+    ----------
+    shell : _Shell
+        With weights of its own: those that it runs are few, and follow the hidden state to its device.
+    width : int
+        Of the word table.
+    """
+
+    def __init__(self, shell: _Shell, width: int) -> None:
+        self.shell, self.width = shell, width
         self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
-        self.length_factor = 1  # how many times longer the sequence is than a rank's part of it
 
-    def of(self, layer: int, hidden: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return further arguments of a layer."""
-        key = (*hidden.shape, hidden.dtype, hidden.device)
+    def of(self, layer: int, hidden: torch.Tensor, length_factor: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return further arguments of a layer, of a sequence so many times longer than this rank's part of it."""
+        key = (*hidden.shape, hidden.dtype, hidden.device, length_factor)
         if key not in self.known:
             with torch.no_grad():
-                batch, length, width = hidden.shape
-                whole = torch.zeros(batch, length * self.length_factor, width, dtype=hidden.dtype, device=hidden.device)
-                with suppress(_Stopped):
-                    _decoder(self.shell)(inputs_embeds=whole, use_cache=False)
-            self.known[key] = [record.handed for record in self.records]
+                sizes = (hidden.shape[0], hidden.shape[1] * length_factor, self.width)
+                whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
+                self.known[key] = self.shell.to(hidden.device)(whole)
         return self.known[key][layer]
 
 
@@ -209,51 +262,66 @@ class _Table(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One decoder layer."""
+    """One decoder layer.
+
+    Attributes
+    ----------
+    n_parts : int
+        Parts of a sequence, of which this rank's hidden state is one.
+    positions : tuple of (int, int)
+        Which part of a sequence this rank's queries are, of how many.
+    """
 
     def __init__(self, layer: nn.Module, number: int, context: _Context) -> None:
         super().__init__()
         self.layer, self.number = layer, number
         self.context = (context,)  # in a tuple, so that its modules are not the layer's
+        self.n_parts, self.positions = 1, (0, 1)
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
         """Return the hidden state after the layer."""
-        rest, named = self.context[0].of(self.number, hidden)
+        rest, named = self.context[0].of(self.number, hidden, self.n_parts)
+        part, n_parts = self.positions
+        if n_parts > 1:
+            rest, named = tree_map(lambda value: _own(value, hidden.shape[1] * self.n_parts, part, n_parts), (rest, named))
         output = self.layer(hidden, *rest, **named)
         return (output[0] if isinstance(output, tuple) else output,)
+
+
+def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
+    """Return the positions of a part of the sequence of what has one row for each; masks of all pairs stay whole."""
+    if not isinstance(value, torch.Tensor) or value.dim() > 3:
+        return value
+    axis = 0 if value.dim() == 1 else 1
+    return value.chunk(n_parts, axis)[part] if value.dim() and value.shape[axis] == length else value
 
 
 class _Head(nn.Module):
     """From the output of the last layer to logits: final norm, output products, whatever the model does to logits."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, width: int) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.width = model, width
         self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
         """Return logits."""
         self.given[0].value = hidden
         try:
-            return (self.model(inputs_embeds=torch.zeros_like(hidden), use_cache=False).logits,)
+            blank = torch.zeros(*hidden.shape[:-1], self.width, dtype=hidden.dtype, device=hidden.device)
+            return (self.model(inputs_embeds=blank, use_cache=False).logits,)
         finally:
             self.given[0].value = None
 
 
-def _drop_unused(part: nn.Module, where: str) -> None:
-    """Take modules with parameters that a part never runs out of it, so that it holds its own weights only."""
+def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
+    """Take modules with parameters that a part never runs on what it is given out of it, so that it holds its own weights only."""
     used: set[nn.Module] = set()
     handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
-    config = part.model.config.get_text_config()  # type: ignore[union-attr,operator]
-    device = next(part.parameters()).device
     training = part.training
     part.eval()
     with torch.no_grad():
-        if isinstance(part, _Table):
-            part(torch.zeros(1, 2, dtype=torch.long, device=device))
-        else:
-            dtype = next(part.parameters()).dtype
-            part(torch.zeros(1, 2, config.hidden_size, dtype=dtype, device=device))
+        part(given)
     part.train(training)
     for handle in handles:
         handle.remove()

@@ -69,6 +69,8 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
     dcp.save(_state(trainer), storage_writer=dcp.FileSystemWriter(partial), process_group=None)
     if trainer.rank == 0:
         content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer)}
+        if trainer.loss_scale is not None:
+            content["loss_scale"] = trainer.loss_scale.state()
         (partial / "done.json").write_text(json.dumps(content))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
@@ -110,6 +112,8 @@ def load(trainer: Trainer, folder: str) -> int:
         for name, tensor in _state(trainer).items():
             if tensor.data_ptr() != state[name].data_ptr():
                 tensor.copy_(state[name])
+    if trainer.loss_scale is not None and "loss_scale" in content:
+        trainer.loss_scale.restore(content["loss_scale"])
     dist.barrier()
     return int(content["step"])
 
@@ -140,6 +144,7 @@ def _signature(trainer: Trainer) -> list[Any]:
             len(stage.ops),
             list(stage.devices),
             stage.strategy.data,
+            stage.strategy.context,
             stage.strategy.tensor,
             stage.strategy.shard,
             stage.strategy.shard_degree,

@@ -6,11 +6,14 @@ import json
 import statistics
 from typing import Any
 
+import numpy as np
+
 from meshwright import _files
 from meshwright.plan import Plan
 from meshwright.result import Result
 from meshwright.runtime import exposed
 from meshwright.units import format_bytes, format_seconds
+from meshwright.writers._trace_event import durations, in_order, microseconds, names
 
 __all__ = ["as_json", "lines", "write_trace"]
 
@@ -140,22 +143,33 @@ def write_trace(path: str, plan: Plan, measured: dict[str, Any], predicted: Resu
     """
     from meshwright.writers import chrome_trace
 
-    events: list[dict[str, Any]] = []
-    for rank in measured["ranks"]:
-        process = 1000 + rank["rank"]
-        name = f"measured: rank {rank['rank']} (device {rank['device']})"
-        events.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}})
-        for stage, microbatch, phase, start, end in rank["spans"]:
-            events.append(
-                {
-                    "ph": "X", "name": phase if microbatch < 0 else f"{phase} {microbatch}", "cat": phase, "pid": process,
-                    "tid": 1 if phase in ("wait", "reduce", "gather") else 0, "ts": start * 1e6, "dur": (end - start) * 1e6,
-                    "args": {"stage": stage},
-                }
-            )  # fmt: skip
+    trace: dict[str, Any] = {"traceEvents": [], "displayTimeUnit": "ms"}
     if predicted is not None and predicted.timeline is not None:
-        for event in chrome_trace.as_json(predicted)["traceEvents"]:
-            if event["ph"] == "M" and event["name"] == "process_name":
-                event["args"]["name"] = f"predicted: {event['args']['name']}"
-            events.append(event)
-    _files.write(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")) + "\n")
+        trace = chrome_trace.as_json(predicted)
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    for event in events:
+        if event["name"] == "process_name":
+            event["args"]["name"] = f"predicted: {event['args']['name']}"
+    first = 1 + max((event["pid"] for event in events), default=-1)
+    spans = []
+    for rank, mine in zip(measured["ranks"], exposed.on_one_clock(measured["ranks"]), strict=True):
+        process = first + rank["rank"]
+        events += names(process, f"measured: rank {rank['rank']} (device {rank['device']})", {0: "compute", 1: "communicate"})
+        spans += _spans(process, mine)
+    named = [event for event in events if event["ph"] == "M"]
+    trace["traceEvents"] = named + in_order([*(event for event in events if event["ph"] != "M"), *spans])
+    _files.write(path, json.dumps(trace, separators=(",", ":")) + "\n")
+
+
+def _spans(process: int, rank: list[tuple[int, int, str, float, float]]) -> list[dict[str, Any]]:
+    """Return one duration event per span of a rank."""
+    starts, ends = (np.array([span[column] for span in rank]) for column in (3, 4))
+    return [
+        {
+            "ph": "X", "name": phase if microbatch < 0 else f"{phase} {microbatch}", "cat": phase, "pid": process,
+            "tid": 1 if phase in ("wait", "reduce", "gather") else 0, "ts": ts, "dur": dur, "args": {"stage": stage},
+        }
+        for (stage, microbatch, phase, _, _), ts, dur in zip(
+            rank, microseconds(starts).tolist(), durations(starts, ends).tolist(), strict=True
+        )
+    ]  # fmt: skip

@@ -12,9 +12,10 @@ from torch import fx, nn
 
 from meshwright.errors import InputError
 from meshwright.runtime import causal_lm, stacked
-from meshwright.runtime.naming import resolve
+from meshwright.runtime.data import Sample
+from meshwright.runtime.naming import first_tensor, resolve
 
-__all__ = ["Segment", "cut", "first_tensor"]
+__all__ = ["Segment", "cut"]
 
 
 class Segment(nn.Module):
@@ -76,19 +77,6 @@ def _register(parts: nn.Module, root: nn.Module, path: str) -> None:
         setattr(holder, name, value)
 
 
-def first_tensor(value: Any) -> Any:
-    """Return the first tensor of what a model gives back: itself, of a tuple, or the field ``logits``."""
-    if isinstance(value, torch.Tensor):
-        return value
-    if hasattr(value, "logits"):
-        return value.logits
-    if isinstance(value, (tuple, list)) and value:
-        return first_tensor(value[0])
-    if isinstance(value, dict) and value:
-        return first_tensor(next(iter(value.values())))
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class _Assignment:
     """Nodes by layer, and the layer of each node."""
@@ -102,6 +90,7 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__()
+        self.proxy_buffer_attributes = True  # slices of buffers, as of weights, may depend on sizes of the input
         self.opened = {path[:i] for path in paths for i, letter in enumerate(path) if letter == "."}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -109,7 +98,7 @@ class _Tracer(fx.Tracer):
         return module_qualified_name not in self.opened
 
 
-def cut(model: nn.Module, names: Sequence[str], row: torch.Tensor | None = None) -> list[nn.Module]:
+def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.Module]:
     """Return one module per layer of a plan; run one after the other they are the model.
 
     Parameters
@@ -120,8 +109,9 @@ def cut(model: nn.Module, names: Sequence[str], row: torch.Tensor | None = None)
     names : sequence of str
         Names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``, ``layers.0``, ...,
         ``head``), which the first, the repeated and the last parts of the model answer to.
-    row : torch.Tensor or None
-        One sample; needed for models that cannot be traced but run a list of layers one after the other.
+    sample : tuple of torch.Tensor
+        One sample of every input; needed for models of several inputs, and for those that cannot be traced but run a list of layers
+        one after the other.
 
     Returns
     -------
@@ -137,17 +127,18 @@ def cut(model: nn.Module, names: Sequence[str], row: torch.Tensor | None = None)
     -----
     The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
     """
-    if causal_lm.recognises(model):
+    if causal_lm.recognises(model) and len(sample) <= 1:
         return causal_lm.cut(model, names)
     paths = resolve(model, names)
     if len(names) == 1:
         return [_Whole(model)]
     tracer = _Tracer([path for path in paths if path])
+    n_inputs = max(1, len(sample))
     try:
-        graph = tracer.trace(model, concrete_args=_defaults(model))
+        graph = tracer.trace(model, concrete_args=_defaults(model, n_inputs))
     except Exception as error:
-        if row is not None and stacked.fits(paths):
-            return stacked.cut(model, paths, row)
+        if len(sample) == 1 and stacked.fits(paths):
+            return stacked.cut(model, paths, sample[0])
         opened = ", ".join(sorted(tracer.opened)) or "the model itself"
         raise InputError(
             f"{type(model).__name__} cannot be cut between its layers: its forward (of {opened}) depends on values that are only "
@@ -155,7 +146,7 @@ def cut(model: nn.Module, names: Sequence[str], row: torch.Tensor | None = None)
             "move that into the layers, or plan with a single stage of one layer"
         ) from None
     assigned = _assign(graph, paths, names, model)
-    return _segments(graph, assigned, model, names)
+    return _segments(graph, assigned, model, n_inputs)
 
 
 class _Whole(nn.Module):
@@ -170,11 +161,11 @@ class _Whole(nn.Module):
         return (first_tensor(self.model(*inputs)),)
 
 
-def _defaults(model: nn.Module) -> dict[str, Any]:
-    """Return the arguments after the first, which keep their default values."""
+def _defaults(model: nn.Module, n_inputs: int) -> dict[str, Any]:
+    """Return the arguments after the inputs, which keep their default values."""
     import inspect
 
-    parameters = list(inspect.signature(model.forward).parameters.values())[1:]
+    parameters = list(inspect.signature(model.forward).parameters.values())[n_inputs:]
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
 
@@ -186,7 +177,11 @@ def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: 
     InputError
         When the model runs layers in another order than the plan, one twice, or not at all.
     """
-    index = {path: i for i, path in enumerate(paths) if path}
+    module_of = dict(model.named_modules(remove_duplicate=False))
+    places: dict[nn.Module, list[int]] = {}
+    for i, path in enumerate(paths):
+        if path:
+            places.setdefault(module_of[path], []).append(i)
     layer_of: dict[fx.Node, int] = {}
     nodes: list[list[fx.Node]] = [[] for _ in names]
     current, called = 0, [False] * len(names)
@@ -196,7 +191,8 @@ def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: 
         if node.op == "get_attr":  # runs where it is used: parameters are not handed on
             continue
         if node.op == "call_module":
-            wanted = index.get(str(node.target))
+            known = places.get(module_of[str(node.target)], [])  # a module that stands at several places runs in their order
+            wanted = next((i for i in known if not called[i]), known[-1] if known else None)
             if wanted is None:
                 last = len(names) - 1
                 moves_on = current == last - 1 and called[current]
@@ -211,30 +207,31 @@ def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: 
         layer_of[node] = current
         nodes[current].append(node)
     for i, done in enumerate(called):
-        if not done and not nodes[i]:
+        if not done and not nodes[i] and paths[i]:
             raise InputError(f"{type(model).__name__}: its forward never runs the plan's layer '{names[i]}'")
     return _Assignment(tuple(tuple(part) for part in nodes), layer_of)
 
 
-def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs: int) -> list[nn.Module]:
     """Return the segments, each with the values that cross its ends."""
+    n_layers = len(assigned.nodes)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     result = next(node for node in graph.nodes if node.op == "output")
     last_use: dict[fx.Node, int] = {}
     for node in graph.nodes:
         for used in node.all_input_nodes:
-            where = len(names) if node is result else assigned.layer_of.get(node, 0)
+            where = n_layers if node is result else assigned.layer_of.get(node, 0)
             last_use[used] = max(last_use.get(used, 0), where)
     returned = _returned(result)
     segments: list[nn.Module] = []
-    carried: tuple[fx.Node, ...] = tuple(node for node in placeholders if node in last_use)[:1]
+    carried: tuple[fx.Node, ...] = tuple(placeholders[:n_inputs])
     order = {node: i for i, node in enumerate(graph.nodes)}
     for i, nodes in enumerate(assigned.nodes):
         attributes = sorted(
             {used for node in nodes for used in node.all_input_nodes if used.op == "get_attr"}, key=order.__getitem__
         )
         own = (*attributes, *nodes)
-        if i == len(names) - 1:
+        if i == n_layers - 1:
             returned.meta["result"] = True
             outputs: tuple[fx.Node, ...] = (returned,)
         else:

@@ -10,11 +10,26 @@ import torch
 from torch import nn
 
 from meshwright.errors import InputError
+from meshwright.runtime.naming import first_tensor
 
-__all__ = ["Batches", "batches_of", "default_loss", "example_row"]
+__all__ = ["Batches", "Sample", "batches_of", "default_loss", "example_of", "repeated", "rows_of_inputs"]
 
-Batches = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
+Sample = tuple[torch.Tensor, ...]
+"""One or more samples of every input that a model takes."""
+
+Batches = Callable[[int], tuple[Sample, torch.Tensor]]
 """From the number of a step to the inputs and targets of its whole global batch; the same in every process."""
+
+
+def repeated(sample: Sample) -> Sample:
+    """Return a sample so many times that no other dimension has as many: tensors with one row for each show by their first."""
+    n_rows = next(n for n in (2, 3, 5, 7, 11, 13) if all(n not in value.shape[1:] for value in sample) or n == 13)
+    return tuple(value.expand(n_rows, *value.shape[1:]).contiguous() for value in sample)
+
+
+def rows_of_inputs(inputs: Sample, start: int, stop: int) -> Sample:
+    """Return some rows of every input."""
+    return tuple(value[start:stop] for value in inputs)
 
 
 def default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -32,7 +47,7 @@ def default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
 
 
-def example_row(model: nn.Module, examples: Sequence[torch.Tensor], sequence_length: int) -> torch.Tensor:
+def example_of(model: nn.Module, examples: Sequence[torch.Tensor], sequence_length: int) -> Sample:
     """Return one sample of what the model takes.
 
     Parameters
@@ -40,7 +55,7 @@ def example_row(model: nn.Module, examples: Sequence[torch.Tensor], sequence_len
     model : torch.nn.Module
         The model; where it begins with a table it takes tokens, where it begins with a linear layer, vectors.
     examples : sequence of torch.Tensor
-        What its callable gave along; the first row of the first one is the sample. May be empty.
+        What its callable gave along; their first rows are the sample. May be empty.
     sequence_length : int
         Tokens of a sample.
 
@@ -50,13 +65,13 @@ def example_row(model: nn.Module, examples: Sequence[torch.Tensor], sequence_len
         When nothing tells what the model takes.
     """
     if examples:
-        return examples[0][:1]
+        return rows_of_inputs(tuple(examples), 0, 1)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            return torch.zeros(1, max(1, sequence_length), dtype=torch.long)
+            return (torch.zeros(1, max(1, sequence_length), dtype=torch.long),)
         if isinstance(module, nn.Linear):
             shape = (1, sequence_length, module.in_features) if sequence_length > 1 else (1, module.in_features)
-            return torch.zeros(shape)
+            return (torch.zeros(shape),)
         if any(True for _ in module.parameters(recurse=False)) and not any(True for _ in module.children()):
             break
     raise InputError(
@@ -65,22 +80,19 @@ def example_row(model: nn.Module, examples: Sequence[torch.Tensor], sequence_len
     )
 
 
-def batches_of(
-    data: Callable[..., Any] | None, model: nn.Module, row: torch.Tensor, output: torch.Size | None, n_samples: int, seed: int
-) -> Batches:
+def batches_of(data: Callable[..., Any] | None, model: nn.Module, sample: Sample, n_samples: int, seed: int) -> Batches:
     """Return where batches come from.
 
     Parameters
     ----------
     data : callable or None
-        The user's: ``data(step, n_samples)`` returns inputs and targets of one step, the same in every process; or ``data()`` an
-        iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun again at its end. None for synthetic data.
+        The user's: ``data(step, n_samples)`` returns inputs (a tensor, or a tuple of them) and targets of one step, the same in
+        every process; or ``data()`` an iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun again at its
+        end. None for synthetic data.
     model : torch.nn.Module
-        For the number of tokens there are.
-    row : torch.Tensor
+        For the number of tokens there are, and the shape of its output.
+    sample : tuple of torch.Tensor
         One sample of the inputs.
-    output : torch.Size or None
-        Shape of one sample's output, for synthetic targets of models without tokens.
     n_samples : int
         Samples of a step.
     seed : int
@@ -89,31 +101,65 @@ def batches_of(
     if data is not None:
         given = data if _takes_arguments(data) else _from_loader(data(), seed)
 
-        def users(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-            pair = given(step, n_samples)
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(v, torch.Tensor) for v in pair):
-                raise InputError(
-                    f"--data: step {step} gave a {type(pair).__name__}; give a pair of tensors, inputs and targets"
-                )
-            inputs, targets = pair
-            if inputs.shape[0] != n_samples or targets.shape[0] != n_samples:
-                raise InputError(
-                    f"--data: step {step} gave {inputs.shape[0]} inputs and {targets.shape[0]} targets; a step needs {n_samples}"
-                )
-            return inputs, targets
+        return lambda step: _checked(given(step, n_samples), step, len(sample), n_samples)
+    tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)] or [2]
+    follows = len(sample) == 1 and not sample[0].is_floating_point() and sample[0].dim() == 2
+    output = () if follows else _output_sizes(model, sample)
 
-        return users
-    table = next((module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)), 0)
-
-    def synthetic(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def synthetic(step: int) -> tuple[Sample, torch.Tensor]:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)
-        if row.is_floating_point() or not table:
-            inputs = torch.randn(n_samples, *row.shape[1:], generator=generator)
-            return inputs, torch.randn(n_samples, *(output or row.shape)[1:], generator=generator)
-        tokens = torch.randint(table, (n_samples, row.shape[1] + 1), generator=generator)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        if follows:
+            tokens = torch.randint(tables[0], (n_samples, sample[0].shape[1] + 1), generator=generator)
+            return (tokens[:, :-1].contiguous(),), tokens[:, 1:].contiguous()
+        inputs = tuple(_random(value, n_samples, min(tables), generator) for value in sample)
+        return inputs, torch.randn(n_samples, *output, generator=generator)
 
     return synthetic
+
+
+def _random(like: torch.Tensor, n_rows: int, words: int, generator: torch.Generator) -> torch.Tensor:
+    """Return random rows of the shape and kind of a sample."""
+    if like.is_floating_point():
+        return torch.randn(n_rows, *like.shape[1:], generator=generator).to(like.dtype)
+    return torch.randint(words, (n_rows, *like.shape[1:]), generator=generator).to(like.dtype)
+
+
+def _output_sizes(model: nn.Module, sample: Sample) -> tuple[int, ...]:
+    """Return the sizes of one sample's output."""
+    training = model.training
+    model.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        sizes = tuple(first_tensor(model(*sample)).shape[1:])
+    model.train(training)
+    return sizes
+
+
+def _checked(pair: Any, step: int, n_inputs: int, n_samples: int) -> tuple[Sample, torch.Tensor]:
+    """Return inputs and targets that a user's data gave for a step.
+
+    Raises
+    ------
+    InputError
+        When they are something else, or too few.
+    """
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise InputError(f"--data: step {step} gave a {type(pair).__name__}; give a pair of tensors, inputs and targets")
+    inputs, targets = pair
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    strange = [value for value in (*inputs, targets) if not isinstance(value, torch.Tensor)]
+    if strange:
+        raise InputError(f"--data: step {step} gave a {type(strange[0]).__name__}; give a pair of tensors, inputs and targets")
+    if len(inputs) != n_inputs:
+        raise InputError(
+            f"--data: step {step} gave {len(inputs)} inputs, but {n_inputs} are known; where the model takes several, let its "
+            "callable return (model, example_inputs)"
+        )
+    for value in (*inputs, targets):
+        if value.dim() == 0 or value.shape[0] != n_samples:
+            raise InputError(
+                f"--data: step {step} gave a tensor of shape {tuple(value.shape)}; inputs and targets need {n_samples} rows"
+            )
+    return inputs, targets
 
 
 def _takes_arguments(data: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from meshwright.runtime.autocast import autocast
 from meshwright.runtime.clock import Clock
+from meshwright.runtime.data import Sample, rows_of_inputs
 from meshwright.runtime.layout import Layout
 from meshwright.runtime.mail import Mail
 from meshwright.runtime.sharding import StageWeights
@@ -90,6 +91,11 @@ class Executor:
         Where tensors live.
     precision : torch.dtype or None
         Of products, by autocast; None for that of the weights.
+
+    Attributes
+    ----------
+    loss_factor_ratio : float
+        What the loss is multiplied by before its backward pass; the loss returned is not.
     """
 
     def __init__(
@@ -102,7 +108,7 @@ class Executor:
         device: torch.device,
         precision: torch.dtype | None = None,
     ) -> None:
-        self.precision = precision
+        self.precision, self.loss_factor_ratio = precision, 1.0
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
         self.clock = Clock(device)
@@ -124,15 +130,15 @@ class Executor:
             zip(slots.stage[tasks].tolist(), slots.microbatch[tasks].tolist(), slots.phase[tasks].tolist(), strict=True)
         )
 
-    def run(self, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> torch.Tensor:
+    def run(self, inputs: Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step; gradients are complete afterwards.
 
         Parameters
         ----------
-        inputs : torch.Tensor or None
-            All samples of the step; needed by ranks of the first stage.
-        targets : torch.Tensor or None
-            The same of the last stage.
+        inputs : tuple of torch.Tensor
+            All samples of the step, of every input; used by ranks of the first stage.
+        targets : torch.Tensor
+            The same, used by the last stage.
 
         Returns
         -------
@@ -192,22 +198,22 @@ class Executor:
         self.note(stage, microbatch, "wait", started)
         return tensors
 
-    def _forward(self, stage: int, microbatch: int, inputs: torch.Tensor | None, targets: torch.Tensor | None) -> None:
+    def _forward(self, stage: int, microbatch: int, inputs: Sample, targets: torch.Tensor) -> None:
         low, high = self.parts[stage, microbatch]
         if stage == 0:
-            assert inputs is not None
-            carried = [inputs[low:high]]
+            carried = list(rows_of_inputs(inputs, low, high))
         else:
-            carried = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in self._receive(stage, microbatch, 0)]
+            received = zip(self.mail.crossings[stage - 1], self._receive(stage, microbatch, 0), strict=True)
+            carried = [tensor.requires_grad_(entry.comes_back) for entry, tensor in received]
         started = self.clock.mark()
         with autocast(self.device, self.precision):
             result = list(self.stages[stage].module(*carried))
             if stage == self.layout.n_stages - 1:
-                assert targets is not None and self.loss is not None
+                assert self.loss is not None
                 share = (high - low) / self.layout.plan.global_batch
                 loss = self.loss_function(result[0], targets[low:high]) * share
                 self.loss += loss.detach()
-                result = [loss]
+                result = [loss * self.loss_factor_ratio]
         self.held[stage, microbatch] = (carried, result)
         self.note(stage, microbatch, "forward", started)
         if stage < self.layout.n_stages - 1:
@@ -216,15 +222,15 @@ class Executor:
     def _backward(self, stage: int, microbatch: int, input_only: bool, last: bool) -> None:
         run = self.stages[stage]
         carried, result = self.held.pop((stage, microbatch))
-        floating = [tensor for tensor in result if tensor.is_floating_point()]
         gradients: list[Any] = [None]
         if stage < self.layout.n_stages - 1:
             gradients = list(self._receive(stage, microbatch, 1))
+            result = [tensor for entry, tensor in zip(self.mail.crossings[stage], result, strict=True) if entry.comes_back]
         started = self.clock.mark()
         delayed = input_only and run.splits
         run.weights.before_backward(is_last=last or (input_only and not run.splits and self._is_last_input(stage, microbatch)))
         run.later.collecting = [] if delayed else None
-        pairs = [(tensor, gradient) for tensor, gradient in zip(floating, gradients, strict=True) if tensor.requires_grad]
+        pairs = [(tensor, gradient) for tensor, gradient in zip(result, gradients, strict=True) if tensor.requires_grad]
         torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
         if delayed:
             self.waiting[stage, microbatch] = run.later.collecting or []
@@ -233,7 +239,7 @@ class Executor:
             run.weights.after_backward()
         self.note(stage, microbatch, "backward_input" if input_only else "backward", started)
         if stage > 0:
-            sent = [_gradient(tensor) for tensor in carried if tensor.is_floating_point()]
+            sent = [_gradient(tensor) for tensor in carried if tensor.requires_grad]
             self.mail.send(stage, microbatch, 1, sent)
 
     def _is_last_input(self, stage: int, microbatch: int) -> bool:

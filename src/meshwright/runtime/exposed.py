@@ -7,10 +7,31 @@ from typing import Any
 from meshwright.plan import Plan
 from meshwright.timeline import PHASES, Timeline
 
-__all__ = ["measured_seconds", "predicted_seconds"]
+__all__ = ["measured_seconds", "on_one_clock", "predicted_seconds"]
 
 _FORWARD, _BACKWARD = 0, 1
 _OUTSIDE = ("reduce", "gather")
+
+
+def on_one_clock(ranks: list[dict[str, Any]]) -> list[list[tuple[int, int, str, float, float]]]:
+    """Return the spans of every rank (stage, micro-batch, phase, start, end) in seconds since the first rank began its step.
+
+    Parameters
+    ----------
+    ranks : list of dict
+        Of every rank its host, when its step began, and its spans.
+
+    Notes
+    -----
+    Clocks of one machine agree; between machines, steps are taken to begin at once.
+    """
+    same_host = len({rank["host"] for rank in ranks}) == 1
+    first = min((rank["began_seconds"] for rank in ranks), default=0.0)
+    shifts = [rank["began_seconds"] - first if same_host else 0.0 for rank in ranks]
+    return [
+        [(stage, microbatch, phase, start + shift, end + shift) for stage, microbatch, phase, start, end in rank["spans"]]
+        for rank, shift in zip(ranks, shifts, strict=True)
+    ]
 
 
 def measured_seconds(plan: Plan, ranks: list[dict[str, Any]]) -> list[float]:
@@ -26,19 +47,11 @@ def measured_seconds(plan: Plan, ranks: list[dict[str, Any]]) -> list[float]:
     Notes
     -----
     A rank that waits for a message first waits for the sender to finish, which is a bubble, and then for the bytes, which is
-    communication. Clocks of one machine agree; between machines, steps are taken to begin at once. Collectives inside layers (tensor
-    axes, gathered weights) are part of their compute.
+    communication. Collectives inside layers (tensor axes, gathered weights) are part of their compute.
     """
-    same_host = len({rank["host"] for rank in ranks}) == 1
-    first = min((rank["began_seconds"] for rank in ranks), default=0.0)
-    shifted = []
     done: dict[tuple[int, int, int], float] = {}
-    for rank in ranks:
-        shift = rank["began_seconds"] - first if same_host else 0.0
-        spans = [
-            (stage, microbatch, phase, start + shift, end + shift) for stage, microbatch, phase, start, end in rank["spans"]
-        ]
-        shifted.append((rank["device"], spans))
+    shifted = list(zip((rank["device"] for rank in ranks), on_one_clock(ranks), strict=True))
+    for _, spans in shifted:
         for stage, microbatch, phase, _, end in spans:
             if phase in ("forward", "backward", "backward_input"):
                 key = (stage, microbatch, _FORWARD if phase == "forward" else _BACKWARD)

@@ -23,13 +23,15 @@ class Seat:
     ----------
     stage : int
         The stage.
-    data, tensor : int
-        Coordinates on the axes.
+    data : int
+        Coordinate on the data axis.
+    inner : int
+        Coordinate on the context and tensor axes together, whose ranks hold the same rows.
     """
 
     stage: int
     data: int
-    tensor: int
+    inner: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,17 @@ class Layout:
 
     def seat(self, rank: int, stage: int) -> Seat:
         """Return the place of a rank in the mesh of one of its stages."""
-        data, tensor = divmod(self.ranks_of_stage[stage].index(rank), self.plan.stages[stage].strategy.tensor)
-        return Seat(stage, data, tensor)
+        data, inner = divmod(self.ranks_of_stage[stage].index(rank), self.n_alike(stage))
+        return Seat(stage, data, inner)
 
-    def rank_at(self, stage: int, data: int, tensor: int) -> int:
+    def n_alike(self, stage: int) -> int:
+        """Return how many ranks of a stage hold the same rows: those of its context and tensor axes."""
+        strategy = self.plan.stages[stage].strategy
+        return strategy.context * strategy.tensor
+
+    def rank_at(self, stage: int, data: int, inner: int) -> int:
         """Return the rank at a place of a stage's mesh."""
-        return self.ranks_of_stage[stage][data * self.plan.stages[stage].strategy.tensor + tensor]
+        return self.ranks_of_stage[stage][data * self.n_alike(stage) + inner]
 
     def rows(self, stage: int, data: int, n_rows: int) -> tuple[int, int]:
         """Return which rows of a micro-batch of `n_rows` a replica of a stage works on."""
@@ -120,9 +127,11 @@ class Layout:
         """Return what the ranks of one stage send those of the stage before or after it, for one micro-batch.
 
         Replicas of the two stages hold different slices of the rows where their counts differ: every overlap is one message.
-        Ranks of one tensor axis hold the same rows; where the degrees differ, coordinate t receives from t modulo the sender's.
+        Ranks of context and tensor axes hold the same rows, whole sequences; where their numbers differ, coordinate t receives from t
+        modulo the sender's.
         """
         sender, receiver = self.plan.stages[source].strategy, self.plan.stages[target].strategy
+        n_senders, n_receivers = self.n_alike(source), self.n_alike(target)
         found = []
         for i in range(receiver.data):
             low, high = self.rows(target, i, n_rows)
@@ -130,8 +139,8 @@ class Layout:
                 first, last = self.rows(source, j, n_rows)
                 start, stop = max(low, first), min(high, last)
                 if start < stop:
-                    for tensor in range(receiver.tensor):
-                        ends = self.rank_at(source, j, tensor % sender.tensor), self.rank_at(target, i, tensor)
+                    for inner in range(n_receivers):
+                        ends = self.rank_at(source, j, inner % n_senders), self.rank_at(target, i, inner)
                         found.append(Message(*ends, start, stop))
         return tuple(found)
 
@@ -194,12 +203,10 @@ def _check(plan: Plan) -> None:
     owner: dict[int, tuple[int, ...]] = {}
     for i, stage in enumerate(plan.stages):
         strategy = stage.strategy
-        for axis in ("context", "expert"):
-            if getattr(strategy, axis) > 1:
-                raise InputError(
-                    f"stage {i}: {axis} parallelism of degree {getattr(strategy, axis)} cannot be run yet; "
-                    f"plan again with --set {axis}=1"
-                )
+        if strategy.expert > 1:
+            raise InputError(
+                f"stage {i}: expert parallelism of degree {strategy.expert} cannot be run yet; plan again with --set expert=1"
+            )
         if strategy.data > smallest:
             raise InputError(
                 f"stage {i}: {strategy.data} replicas, but a micro-batch holds {smallest} samples "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +12,36 @@ import torch.distributed as dist
 from meshwright.runtime.layout import Layout, Message
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["Mail", "Shape"]
+__all__ = ["Crossing", "Mail"]
 
-Shape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
-"""Of the tensors that cross a boundary: sizes without the row dimension, and type."""
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A tensor that crosses the boundary between two stages.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Without the row dimension, where it has one.
+    dtype : torch.dtype
+        Type.
+    by_rows : bool
+        Whether its first dimension are the rows of the micro-batch; masks and tables of positions are handed on whole.
+    """
+
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    by_rows: bool
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether a gradient is sent back for it."""
+        return self.by_rows and self.dtype.is_floating_point
+
+    def blank(self, n_rows: int, device: torch.device) -> torch.Tensor:
+        """Return a tensor for so many rows, its values undefined."""
+        return torch.empty((n_rows, *self.sizes) if self.by_rows else self.sizes, dtype=self.dtype, device=device)
+
 
 _AHEAD = 4
 """Receives posted beyond the one waited for: enough to keep transfers going, few enough to cost little memory."""
@@ -29,8 +56,8 @@ class Mail:
         The plan as ranks.
     rank : int
         This process.
-    shapes : sequence of Shape
-        Per stage, of what it sends forward; gradients of floating tensors come back in the same shapes.
+    crossings : sequence of sequence of Crossing
+        Per stage, what it sends forward.
     device : torch.device
         Where tensors live.
 
@@ -41,8 +68,8 @@ class Mail:
     and backward, to higher and to lower ranks: between two ranks of a group messages go one way, in the order of the sender's work.
     """
 
-    def __init__(self, layout: Layout, rank: int, shapes: Sequence[Shape], device: torch.device) -> None:
-        self.layout, self.rank, self.shapes, self.device = layout, rank, shapes, device
+    def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[Crossing]], device: torch.device) -> None:
+        self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
         self.groups = tuple((dist.new_group(), dist.new_group()) for _ in ("forward", "backward"))
         self.queues = self._queues()
         self.next = [0] * len(self.queues)
@@ -74,9 +101,9 @@ class Mail:
                     queues.append(queue)
         return queues
 
-    def _tensors(self, boundary: int, direction: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Return sizes and types of what crosses the boundary after a stage."""
-        return [entry for entry in self.shapes[boundary] if direction == 0 or entry[1].is_floating_point]
+    def _tensors(self, boundary: int, direction: int) -> list[Crossing]:
+        """Return what crosses the boundary after a stage."""
+        return [entry for entry in self.crossings[boundary] if direction == 0 or entry.comes_back]
 
     def _rows(self, microbatch: int) -> int:
         start, stop = self.layout.microbatch_rows(microbatch)
@@ -103,9 +130,7 @@ class Mail:
         for message in self._route(source, target, self._rows(microbatch))[1]:
             if message.target != self.rank or message.source == self.rank:
                 continue
-            buffers = [
-                torch.empty(message.stop - message.start, *sizes, dtype=dtype, device=self.device) for sizes, dtype in entries
-            ]
+            buffers = [entry.blank(message.stop - message.start, self.device) for entry in entries]
             works = [
                 dist.irecv(buffer, message.source, group=self._group(message, direction), tag=self._tag(key, i))
                 for i, buffer in enumerate(buffers)
@@ -155,7 +180,12 @@ class Mail:
         pieces.sort(key=lambda piece: piece[0].start)
         if len(pieces) == 1:
             return pieces[0][1]
-        return [torch.cat(parts) for parts in zip(*(buffers for _, buffers in pieces), strict=True)]
+        boundary = stage - 1 if direction == 0 else stage
+        parts = zip(*(buffers for _, buffers in pieces), strict=True)
+        return [
+            torch.cat(part) if entry.by_rows else part[0]
+            for entry, part in zip(self._tensors(boundary, direction), parts, strict=True)
+        ]
 
     def send(self, stage: int, microbatch: int, direction: int, tensors: Sequence[torch.Tensor]) -> None:
         """Send this rank's rows of a stage's result on; returns at once.
@@ -174,11 +204,15 @@ class Mail:
         target = stage + 1 if direction == 0 else stage - 1
         key = (target, microbatch, direction)
         base, messages = self._route(stage, target, self._rows(microbatch))
+        entries = self._tensors(min(stage, target), direction)
         self.sent = [(work, tensor) for work, tensor in self.sent if not work.is_completed()]
         for message in messages:
             if message.source != self.rank:
                 continue
-            pieces = [tensor[message.start - base : message.stop - base].contiguous() for tensor in tensors]
+            rows = slice(message.start - base, message.stop - base)
+            pieces = [
+                (tensor[rows] if entry.by_rows else tensor).contiguous() for entry, tensor in zip(entries, tensors, strict=True)
+            ]
             if message.target == self.rank:
                 self.local.setdefault(key, []).append((message, pieces))
                 continue

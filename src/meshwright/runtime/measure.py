@@ -18,9 +18,10 @@ from meshwright.errors import InputError
 from meshwright.runtime import causal_lm, source, tensor_parallel
 from meshwright.runtime.allocator import keep_freed_memory
 from meshwright.runtime.cut import cut
-from meshwright.runtime.data import example_row
+from meshwright.runtime.data import Sample, example_of
 from meshwright.runtime.memory import SavedBytes
 from meshwright.runtime.naming import layer_names
+from meshwright.runtime.parts import part_of, structure
 from meshwright.runtime.split_backward import Later, delay_weight_gradients
 
 __all__ = ["Probe", "profile_callable", "profile_layers", "settle", "suspects"]
@@ -153,15 +154,19 @@ def profile_callable(
     torch.set_num_threads(1)
     keep_freed_memory()
     model, examples = source.build(name, seed)
-    row = example_row(model, examples, sequence_length or 1)
-    if not row.is_floating_point() and not examples and not sequence_length:
+    sample = example_of(model, examples, sequence_length or 1)
+    if not sample[0].is_floating_point() and not examples and not sequence_length:
         raise InputError(f"{name}: takes tokens; give --sequence-length")
-    fields = {"model": name, "sequence_length": int(row.shape[1]) if row.dim() > 1 and (sequence_length or examples) else 1}
-    return fields | profile_layers(model.to(device), row.to(device), rows, tensor, repeats=repeats, say=say)
+    fields = {
+        "model": name,
+        "sequence_length": int(sample[0].shape[1]) if sample[0].dim() > 1 and (sequence_length or examples) else 1,
+    }
+    there = tuple(value.to(device) for value in sample)
+    return fields | profile_layers(model.to(device), there, rows, tensor, repeats=repeats, say=say)
 
 
 def profile_layers(
-    model: nn.Module, row: torch.Tensor, rows: Sequence[int], tensor: Sequence[int], *, repeats: int, say: Say
+    model: nn.Module, sample: Sample, rows: Sequence[int], tensor: Sequence[int], *, repeats: int, say: Say
 ) -> dict[str, Any]:
     """Return what every layer of a model takes, as the fields of a profile.
 
@@ -169,8 +174,8 @@ def profile_layers(
     ----------
     model : torch.nn.Module
         The model, on the device to measure.
-    row : torch.Tensor
-        One sample.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     rows : sequence of int
         Numbers of samples to measure.
     tensor : sequence of int
@@ -186,18 +191,18 @@ def profile_layers(
         When the model cannot be cut into layers.
     """
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
-    units = cut(model, names, row)
+    units = cut(model, names, sample)
     wishes = tensor_parallel.wishes_of(model)
     layers: list[dict[str, Any]] = []
     probes: list[Probe] = []
     seen: dict[str, str] = {}
-    carried: Any = (row,)
+    carried: Any = sample
     for i, (unit, name) in enumerate(zip(units, names, strict=True)):
         entering = tuple(tensor_.detach() for tensor_ in carried)
         with torch.no_grad():
             carried = unit.eval()(*entering)
         unit.train()
-        like = seen.setdefault(_structure(unit, entering), name)
+        like = seen.setdefault(structure(unit, entering), name)
         parameters = list(unit.parameters())
         layers.append(
             {
@@ -215,9 +220,9 @@ def profile_layers(
         say(f"{probe.layer}: {probe.rows} rows still do not fit their neighbours; is this machine busy? Measure again", 1.0)
     weights = list(model.parameters())
     return {
-        "device": torch.cuda.get_device_name() if row.is_cuda else "CPU",
+        "device": torch.cuda.get_device_name() if sample[0].is_cuda else "CPU",
         "n_cores": os.cpu_count() or 1,
-        "memory_bytes": float(_memory_bytes(row)),
+        "memory_bytes": float(_memory_bytes(sample[0].device)),
         "optimizer_seconds_per_byte": min(_optimizer_seconds_per_byte(weights, repeats) for _ in range(_ROUNDS)),
         "layers": layers,
         "measures": [{"layer": p.layer, "rows": p.rows, "tensor": p.tensor, **p.figures} for p in probes],
@@ -247,56 +252,26 @@ def _probes(
     """
     found = []
     for degree in axes[1]:
-        part = unit if degree == 1 else _part(unit, degree, wishes)
-        if part is None:
+        if degree > 1 and not tensor_parallel.styles(unit, wishes):
             continue
+        tensor_parallel.check(unit, name, degree, wishes)
+        part = unit if degree == 1 else part_of(unit, 0, degree, wishes)
         for n_rows in axes[0]:
             values = [_widen(value, n_rows) for value in entering]
             found.append(Probe(name, n_rows, degree, partial(_measure, part, values, first=ends[0], last=ends[1])))
     return found
 
 
-def _memory_bytes(row: torch.Tensor) -> int:
-    if row.is_cuda:
-        return int(torch.cuda.get_device_properties(row.device).total_memory)
+def _memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _structure(unit: nn.Module, entering: Sequence[torch.Tensor]) -> str:
-    """Return a text that is the same for layers built alike."""
-    shapes = [(tuple(p.shape), str(p.dtype)) for p in unit.parameters()]
-    kinds = [type(module).__name__ for module in unit.modules()]
-    return f"{kinds} {shapes} {[(tuple(value.shape[1:]), str(value.dtype)) for value in entering]}"
 
 
 def _widen(value: torch.Tensor, n_rows: int) -> torch.Tensor:
     if value.is_floating_point():
         return torch.randn(n_rows, *value.shape[1:], dtype=value.dtype, device=value.device)
     return value.expand(n_rows, *value.shape[1:]).contiguous()
-
-
-def _part(unit: nn.Module, degree: int, wishes: dict[str, str]) -> nn.Module | None:
-    """Return what one rank of a tensor axis computes of a layer; None where nothing is split.
-
-    Raises
-    ------
-    InputError
-        When a size does not divide.
-    """
-    chosen = tensor_parallel.styles(unit, wishes)
-    if not chosen:
-        return None
-    tensor_parallel.check(unit, type(unit).__name__, degree, wishes)
-    part = copy.deepcopy(unit)
-    for path, style in chosen.items():
-        whole = part.get_submodule(path)
-        inner, outer = int(whole.in_features), int(whole.out_features)  # type: ignore[arg-type]
-        inner, outer = (inner, outer // degree) if style == "column" else (inner // degree, outer)
-        folder, _, name = path.rpartition(".")
-        holder = part.get_submodule(folder) if folder else part
-        weight = next(whole.parameters())
-        setattr(holder, name, nn.Linear(inner, outer, bias=whole.bias is not None, device=weight.device, dtype=weight.dtype))
-    return part
 
 
 def _clock(device: torch.device) -> float:

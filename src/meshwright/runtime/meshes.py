@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshwright.errors import InputError
 from meshwright.runtime.layout import Layout
+from meshwright.strategy import Strategy
 
 __all__ = ["StageGroups", "stage_groups"]
 
@@ -21,23 +22,28 @@ class StageGroups:
 
     Parameters
     ----------
-    data, tensor : process group or None
-        All replicas; all ranks of the tensor axis.
+    data, context, tensor : process group or None
+        All replicas; all ranks of the context axis; all ranks of the tensor axis.
     shard, replicate : process group or None
         The data axis in two: ranks that shard weights among them, and ranks that hold the same shard.
     n_shards, shard_index : int
         Length of the first of these, and this rank's place on it.
-    shard_mesh, tensor_mesh : DeviceMesh or None
+    context_index : int
+        This rank's place on the context axis.
+    shard_mesh, context_mesh, tensor_mesh : DeviceMesh or None
         The same as meshes, for FSDP2 and DTensor.
     """
 
     data: Any = None
+    context: Any = None
     tensor: Any = None
     shard: Any = None
     replicate: Any = None
     n_shards: int = 1
     shard_index: int = 0
+    context_index: int = 0
     shard_mesh: Any = None
+    context_mesh: Any = None
     tensor_mesh: Any = None
 
 
@@ -58,21 +64,22 @@ def stage_groups(layout: Layout, rank: int, device_type: str) -> dict[int, Stage
     for stage, ranks in enumerate(layout.ranks_of_stage):
         strategy = layout.plan.stages[stage].strategy
         n_shards = (strategy.shard_degree or strategy.data) if strategy.shard else 1
-        key = (ranks, strategy.data, strategy.tensor, n_shards)
+        key = (ranks, strategy.context, strategy.tensor, n_shards)
         if key not in made:
-            made[key] = _make(ranks, strategy.data, strategy.tensor, n_shards, rank, device_type)
+            made[key] = _make(ranks, strategy, n_shards, rank, device_type)
         groups = made[key]
         if groups is not None:
             found[stage] = groups
     return found
 
 
-def _make(ranks: tuple[int, ...], data: int, tensor: int, n_shards: int, rank: int, device_type: str) -> StageGroups | None:
+def _make(ranks: tuple[int, ...], strategy: Strategy, n_shards: int, rank: int, device_type: str) -> StageGroups | None:
     """Make the groups of one mesh; None for ranks outside it, which take part in the making all the same."""
-    grid = _ascending(torch.tensor(ranks).reshape(data // n_shards, n_shards, tensor))
-    names = ("replicate", "shard", "tensor")
-    mesh = DeviceMesh(device_type, grid, mesh_dim_names=names) if len(ranks) > 1 else None
-    data_groups = [(column, dist.new_group(column)) for column in grid.reshape(data, tensor).T.tolist() if data > 1]
+    data, context, tensor = strategy.data, strategy.context, strategy.tensor
+    grid = _ascending(torch.tensor(ranks).reshape(data // n_shards, n_shards, context * tensor))
+    shape, names = (*grid.shape[:2], context, tensor), ("replicate", "shard", "context", "tensor")
+    mesh = DeviceMesh(device_type, grid.reshape(shape), mesh_dim_names=names) if len(ranks) > 1 else None
+    data_groups = [(column, dist.new_group(column)) for column in grid.reshape(data, -1).T.tolist() if data > 1]
     if rank not in ranks:
         return None
     if mesh is None:
@@ -81,12 +88,15 @@ def _make(ranks: tuple[int, ...], data: int, tensor: int, n_shards: int, rank: i
     shard = mesh.get_group("shard") if n_shards > 1 else None
     return StageGroups(
         data=next((group for column, group in data_groups if rank in column), None),
+        context=mesh.get_group("context") if context > 1 else None,
         tensor=mesh.get_group("tensor") if tensor > 1 else None,
         shard=shard,
         replicate=mesh.get_group("replicate") if replicas > 1 else None,
         n_shards=n_shards,
         shard_index=dist.get_rank(shard) if shard is not None else 0,
+        context_index=mesh.get_local_rank("context"),
         shard_mesh=mesh["replicate", "shard"] if replicas > 1 else mesh["shard"],
+        context_mesh=mesh["context"] if context > 1 else None,
         tensor_mesh=mesh["tensor"] if tensor > 1 else None,
     )
 

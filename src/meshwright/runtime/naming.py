@@ -1,15 +1,17 @@
-"""Which submodule each layer of a plan is: by path, or by the words of our readers."""
+"""What parts of a model are called: which submodule a layer of a plan is, and which value its result."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import nn
 
 from meshwright.errors import InputError
 
-__all__ = ["layer_names", "resolve"]
+__all__ = ["first_tensor", "layer_names", "resolve"]
 
 _NUMBERED = re.compile(r"^(?:.*\.)?(?:layers|blocks|h|layer)\.(\d+)$")
 
@@ -29,7 +31,7 @@ def resolve(model: nn.Module, names: Sequence[str]) -> list[str]:
     InputError
         When a name in the middle means nothing in this model, or the model has more or fewer repeated layers than the plan.
     """
-    known = dict(model.named_modules())
+    known = dict(model.named_modules(remove_duplicate=False))
     if len(names) == 1 and names[0] not in known:
         return [""]
     numbers = {i: int(match[1]) for i, name in enumerate(names) if (match := _NUMBERED.match(name))}
@@ -57,20 +59,16 @@ def _stack(model: nn.Module, names: Sequence[str], numbers: dict[int, int]) -> l
     InputError
         When the model repeats another number of layers.
     """
-    known = dict(model.named_modules())
+    known = dict(model.named_modules(remove_duplicate=False))
     if not numbers:
         return None
     if all(names[i] in known for i in numbers):
         holder = names[min(numbers)].rpartition(".")[0]
-        held = len(list(known[holder].children()))
+        held = len(known[holder]._modules)
         _same_count(model, held, len(numbers), holder)
         return None
     wanted = len(numbers)
-    stacks = {
-        path: list(module._modules)
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) and len(module) > 1
-    }
+    stacks = _lists(model)
     outer = {path: keys for path, keys in stacks.items() if not any(path.startswith(f"{other}.") for other in stacks if other)}
     fitting = [path for path, keys in outer.items() if len(keys) == wanted] or [
         path for path, keys in stacks.items() if len(keys) == wanted
@@ -84,6 +82,19 @@ def _stack(model: nn.Module, names: Sequence[str], numbers: dict[int, int]) -> l
         _same_count(model, len(outer[longest]), wanted, longest)
     path = fitting[0]
     return [f"{path}.{key}" if path else key for key in stacks[path]]
+
+
+def _lists(model: nn.Module) -> dict[str, list[str]]:
+    """Return the lists of layers in a model by path, each with the names of its members.
+
+    A dictionary of unlike modules (``{"wte": ..., "h": ..., "ln_f": ...}``) is none.
+    """
+    found = {}
+    for path, module in model.named_modules():
+        listed = isinstance(module, (nn.ModuleList, nn.Sequential))
+        if listed or (isinstance(module, nn.ModuleDict) and len({type(child) for child in module.values()}) == 1):
+            found[path] = list(module._modules)
+    return {path: names for path, names in found.items() if len(names) > 1}
 
 
 def _same_count(model: nn.Module, held: int, wanted: int, where: str) -> None:
@@ -114,12 +125,21 @@ def layer_names(model: nn.Module) -> list[str]:
     """
     if isinstance(model, nn.Sequential):
         return list(model._modules)
-    stacks = {
-        path: len(module)
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) and len(module) > 1
-    }
-    outer = {path: n for path, n in stacks.items() if not any(path.startswith(f"{other}.") for other in stacks)}
+    stacks = _lists(model)
+    outer = {path: len(keys) for path, keys in stacks.items() if not any(path.startswith(f"{other}.") for other in stacks)}
     if not outer:
         raise InputError(f"{type(model).__name__}: has no repeated layers to cut it at")
     return ["embed", *[f"layers.{i}" for i in range(max(outer.values()))], "head"]
+
+
+def first_tensor(value: Any) -> Any:
+    """Return the first tensor of what a model gives back: itself, of a tuple, or the field ``logits``."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if hasattr(value, "logits"):
+        return value.logits
+    if isinstance(value, (tuple, list)) and value:
+        return first_tensor(value[0])
+    if isinstance(value, dict) and value:
+        return first_tensor(next(iter(value.values())))
+    return value

@@ -36,16 +36,22 @@ class PlanFile:
     entry: dict[str, Any]
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence where the plan shards operator by operator, which is run by its nearest uniform degrees."""
-        if not self.entry.get("shardings"):
-            return ()
-        degrees = "; ".join(
-            f"stage {i}: data {stage.strategy.data}, tensor {stage.strategy.tensor}, shard {stage.strategy.shard}"
-            for i, stage in enumerate(self.plan.stages)
-        )
-        return (
-            f"the plan shards operator by operator (field shardings); what runs are the nearest uniform degrees: {degrees}",
-        )
+        """Return a sentence each where operators are split otherwise than a stage's degrees say, which is not what runs."""
+        told = []
+        if self.entry.get("shardings"):
+            degrees = "; ".join(
+                f"stage {i}: data {stage.strategy.data}, tensor {stage.strategy.tensor}, shard {stage.strategy.shard}"
+                for i, stage in enumerate(self.plan.stages)
+            )
+            told.append(
+                f"the plan shards operator by operator (field shardings); what runs are the nearest uniform degrees: {degrees}"
+            )
+        if self.entry.get("splits"):
+            told.append(
+                "the plan splits some operators otherwise than Megatron does (field splits, of costs sharded); what runs are "
+                "Megatron's splits: products by columns and rows, tables and heads whole"
+            )
+        return tuple(told)
 
 
 def read_plan(path: str) -> PlanFile:

@@ -11,12 +11,15 @@ from torch import nn
 
 from meshwright.errors import InputError
 from meshwright.graph import Graph
-from meshwright.plan import Plan
-from meshwright.runtime import tensor_parallel
+from meshwright.plan import Plan, Stage
+from meshwright.runtime import parts, tensor_parallel
+from meshwright.runtime.autocast import check_weights
+from meshwright.runtime.context_parallel import spans_context
 from meshwright.runtime.cut import cut
+from meshwright.runtime.data import Sample, repeated
 from meshwright.runtime.layout import Layout
 
-__all__ = ["check_machine", "check_model", "check_same_model"]
+__all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
 
 _FEWEST_PROCESSES = 8
 _TOLERANCE_RATIO = 0.2
@@ -54,7 +57,7 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
         )
 
 
-def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.Tensor, where: str) -> list[nn.Module]:
+def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, where: str) -> list[nn.Module]:
     """Return the layers of the model if the plan can be applied to it.
 
     Parameters
@@ -65,8 +68,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
         The plan's layers.
     plan : Plan
         The plan.
-    row : torch.Tensor
-        One sample.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     where : str
         The plan file, for messages.
 
@@ -75,54 +78,135 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, row: torch.T
     InputError
         When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
-    units = cut(model, names, row)
+    check_weights(model, where)
+    units = cut(model, names, sample)
+    entering = _check_boundaries(units, names, plan, sample, where)
     wishes = tensor_parallel.wishes_of(model)
+    seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
-        degree = stage.strategy.tensor
-        if degree > 1:
-            able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
-            unable = [op for op in stage.ops if op not in able and _repeated(units, op)]
-            if unable:
-                raise InputError(
-                    f"{where}: stage {i}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
-                    "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
-                )
-            for op in able:
-                tensor_parallel.check(units[op], names[op], degree, wishes)
-            if stage.strategy.sequence_parallel and row.dim() > 1 and row.shape[1] % degree:
-                raise InputError(
-                    f"{where}: stage {i}: sequence parallelism of degree {degree} does not divide the {row.shape[1]} tokens of a sample"
-                )
-    _check_boundaries(units, names, plan, row, where)
+        strategy, place = stage.strategy, f"{where}: stage {i}"
+        if strategy.sequence_parallel:
+            _check_length(sample, strategy.context * strategy.tensor, f"{place}: sequence")
+        if strategy.tensor > 1:
+            _check_tensor(units, names, entering, wishes, stage, place)
+        for op in stage.ops if strategy.context > 1 else ():
+            alike = parts.structure(units[op], entering[op])
+            if spans_context(len(units), op) and (strategy.context, alike) not in seen:
+                _check_length(sample, strategy.context, f"{place}: context")
+                parts.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
+            seen.add((strategy.context, alike))
     return units
 
 
-def _repeated(units: Sequence[nn.Module], op: int) -> bool:
-    """Whether a layer is one of the repeated ones: neither first nor last, where there are more than two."""
-    return len(units) <= 2 or 0 < op < len(units) - 1
+def _check_length(sample: Sample, degree: int, what: str) -> None:
+    """Refuse sequences that do not divide."""
+    if sample[0].dim() > 1 and sample[0].shape[1] % degree:
+        raise InputError(f"{what} parallelism of degree {degree} does not divide the {sample[0].shape[1]} tokens of a sample")
 
 
-def _check_boundaries(units: Sequence[nn.Module], names: Sequence[str], plan: Plan, row: torch.Tensor, where: str) -> None:
-    """Send one sample through the layers and look at what crosses the stages' ends."""
+def _check_tensor(
+    units: Sequence[nn.Module],
+    names: Sequence[str],
+    entering: Sequence[Sequence[torch.Tensor]],
+    wishes: dict[str, str],
+    stage: Stage,
+    where: str,
+) -> None:
+    """Refuse a stage with layers that cannot be split over its tensor axis."""
+    degree = stage.strategy.tensor
+    able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+    unable = [op for op in stage.ops if op not in able and spans_context(len(units), op)]
+    if unable:
+        raise InputError(
+            f"{where}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
+            "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
+        )
+    seen = set()
+    for op in able:
+        tensor_parallel.check(units[op], names[op], degree, wishes)
+        alike = parts.structure(units[op], entering[op])
+        if alike not in seen:
+            parts.check_sum(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+            if stage.strategy.sequence_parallel:
+                parts.check_sequence(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+        seen.add(alike)
+
+
+def _check_boundaries(
+    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, sample: Sample, where: str
+) -> list[tuple[torch.Tensor, ...]]:
+    """Send one sample through the layers and look at what crosses the stages' ends; return what enters each layer."""
     first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
-    carried: Any = (row,)
+    carried: Any = repeated(sample)
+    n_rows = len(carried[0])
     modes = [(unit, unit.training) for unit in units]
-    with torch.no_grad(), torch.random.fork_rng():
+    entering = []
+    with torch.random.fork_rng([]):
         for i, unit in enumerate(units):
-            strange = [value for value in carried if not isinstance(value, torch.Tensor)]
-            if i in first_of_stage and strange:
-                raise InputError(
-                    f"{where}: stage {first_of_stage[i]} cannot begin with '{names[i]}': a {type(strange[0]).__name__} is handed on "
-                    "there, and only tensors can be sent; cut elsewhere, or compute it inside the layers"
-                )
+            begins = first_of_stage.get(i, -1) if i else -1
+            if begins >= 0:
+                _check_crossing(carried, n_rows, f"{where}: stage {begins} cannot begin with '{names[i]}'")
+            carried = tuple(_received(value, begins >= 0) for value in carried)
+            entering.append(carried)
             try:
                 carried = unit.eval()(*carried)
             except Exception as error:
                 raise InputError(
-                    f"{where}: layer '{names[i]}' cannot run on a sample of shape {tuple(row.shape)}: {type(error).__name__}: {error}"
+                    f"{where}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
                 ) from error
     for unit, training in modes:
         unit.train(training)
+    return entering
+
+
+def _received(value: Any, begins: bool) -> Any:
+    """Return a value cut off from what made it; where a stage begins, as that stage receives it, which no layer may overwrite."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    fresh = value.detach().requires_grad_(value.requires_grad)
+    return fresh if begins else fresh.clone()
+
+
+def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
+    """Refuse values that cannot be sent from stage to stage."""
+    for value in carried:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"{what}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute it "
+                "inside the layers"
+            )
+        if value.requires_grad and (value.dim() == 0 or len(value) != n_rows):
+            raise InputError(
+                f"{what}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the batch; cut "
+                "elsewhere, or compute it inside the layers"
+            )
+
+
+def notes_of(units: Sequence[nn.Module], plan: Plan) -> list[str]:
+    """Return sentences about layers that cannot train as in one process.
+
+    Parameters
+    ----------
+    units : sequence of torch.nn.Module
+        Layers of the model.
+    plan : Plan
+        The plan.
+    """
+    found = []
+    modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
+    if any(
+        isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0 for some in modules.values() for module in some
+    ):
+        found.append("the model has dropout: every process draws its own numbers, so losses differ from those of one process")
+    split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]
+    norms = (nn.modules.batchnorm._BatchNorm,)
+    if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
+        found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+    return found
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    return ", ".join(str(tuple(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__ for value in values)
 
 
 def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from meshwright.runtime.autocast import autocast
-from meshwright.runtime.cut import first_tensor
-from meshwright.runtime.data import Batches
+from meshwright.runtime.data import Batches, rows_of_inputs
+from meshwright.runtime.layout import rows_of
+from meshwright.runtime.naming import first_tensor
 
 __all__ = ["reference_losses"]
 
@@ -21,7 +22,7 @@ def reference_losses(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     *,
     n_steps: int,
-    n_rows: int,
+    n_parts: int,
     precision: torch.dtype | None = None,
 ) -> list[float]:
     """Train the whole model in this process and return the loss of every step.
@@ -38,23 +39,25 @@ def reference_losses(
         Mean loss of some rows.
     n_steps : int
         Steps.
-    n_rows : int
-        Rows at once; gradients of a step's parts are added up.
+    n_parts : int
+        Micro-batches of a step; their gradients are added up.
     precision : torch.dtype or None
-        Of products, by autocast; None for that of the weights.
+        Of products, by autocast; None for that of the weights. With fp16, PyTorch's own scaler scales the loss.
     """
     losses = []
+    scaler = torch.amp.GradScaler(next(model.parameters()).device.type, enabled=precision == torch.float16)
     for step in range(n_steps):
         inputs, targets = batches(step)
         optimizer.zero_grad()
         total = 0.0
-        for start in range(0, len(inputs), n_rows):
-            part = slice(start, start + n_rows)
-            share = len(inputs[part]) / len(inputs)
-            with autocast(inputs.device, precision):
-                value = loss(first_tensor(model(inputs[part])), targets[part]) * share
-            value.backward()  # type: ignore[no-untyped-call]
+        for part in range(n_parts):
+            start, stop = rows_of(len(targets), n_parts, part)
+            with autocast(targets.device, precision):
+                result = first_tensor(model(*rows_of_inputs(inputs, start, stop)))
+                value = loss(result, targets[start:stop]) * ((stop - start) / len(targets))
+            scaler.scale(value).backward()  # type: ignore[no-untyped-call]
             total += float(value.detach())
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         losses.append(total)
     return losses

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class Tie:
     group : process group or None
         All ranks that hold it; None where this rank alone does.
     counts : bool
-        Whether this rank's gradient counts: of the ranks of a tensor axis, which hold the same, the first one's does.
+        Whether this rank's gradient counts: of the ranks of tensor and context axes, which hold the same, the first one's does.
     """
 
     parameter: nn.Parameter
@@ -57,8 +58,13 @@ def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGro
     ignored : set of torch.nn.Parameter
         Weights that stay whole, because another stage holds them too.
     """
+    layers = list(layers)
+    users = Counter(weight for layer in layers for weight in set(layer.parameters()))
     for layer in layers:
-        fully_shard(layer, mesh=groups.shard_mesh, ignored_params=ignored)
+        if all(
+            users[weight] == 1 for weight in layer.parameters()
+        ):  # else the stage gathers its weights, once for all who share them
+            fully_shard(layer, mesh=groups.shard_mesh, ignored_params=ignored)
     fully_shard(module, mesh=groups.shard_mesh, ignored_params=ignored)
 
 
@@ -78,8 +84,8 @@ class StageWeights:
         What the data axis shards, as `meshwright.strategy.Strategy.shard`.
     groups : StageGroups
         Axes of its mesh.
-    partial : sequence of (torch.nn.Module, str)
-        Weights whose gradients the ranks of the tensor axis hold in parts.
+    partial : mapping of str to sequence of (torch.nn.Module, str)
+        Weights whose gradients the ranks of an axis, ``tensor`` or ``context``, hold in parts.
     tied : set of torch.nn.Parameter
         Weights that other stages hold too.
     ties : sequence of Tie
@@ -91,12 +97,12 @@ class StageWeights:
         module: nn.Module,
         shard: int,
         groups: StageGroups,
-        partial: Sequence[Owner],
+        partial: Mapping[str, Sequence[Owner]],
         tied: set[nn.Parameter],
         ties: Sequence[Tie],
     ) -> None:
         self.module, self.shard, self.groups = module, shard, groups
-        self.partial, self.ties = list(partial), list(ties)
+        self.partial, self.ties = partial, list(ties)
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.own = [parameter for parameter in self.parameters if parameter not in tied]
         self.n_replicas = 1 if groups.data is None else dist.get_world_size(groups.data)
@@ -152,13 +158,14 @@ class StageWeights:
             parameter.grad = None
 
     def _sum_parts(self) -> None:
-        """Add up gradients that the ranks of the tensor axis hold in parts."""
-        weights = [getattr(module, name) for module, name in self.partial]
-        held = [local(weight.grad) for weight in weights if weight.grad is not None]
-        if held and self.groups.tensor is not None:
-            flat = _flatten(held)
-            dist.all_reduce(flat, group=self.groups.tensor)
-            _spread(flat, held)
+        """Add up gradients that the ranks of tensor and context axes hold in parts."""
+        for axis, owners in self.partial.items():
+            weights = dict.fromkeys(getattr(module, name) for module, name in owners)
+            held = [local(weight.grad) for weight in weights if weight.grad is not None]
+            if held:
+                flat = _flatten(held)
+                dist.all_reduce(flat, group=getattr(self.groups, axis))
+                _spread(flat, held)
 
     def start_reduction(self) -> None:
         """Begin to add up gradients over the replicas; called after the last backward pass of the stage."""
@@ -255,4 +262,4 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """Return one optimizer for everything that this rank updates, weights held by several of its stages once."""
     unique = {id(parameter): parameter for stage in weights for parameter in stage.optimized()}
-    return make(list(unique.values()))
+    return make(list(unique.values()) or [nn.Parameter(torch.zeros(1))])  # optimizers refuse to have nothing, as stages may

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from meshwright.errors import InputError
+from meshwright.runtime.naming import first_tensor
 
 __all__ = ["cut", "fits"]
 
@@ -89,7 +90,7 @@ def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor) -> _Seen:
             handles.append(module.register_forward_hook(_leaving(path, order, seen)))
     training = model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng([]):
             model.eval()(row)
     finally:
         model.train(training)
@@ -281,8 +282,6 @@ class _Last(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> tuple[Any]:
         """Return the model's first tensor."""
-        from meshwright.runtime.cut import first_tensor
-
         for blank in self.blanks:
             blank.__dict__["like"] = hidden
         self.given[0].__dict__["value"] = hidden

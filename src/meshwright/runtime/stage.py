@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,22 +43,26 @@ class StageModule(nn.Module):
         In order; each takes what the one before returns.
     recompute : sequence of str
         One of `meshwright.strategy.RECOMPUTE` for each layer.
+    before : mapping of int to sequence of callable
+        What is done to hidden states before a layer, by its place, or after the last.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], recompute: Sequence[str]) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], recompute: Sequence[str], before: Mapping[int, Sequence[Callable[..., Any]]]
+    ) -> None:
         super().__init__()
         how = tuple(recompute) or ("none",) * len(layers)
         self.layers = nn.ModuleList(
             layer if kind == "none" else _Recomputed(layer, kind) for layer, kind in zip(layers, how, strict=True)
         )
-        self.enter: dict[int, Callable[..., Any]] = {}
+        self.before = before
 
     def forward(self, *carried: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what the next stage needs."""
         for i, layer in enumerate(self.layers):
-            if i in self.enter:
-                carried = self.enter[i](carried)
+            for change in self.before.get(i, ()):
+                carried = change(carried)
             carried = layer(*carried)
-        if len(self.layers) in self.enter:
-            carried = self.enter[len(self.layers)](carried)
+        for change in self.before.get(len(self.layers), ()):
+            carried = change(carried)
         return carried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from meshwright.errors import InputError
 
-__all__ = ["Owner", "check", "enter_sequence", "leave_sequence", "parallelize", "styles", "wishes_of"]
+__all__ = [
+    "Owner",
+    "between",
+    "check",
+    "enter_sequence",
+    "gather_hook",
+    "gathers",
+    "leave_sequence",
+    "parallelize",
+    "share_sizes",
+    "styles",
+    "wishes_of",
+]
 
 Owner = tuple[nn.Module, str]
 """A module and the name of one of its parameters: sharding later puts another object at that name."""
@@ -24,6 +36,7 @@ _COLUMN = re.compile(
     r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|fc1|fc_in|dense_h_to_4h)$"
 )
 _ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out)$")
+_N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 
 
@@ -35,24 +48,60 @@ def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dic
     layer : torch.nn.Module
         One layer of the plan.
     wishes : mapping of str to str
-        Patterns of paths and ``column`` or ``row``: the model's own ``tensor_parallel`` attribute, or the plan of a Hugging Face
+        Patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own ``tensor_parallel`` attribute, or the plan of a Hugging Face
         configuration (``colwise``, ``rowwise``). Where there is none, the names that most models use decide.
     prefix : str
         Path of the layer in the model, for the patterns.
     """
-    found = {}
+    found: dict[str, str] = {}
     for path, module in layer.named_modules():
         if not isinstance(module, nn.Linear):
             continue
-        full = f"{prefix}.{path}" if prefix else path
-        wished = next((style for pattern, style in wishes.items() if fnmatch.fnmatch(full, f"*{pattern}")), "")
-        if wished.startswith(("col", "row")):
-            found[path] = "column" if wished.startswith("col") else "row"
+        wished = _wish(f"{prefix}.{path}" if prefix else path, wishes)
+        if wished:
+            found |= {path: "column"} if wished.startswith("col") else {path: "row"} if wished.startswith("row") else {}
         elif _COLUMN.search(path):
             found[path] = "column"
         elif _ROW.search(path):
             found[path] = "row"
     return found if "column" in found.values() and "row" in found.values() else {}
+
+
+def _wish(path: str, wishes: Mapping[str, str]) -> str:
+    return next((style for pattern, style in wishes.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
+
+
+def between(layer: nn.Module, wishes: Mapping[str, str]) -> set[str]:
+    """Return paths of modules whose weights stay whole but work on split values: norms of heads, and what the model names so."""
+    return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, wishes) == "between"}
+
+
+def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> None:
+    """Divide the numbers by which modules with column products take their results apart: heads, and features of those products.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        One layer, its products still whole; changed in place.
+    degree : int
+        Of the tensor axis.
+    wishes : mapping of str to str
+        See `styles`.
+
+    Notes
+    -----
+    Many modules write ``view(batch, length, self.n_heads, self.head)``, where a rank has a part of the heads only. Whether it then
+    computes the same is checked before anything starts, by `meshwright.runtime.parts.check_sum`.
+    """
+    features: dict[str, set[int]] = {}
+    for path, style in styles(layer, wishes).items():
+        if style == "column":
+            features.setdefault(path.rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
+    for path, sizes in features.items():
+        module = layer.get_submodule(path)
+        for name, value in list(vars(module).items()):
+            if type(value) is int and value % degree == 0 and (value in sizes or _N_HEADS.search(name)):
+                setattr(module, name, value // degree)
 
 
 def wishes_of(model: nn.Module) -> dict[str, str]:
@@ -107,26 +156,55 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
         Weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name there.
     """
     chosen = styles(layer, wishes)
+    if any(isinstance(layer.get_submodule(path).weight, DTensor) for path in chosen):
+        return []  # the same layer stands at an earlier place too
+    share_sizes(layer, mesh.size(), wishes)
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
-    layouts: dict[str, Any] = {path: ColwiseParallel() if style == "column" else row for path, style in chosen.items()}
+    inside = between(layer, wishes)
+    once, each = gathers(layer, wishes) if sequence else (set(), set())
+    column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
+    layouts: dict[str, Any] = {
+        path: row if style == "row" else gathered if path in each else column for path, style in chosen.items()
+    }
     parallelize_module(layer, mesh, layouts)
-    if sequence:
-        for parent in {path.rpartition(".")[0] for path, style in chosen.items() if style == "column"}:
-            layer.get_submodule(parent).register_forward_pre_hook(_gather(mesh), with_kwargs=True, prepend=True)
+    for parent in once:
+        hook = gather_hook(_whole(mesh))
+        layer.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
     partial = []
     for path, module in layer.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            inside = _HEAD_NORM.search(path) is not None
-            if not isinstance(parameter, DTensor) and (sequence or inside):
+            if not isinstance(parameter, DTensor) and (sequence or path in inside):
                 partial.append((module, name))
     return partial
 
 
-def _gather(mesh: DeviceMesh) -> Any:
-    """Return a hook that puts the sequence of a module's first tensor together."""
+def gathers(layer: nn.Module, wishes: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Return where parts of a sequence are put together: modules whose input is gathered once, and products that gather their own."""
+    chosen = styles(layer, wishes)
+    known = {*chosen, *between(layer, wishes)}
+    columns = {path for path, style in chosen.items() if style == "column"}
+    once = {path.rpartition(".")[0] for path in columns}
+    once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, known)}
+    return once, {path for path in columns if path.rpartition(".")[0] not in once}
+
+
+def _only_products(module: nn.Module, where: str, known: set[str]) -> bool:
+    """Whether a module holds nothing but split products and what lies between them: its input can be gathered once for all."""
+    owners = (path for path, part in module.named_modules() if any(True for _ in part.parameters(recurse=False)))
+    return all(f"{where}.{path}".strip(".") in known for path in owners)
+
+
+def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:
+    """Return the function that puts the parts of a sequence together."""
 
     def whole(value: Any) -> Any:
         return DTensor.from_local(value, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+
+    return whole
+
+
+def gather_hook(whole: Callable[[Any], Any]) -> Any:
+    """Return a hook that puts the sequence of a module's first tensor together."""
 
     def hook(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if arguments and isinstance(arguments[0], torch.Tensor):

@@ -10,13 +10,15 @@ import torch.distributed as dist
 from torch import nn
 
 from meshwright.errors import InputError
-from meshwright.runtime import tensor_parallel
+from meshwright.runtime import preflight, tensor_parallel
 from meshwright.runtime.autocast import autocast
+from meshwright.runtime.axes import split_layers
 from meshwright.runtime.cut import cut
-from meshwright.runtime.data import default_loss, example_row
+from meshwright.runtime.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.executor import Executor, Span, StageRun
 from meshwright.runtime.layout import Layout, layout
-from meshwright.runtime.mail import Mail, Shape
+from meshwright.runtime.loss_scale import LossScale
+from meshwright.runtime.mail import Crossing, Mail
 from meshwright.runtime.meshes import StageGroups, stage_groups
 from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.sharding import StageWeights, Tie, optimizer_of, shard_fully
@@ -48,6 +50,8 @@ class Trainer:
     ----------
     notes : tuple of str
         What runs otherwise than the plan says.
+    loss_scale : LossScale or None
+        Where products run in fp16.
     """
 
     def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
@@ -55,21 +59,30 @@ class Trainer:
         self.layout = executor.layout
         self.rank = executor.rank
         self.notes = executor.layout.notes()
+        self.loss_scale = LossScale() if executor.precision == torch.float16 else None
 
     @property
     def spans(self) -> list[Span]:
         """What this rank did in the last step, and when."""
         return self.executor.spans
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    def step(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> float:
         """Train one step on a whole global batch, the same in every process, and return its mean loss.
 
         Parameters
         ----------
-        inputs, targets : torch.Tensor
+        inputs : torch.Tensor, or a tuple of them for models of several inputs
             All samples of the step; each rank takes its rows.
+        targets : torch.Tensor
+            Of the same samples.
         """
         loss = self.gradients(inputs, targets)
+        if self.loss_scale is None or not self.loss_scale.skipped:
+            self._update()
+        return self._everywhere(loss)
+
+    def _update(self) -> None:
+        """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""
         started = self.executor.clock.mark()
         self.optimizer.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
@@ -78,19 +91,23 @@ class Trainer:
                 started = self.executor.clock.mark()
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
-        return self._everywhere(loss)
 
-    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def gradients(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
-        device = self.executor.device
-        return self.executor.run(inputs.to(device), targets.to(device))
+        device, scale = self.executor.device, self.loss_scale
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
+        loss = self.executor.run(tuple(value.to(device) for value in given), targets.to(device))
+        if scale is not None:
+            scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
+        return loss
 
     def _everywhere(self, share: torch.Tensor) -> float:
-        """Return the loss of all replicas of the last stage; of the ranks of a tensor axis, which hold the same, one counts."""
+        """Return the loss of all replicas of the last stage; of ranks that hold the same rows one counts."""
         last = self.layout.n_stages - 1
-        counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).tensor == 0
+        counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         total = share.clone() if counts else torch.zeros_like(share)
         dist.all_reduce(total)
         return float(total)
@@ -102,7 +119,7 @@ def apply(
     *,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = adamw,
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = default_loss,
-    example: torch.Tensor | None = None,
+    example: torch.Tensor | Sample | None = None,
     precision: torch.dtype | None = None,
 ) -> Trainer:
     """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
@@ -117,10 +134,11 @@ def apply(
         From the parameters that this rank updates to an optimizer that treats every element alike (SGD, Adam, ...).
     loss : callable
         From output and target rows to their mean loss; every sample counts the same.
-    example : torch.Tensor or None
-        One sample of the inputs (a batch of one); None for tokens or vectors, as the model begins.
+    example : torch.Tensor, or a tuple of them, or None
+        One sample of the inputs (batches of one); None for tokens or vectors, as the model begins.
     precision : torch.dtype or None
-        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights.
+        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss is
+        scaled, and a step whose gradients overflow on any rank is skipped on all.
 
     Returns
     -------
@@ -136,9 +154,12 @@ def apply(
     places = layout(read.plan)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
-    row = example if example is not None else example_row(model, (), read.sequence_length)
-    trainer = assemble(model, read.names, places, row, optimizer=optimizer, loss=loss, precision=precision)
-    trainer.notes += read.notes()
+    given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    sample = example_of(model, given, read.sequence_length)
+    units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
+    told = (*read.notes(), *preflight.notes_of(units, read.plan))
+    trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
+    trainer.notes += told
     return trainer
 
 
@@ -146,7 +167,7 @@ def assemble(
     model: nn.Module,
     names: Sequence[str],
     places: Layout,
-    row: torch.Tensor,
+    sample: Sample,
     *,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
@@ -162,14 +183,14 @@ def assemble(
         The plan's layers in order.
     places : Layout
         The plan as ranks.
-    row : torch.Tensor
-        One sample of the inputs.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     optimizer, loss, precision
         See `apply`.
     """
     rank = dist.get_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    units = cut(model, names, row)
+    units = cut(model, names, sample)
     wishes = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
     tied, ties = _ties(places, rank, units)
@@ -179,8 +200,8 @@ def assemble(
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
     with autocast(device, precision):
-        shapes = _shapes(places, rank, runs, row.to(device))
-    mail = Mail(places, rank, shapes, device)
+        crossings = _crossings(places, rank, runs, tuple(value.to(device) for value in repeated(sample)))
+    mail = Mail(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
@@ -195,26 +216,14 @@ def _stage_run(
     ties: tuple[set[nn.Parameter], list[Tie]],
     device: torch.device,
 ) -> StageRun:
-    """Return one stage, its layers split over the tensor axis, recomputed and sharded as the plan says."""
+    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says."""
     plan = places.plan
     strategy = plan.stages[stage].strategy
-    partial: list[tensor_parallel.Owner] = []
-    split = []
+    ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
     for unit in units:
         unit.to(device)
-        if strategy.tensor > 1 and tensor_parallel.styles(unit, wishes):
-            split.append(unit)
-            partial += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
-    module = StageModule(units, plan.stages[stage].recompute).train()
-    if split and strategy.sequence_parallel:
-        inside = [i for i, unit in enumerate(units) if unit in split]
-        module.enter = {
-            inside[0]: tensor_parallel.enter_sequence(groups.tensor_mesh),
-            inside[-1] + 1: tensor_parallel.leave_sequence(groups.tensor_mesh),
-        }
-        for unit in split:
-            if hasattr(unit, "context"):
-                unit.context[0].length_factor = strategy.tensor  # type: ignore[union-attr,index]
+    split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, wishes)
+    module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
     later = Later()
     sharded = strategy.shard == 3 and groups.shard is not None
     if sharded:
@@ -222,7 +231,7 @@ def _stage_run(
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
     shard = strategy.shard if groups.shard is not None else 0
-    return StageRun(module, StageWeights(module, shard, groups, partial, *ties), later, splits=not sharded)
+    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
 
 
 def _holders(places: Layout, units: Sequence[nn.Module]) -> dict[nn.Parameter, list[int]]:
@@ -250,7 +259,7 @@ def _ties(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[nn
             made[ranks] = dist.new_group(list(ranks)) if len(ranks) > 1 else None
         if rank in ranks:
             first = next(stage for stage in stages if stage in places.stages_of(rank))
-            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).tensor == 0))
+            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).inner == 0))
     return tied, ties
 
 
@@ -262,27 +271,31 @@ def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Ti
     return -1
 
 
-def _shapes(places: Layout, rank: int, runs: dict[int, StageRun], row: torch.Tensor) -> list[Shape]:
-    """Return what every stage hands on, found by sending one sample through: stage after stage, every rank is told."""
-    shapes: list[Shape] = []
-    entering: Shape = ((tuple(row.shape[1:]), row.dtype),)
+def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[tuple[Crossing, ...]]:
+    """Return what every stage hands on, found by sending a sample through: stage after stage, every rank is told."""
+    crossings: list[tuple[Crossing, ...]] = []
+    n_rows, device = len(sample[0]), sample[0].device
     for stage in range(places.n_stages):
         found: list[Any] = [None]
         if stage in runs:
             module = runs[stage].module
-            carried = (
-                [row] if stage == 0 else [torch.zeros(1, *sizes, dtype=dtype, device=row.device) for sizes, dtype in entering]
-            )
+            carried: Sequence[torch.Tensor] = sample
+            if stage > 0:
+                carried = [entry.blank(n_rows, device).zero_() for entry in crossings[-1]]
             module.eval()
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 result = module(*carried)
             module.train()
             _check_tensors(result, places, stage)
-            found = [tuple((tuple(tensor.shape[1:]), tensor.dtype) for tensor in result)]
+            found = [tuple(_crossing(tensor, n_rows) for tensor in result)]
         dist.broadcast_object_list(found, src=places.ranks_of_stage[stage][0])
-        entering = found[0]
-        shapes.append(entering)
-    return shapes
+        crossings.append(found[0])
+    return crossings
+
+
+def _crossing(tensor: torch.Tensor, n_rows: int) -> Crossing:
+    by_rows = tensor.dim() > 0 and tensor.shape[0] == n_rows
+    return Crossing(tuple(tensor.shape[1:] if by_rows else tensor.shape), tensor.dtype, by_rows)
 
 
 def _check_tensors(result: Sequence[Any], places: Layout, stage: int) -> None:

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from meshwright.errors import MeshwrightError
 from meshwright.runtime import checkpoints, source
 from meshwright.runtime.allocator import keep_freed_memory
-from meshwright.runtime.autocast import difference, dtype_of
-from meshwright.runtime.data import batches_of, default_loss, example_row
+from meshwright.runtime.autocast import dtype_of
+from meshwright.runtime.data import batches_of, default_loss, example_of
 from meshwright.runtime.executor import Span
 from meshwright.runtime.job import Job
 from meshwright.runtime.layout import layout
@@ -30,7 +30,7 @@ from meshwright.runtime.memory import peak_bytes
 from meshwright.runtime.plan_file import read_plan
 from meshwright.runtime.trainer import Trainer, adamw, assemble
 
-__all__ = ["join", "main", "output_shape", "train", "world_size"]
+__all__ = ["join", "main", "rank", "train", "world_size"]
 
 _PATIENCE = datetime.timedelta(minutes=10)
 
@@ -53,16 +53,12 @@ def train(job: Job) -> dict[str, Any] | None:
     read = read_plan(job.plan)
     places = layout(read.plan, job.order)
     model, examples = source.build(job.model, job.seed)
-    row = example_row(model, examples, read.sequence_length)
-    output = output_shape(model, row) if not job.data and row.is_floating_point() else None
+    sample = example_of(model, examples, read.sequence_length)
     data = source.load(job.data, "--data") if job.data else None
-    batches = batches_of(data, model, row, output, places.plan.global_batch, job.seed)
+    batches = batches_of(data, model, sample, places.plan.global_batch, job.seed)
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
-    trainer = assemble(model, read.names, places, row, optimizer=make, loss=loss, precision=dtype_of(job.precision))
-    if dist.get_rank() == 0 and not job.folder:  # under torchrun; who starts processes tells it before
-        for note in (*trainer.notes, *read.notes(), *difference(read, model, job.precision)):
-            print(f"note: {note}", file=sys.stderr, flush=True)
+    trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     first = checkpoints.load(trainer, job.save) if job.resume else 0
     losses: list[float] = []
     seconds: list[float] = []
@@ -79,7 +75,7 @@ def train(job: Job) -> dict[str, Any] | None:
         seconds.append(time.perf_counter() - started)
         spans.append((trainer.executor.began, trainer.spans))
         losses.append(loss_value)
-        _note(job, step, loss_value)
+        _note(job, step, loss_value, trainer)
         if job.save and job.save_every and (step + 1) % job.save_every == 0:
             checkpoints.save(trainer, job.save, step + 1)
     if job.save and losses and not (job.save_every and job.n_steps % job.save_every == 0):
@@ -87,20 +83,11 @@ def train(job: Job) -> dict[str, Any] | None:
     return _gather(trainer, losses, seconds, spans, peak, first)
 
 
-def _note(job: Job, step: int, loss: float) -> None:
-    if dist.get_rank() == 0 and (step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
-        print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}", file=sys.stderr, flush=True)
-
-
-def output_shape(model: torch.nn.Module, row: torch.Tensor) -> torch.Size:
-    """Return the shape of one sample's output."""
-    from meshwright.runtime.cut import first_tensor
-
-    model.eval()
-    with torch.no_grad():
-        shape: torch.Size = first_tensor(model(row)).shape
-    model.train()
-    return shape
+def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
+    scale = trainer.loss_scale
+    skipped = "" if scale is None or not scale.skipped else f"; gradients overflowed: skipped, loss scale now {scale.value:g}"
+    if dist.get_rank() == 0 and (skipped or step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
+        print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
 
 
 def _gather(
@@ -159,11 +146,10 @@ def join(job: Job) -> dict[str, Any] | None:
     dict or None
         See `train`.
     """
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
     if job.backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank, world_size=world, timeout=_PATIENCE)
+    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE)
     # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
     result = train(job)
     dist.barrier()
@@ -176,17 +162,22 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
+def rank() -> int:
+    """Return the number of this process among them."""
+    return int(os.environ["RANK"])
+
+
 def main() -> int:
     """Run one process; return its exit status."""
     path = Path(sys.argv[1])
     job = Job.read(path)
-    folder, rank = Path(job.folder), os.environ["RANK"]
+    folder = Path(job.folder)
     try:
         result = join(job)
     except BaseException as error:
         wrong = isinstance(error, MeshwrightError)
         text = str(error) if wrong else "".join(traceback.format_exception(error))
-        (folder / f"error-{rank}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
+        (folder / f"error-{rank()}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
         sys.stdout.flush()
         os._exit(2 if wrong else 1)  # other ranks may be gone: no orderly end is possible
     if result is not None:

@@ -1,4 +1,4 @@
-"""What both Chrome traces share: times in microseconds that viewers read back as whole nanoseconds, and the order of events.
+"""What all Chrome traces share: names, times in microseconds that viewers read back as whole nanoseconds, the order of events.
 
 References
 ----------
@@ -7,12 +7,36 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["durations", "in_order", "microseconds"]
+__all__ = ["durations", "in_order", "microseconds", "names"]
+
+
+def names(process: int, title: str, threads: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return the events that name a process and its threads and put them in the order of their numbers.
+
+    Parameters
+    ----------
+    process : int
+        The process.
+    title : str
+        Its name.
+    threads : mapping of int to str
+        Names of its threads.
+    """
+    of = {"ph": "M", "pid": process}
+    events: list[dict[str, Any]] = [
+        {**of, "name": "process_name", "args": {"name": title}},
+        {**of, "name": "process_sort_index", "args": {"sort_index": process}},
+    ]
+    for thread, name in sorted(threads.items()):
+        events.append({**of, "name": "thread_name", "tid": thread, "args": {"name": name}})
+        events.append({**of, "name": "thread_sort_index", "tid": thread, "args": {"sort_index": thread}})
+    return events
 
 
 def microseconds(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from meshwright import _files
 from meshwright.errors import InputError
 from meshwright.result import Result
 from meshwright.timeline import PHASES, Timeline
-from meshwright.writers._trace_event import durations, in_order, microseconds
+from meshwright.writers._trace_event import durations, in_order, microseconds, names
 
 __all__ = ["as_json", "write"]
 
@@ -51,16 +51,12 @@ def as_json(result: Result) -> dict[str, Any]:
     if timeline is None or result.answer.plan is None:
         raise InputError("there is no timeline to write: nothing fits, or the cost model cannot tell how long the stages take")
     ranks = result.plan.ranks()
-    events: list[dict[str, Any]] = []
-    for rank, devices in enumerate(ranks):
-        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": _title(rank, devices)}})
-        events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
     rank_of_stage = result.plan.rank_of_stage()
     spans = _spans(timeline, rank_of_stage)
-    for rank, thread in sorted({(span["pid"], span["tid"]) for span in spans}):
-        name = {_COMPUTE: "compute", _REDUCE: "reduce"}.get(thread, f"send to rank {thread - _SEND}")
-        events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}})
-        events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": thread, "args": {"sort_index": thread}})
+    used = {(span["pid"], span["tid"]) for span in spans}
+    events: list[dict[str, Any]] = []
+    for rank, devices in enumerate(ranks):
+        events += names(rank, _title(rank, devices), {thread: _thread(thread) for other, thread in used if other == rank})
     events.extend(in_order([*spans, *_memory(timeline), *_flows(spans, rank_of_stage)]))
     return {
         "traceEvents": events,
@@ -90,6 +86,10 @@ def write(result: Result, path: str) -> None:
         When there is no timeline or the file cannot be written.
     """
     _files.write(path, json.dumps(as_json(result), separators=(",", ":")) + "\n")
+
+
+def _thread(thread: int) -> str:
+    return {_COMPUTE: "compute", _REDUCE: "reduce"}.get(thread, f"send to rank {thread - _SEND}")
 
 
 def _title(rank: int, devices: tuple[int, ...]) -> str:

@@ -65,6 +65,41 @@ class HandsOnALength(Decides):
         return self.head(x)
 
 
+class HeadsByNumber(nn.Module):
+    """Takes its products apart by numbers that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.n_heads = 64, 4
+        self.query, self.key, self.value, self.out = (nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        sizes = (batch, length, self.n_heads, self.width // self.n_heads)
+        q, k, v = (layer(x).view(sizes).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, self.width))
+
+
+def heads_by_number() -> nn.Module:
+    """Return a transformer with such attention."""
+    import models
+
+    model = models.small()
+    for layer in model.layers:
+        layer.attention = HeadsByNumber()
+    return model
+
+
+def repeated() -> nn.Module:
+    """Return a transformer whose first layer stands at two more places."""
+    import models
+
+    model = models.small()
+    model.layers[2] = model.layers[5] = model.layers[0]
+    return model
+
+
 class Encoder(nn.Module):
     """PyTorch's own encoder, whose forward looks at its layers and cannot be traced."""
 
@@ -77,6 +112,21 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.encoder(self.embed(tokens)))
+
+
+def steep() -> nn.Module:
+    """Return a chain of linear layers whose scaled gradients overflow in fp16 at first."""
+    chain = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(3)), nn.Linear(32, 16))
+    with torch.no_grad():
+        chain[3].bias.fill_(60.0)
+    return chain
+
+
+def halved() -> nn.Module:
+    """Return a model whose weights are fp16."""
+    import models
+
+    return models.small().half()
 
 
 def _half(x: torch.Tensor) -> float:

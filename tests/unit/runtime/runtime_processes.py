@@ -18,11 +18,11 @@ def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 4, gl
     names = names or ["embed", *[f"layers.{i}" for i in range(n_layers)], "head"]
     entries, start = [], 0
     for count, devices, options in stages:
-        tensor = options.get("tensor", 1)
+        alike = options.get("tensor", 1) * options.get("context", 1)
         entry = {
             "ops": names[start : start + count],
             "devices": devices,
-            "data": len(devices) // tensor,
+            "data": len(devices) // alike,
             "recompute": ["none"] * count,
         }
         entries.append({**entry, **options})
@@ -78,14 +78,14 @@ def sgd(parameters: list) -> object:
     return torch.optim.SGD(parameters, 0.3, foreach=False)
 
 
-def weights_differ(trainer: object, alone: object, names: tuple[str, ...], row: object) -> float:
+def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sample: tuple) -> float:
     """Return how far any weight that this rank holds is from that of a model trained in one process."""
     import torch
     from torch.distributed.tensor import DTensor
 
     from meshwright.runtime.cut import cut
 
-    units = cut(alone, names, row)
+    units = cut(alone, names, sample)
     furthest = 0.0
     for stage, weights in trainer.weights.items():
         expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
@@ -102,12 +102,11 @@ def main() -> None:
 
     from meshwright.runtime import source
     from meshwright.runtime.autocast import dtype_of
-    from meshwright.runtime.data import batches_of, default_loss, example_row
+    from meshwright.runtime.data import batches_of, default_loss, example_of
     from meshwright.runtime.layout import layout
     from meshwright.runtime.plan_file import read_plan
     from meshwright.runtime.reference import reference_losses
     from meshwright.runtime.trainer import assemble
-    from meshwright.runtime.worker import output_shape
 
     torch.set_num_threads(1)
     folder = pathlib.Path(sys.argv[1])
@@ -121,12 +120,14 @@ def main() -> None:
         read = read_plan(str(path))
         places = layout(read.plan)
         model, examples = source.build(case["model"], 0)
-        row = example_row(model, examples, read.sequence_length)
-        output = output_shape(model, row) if row.is_floating_point() else None
-        batches = batches_of(None, model, row, output, read.plan.global_batch, 0)
+        sample = example_of(model, examples, read.sequence_length)
+        batches = batches_of(None, model, sample, read.plan.global_batch, 0)
         precision = dtype_of(case.get("precision", ""))
-        trainer = assemble(model, read.names, places, row, optimizer=sgd, loss=default_loss, precision=precision)
-        losses = [trainer.step(*batches(step)) for step in range(told["n_steps"])]
+        trainer = assemble(model, read.names, places, sample, optimizer=sgd, loss=default_loss, precision=precision)
+        losses, skipped = [], []
+        for step in range(told["n_steps"]):
+            losses.append(trainer.step(*batches(step)))
+            skipped += [step] * (trainer.loss_scale is not None and trainer.loss_scale.skipped)
         alone, _ = source.build(case["model"], 0)
         expected = []
         if rank == 0:
@@ -136,15 +137,15 @@ def main() -> None:
                 sgd(list(alone.parameters())),
                 default_loss,
                 n_steps=told["n_steps"],
-                n_rows=read.plan.global_batch,
+                n_parts=case.get("parts", 1),
                 precision=precision,
             )
         for parameter in alone.parameters():
             dist.broadcast(parameter.detach(), 0)
         far: list = [None] * world
-        dist.all_gather_object(far, weights_differ(trainer, alone, read.names, row))
+        dist.all_gather_object(far, weights_differ(trainer, alone, read.names, sample))
         if rank == 0:
-            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far)}
+            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far), "skipped": skipped}
             print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(far), losses, flush=True)
         dist.barrier()
     if rank == 0:

@@ -123,3 +123,34 @@ def test_without_a_prediction_only_the_measured_column_is_filled() -> None:
     entry = comparison.as_json(TWO, measured, None, None)
     assert entry["step_seconds"] == {"measured": 0.5, "predicted": None}
     assert entry["stages"][0]["communication_seconds"] == {"measured": 0.0, "predicted": None}
+
+
+def test_the_trace_of_both_steps_follows_the_rules_of_its_format_and_has_one_clock(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[1] / "writers"))
+    from trace_event_rules import broken_rules
+
+    path = str(tmp_path / "plan.json")
+    pathlib.Path(path).write_text(json.dumps(plan_of([(2, [0], {}), (2, [1], {})], n_layers=2, sequence_length=1)))
+    read = read_plan(path)
+    said, _ = predict(read, path, profile(tmp_path, "profile.json", {}))
+    third = 1.0 / 3.0  # no whole number of nanoseconds
+    spans = [
+        (0, 0, "forward", 0.0, third),
+        (0, 0, "wait", third, 2 * third),
+        (0, 0, "backward", 2 * third, 1.0),
+        (0, -1, "reduce", 1.0, 1.1),
+    ]
+    later = [(1, 0, "wait", 0.0, third), (1, 0, "forward", third, 2 * third)]
+    measured = {"ranks": [rank(0, spans, 7.0), rank(1, later, 7.25)]}
+    for predicted, n_processes in ((said, 4), (None, 2)):
+        trace = tmp_path / "trace.json"
+        comparison.write_trace(str(trace), read.plan, measured, predicted)
+        assert broken_rules(trace.read_text()) == []
+        events = json.loads(trace.read_text())["traceEvents"]
+        titles = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+        assert len(titles) == n_processes
+        other = titles["measured: rank 1 (device 1)"]
+        starts = [event["ts"] for event in events if event["ph"] == "X" and event["pid"] == other]
+        assert starts == pytest.approx([0.25e6, 0.25e6 + third * 1e6])

@@ -44,13 +44,22 @@ def test_tensor_ranks_of_unlike_degrees_all_receive_all_rows() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "told"),
-    [(Strategy(context=2), "context parallelism"), (Strategy(data=2, expert=2), "expert parallelism"),
-     (Strategy(data=2, shard=3, shard_degree=3), "does not divide")],
+    [(Strategy(data=2, expert=2), "expert parallelism"), (Strategy(data=2, shard=3, shard_degree=3), "does not divide")],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused(strategy: Strategy, told: str) -> None:
     stage = Stage((0,), tuple(range(strategy.n_devices)), strategy)
     with pytest.raises(InputError, match=told):
         layout(Plan((stage,), n_microbatches=1, global_batch=8))
+
+
+def test_ranks_of_context_and_tensor_axes_hold_the_same_rows() -> None:
+    wide = Stage((0,), tuple(range(8)), Strategy(data=2, context=2, tensor=2))
+    places = layout(Plan((wide, Stage((1,), (8,))), n_microbatches=1, global_batch=4))
+    assert {(message.source, message.target, message.start, message.stop) for message in places.messages(0, 1, 4)} == {
+        (0, 8, 0, 2), (4, 8, 2, 4),
+    }  # fmt: skip
+    assert [message.target for message in places.messages(1, 0, 4)] == list(range(8))
+    assert [places.seat(rank, 0).inner for rank in range(8)] == [0, 1, 2, 3] * 2
 
 
 def test_a_backward_pass_that_sharded_weights_keep_whole_is_told() -> None:
@@ -68,3 +77,6 @@ def test_a_plan_sharded_operator_by_operator_says_which_degrees_run(tmp_path: pa
     path.write_text(json.dumps({**plan, "shardings": [["data"]]}))
     (note,) = read_plan(str(path)).notes()
     assert "stage 0: data 2, tensor 1, shard 3" in note
+    path.write_text(json.dumps({**plan, "splits": [{"layers": ["embed"]}]}))
+    (note,) = read_plan(str(path)).notes()
+    assert "what runs are Megatron's splits" in note

@@ -23,7 +23,7 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
     model = models.Transformer(n_layers=2)
     row = torch.zeros(1, 8, dtype=torch.long)
     said: list[str] = []
-    found = profile_layers(model, row, [1, 2], [1, 2], repeats=1, say=lambda text, _: said.append(text))
+    found = profile_layers(model, (row,), [1, 2], [1, 2], repeats=1, say=lambda text, _: said.append(text))
     assert [layer["name"] for layer in found["layers"]] == ["embed", "layers.0", "layers.1", "head"]
     assert [layer["like"] for layer in found["layers"]] == ["embed", "layers.0", "layers.0", "head"]
     assert sum(layer["n_parameters"] for layer in found["layers"]) == sum(p.numel() for p in model.parameters())

@@ -96,6 +96,21 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         (plan_of(UNEVEN), ("--model", "models:small", "--calibrate", "better.json"), "give that too"),
         (plan_of(UNEVEN), ("--model", "models:small", "--emulate"), "is not known"),
         (plan_of(UNEVEN), ("--model", "models:small", "--optimizer", "fragile:none"), "has no 'none'"),
+        (
+            plan_of([(2, [0], {}), (4, [1], {})], n_layers=4),
+            ("--model", "zoo:Biased"),
+            "is trained and has no rows of the batch",
+        ),
+        (plan_of([(2, [0], {}), (4, [1], {})], n_layers=4), ("--model", "zoo:Overwrites"), "in-place"),
+        (
+            plan_of([(8, [0, 1], {"context": 2})], sequence_length=15),
+            ("--model", "models:small"),
+            "does not divide the 15 tokens",
+        ),
+        (plan_of([(8, [0, 1], {"context": 2})]), ("--model", "fragile:Encoder"), "context degree 2: on parts of a sequence"),
+        (plan_of([(8, [0, 1], {"expert": 2})]), ("--model", "models:small"), "plan again with --set expert=1"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--precision", "fp8"), "must be bf16, fp16 or fp32"),
+        (plan_of(UNEVEN), ("--model", "fragile:halved"), "is float16, in which updates are rounded away"),
     ],
     ids=[
         "another model",
@@ -111,6 +126,13 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         "no profile",
         "no cluster",
         "no optimizer",
+        "trained tensor handed on",
+        "tensor overwritten",
+        "odd length",
+        "no attention to gather",
+        "experts",
+        "no precision",
+        "weights in fp16",
     ],
 )
 def test_wrong_input_is_told_before_any_process_starts(
@@ -131,6 +153,22 @@ def test_wrong_input_is_told_before_any_process_starts(
     command.register(app)
     with pytest.raises(InputError, match=told):
         app([written(tmp_path, plan), *words], standalone_mode=False)
+
+
+def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
+    import torch
+    import zoo
+
+    from meshwright.plan import Plan, Stage
+    from meshwright.runtime.preflight import notes_of
+    from meshwright.strategy import Strategy
+
+    def told(model: torch.nn.Module, data: int) -> list[str]:
+        return notes_of([model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, 4 * data))
+
+    assert told(zoo.Plain(), 2) == told(zoo.Images(), 1) == []
+    assert "batch norms" in told(zoo.Images(), 2)[0]
+    assert "dropout" in told(torch.nn.Dropout(0.1), 1)[0] and told(torch.nn.Dropout(0.0), 1) == []
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.5.1+cu124"])
@@ -178,21 +216,37 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path
     assert max(abs(a - b) for a, b in zip(again["losses"], whole["losses"][2:], strict=True)) < 1e-6
 
 
+@pytest.mark.slow
+def test_a_run_in_fp16_resumes_with_the_loss_scale_it_had_found(tmp_path: pathlib.Path) -> None:
+    names = ["0", "1", "2", "3"]
+    plan = written(tmp_path, plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1))
+    words = ("--model", "fragile:steep", "--json", "--precision", "fp16", "--optimizer", "fragile:descent")
+    saved = ("--save", str(tmp_path / "saved"))
+    told = [
+        meshwright("run", plan, *words, *more)
+        for more in (("--steps", "8"), ("--steps", "4", *saved), ("--steps", "8", *saved, "--resume"))
+    ]
+    assert [done.returncode for done in told] == [0, 0, 0], told[-1].stderr
+    whole, first, rest = (json.loads(done.stdout)["losses"] for done in told)
+    assert "gradients overflowed: skipped, loss scale now 32768" in told[1].stderr
+    assert whole == pytest.approx([*first, *rest], rel=1e-6)
+
+
 def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> None:
     import fragile
     import torch
 
     from meshwright.runtime.data import batches_of
 
-    row = torch.zeros(1, 16, dtype=torch.long)
+    sample = (torch.zeros(1, 16, dtype=torch.long),)
 
     def drawn(first: int, disturbed: bool) -> list[torch.Tensor]:
-        batches = batches_of(fragile.loader, torch.nn.Embedding(101, 4), row, None, 16, 3)
+        batches = batches_of(fragile.loader, torch.nn.Embedding(101, 4), sample, 16, 3)
         found = []
         for step in range(first, 5):  # two batches an epoch
             if disturbed:
                 torch.rand(step + 1)
-            inputs, targets = batches(step)
+            (inputs,), targets = batches(step)
             assert torch.equal(inputs[:, 1:], targets[:, :-1])
             found.append(inputs)
         return found
@@ -214,7 +268,7 @@ def test_data_of_another_kind_is_told(data: Any, told: str) -> None:
     from meshwright.errors import InputError
     from meshwright.runtime.data import batches_of
 
-    batches = batches_of(data, torch.nn.Embedding(9, 4), torch.zeros(1, 4, dtype=torch.long), None, 2, 0)
+    batches = batches_of(data, torch.nn.Embedding(9, 4), (torch.zeros(1, 4, dtype=torch.long),), 2, 0)
     with pytest.raises(InputError, match=told):
         batches(0)
 

@@ -1,0 +1,238 @@
+"""Models as people write them, small: lists of unlike depth, shared layers, dictionaries, buffers, images, several inputs, skips."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+WORDS, WIDTH = 50, 16
+
+
+class Block(nn.Module):
+    """One layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.relu(self.linear(self.norm(x)))
+
+
+class Plain(nn.Module):
+    """Four layers between a word table and a head that share their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.layers = nn.ModuleList(Block() for _ in range(4))
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor | tuple:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Returns(Plain):
+    """Returns more than the tensor of the loss."""
+
+    def forward(self, tokens: torch.Tensor) -> tuple:
+        logits = super().forward(tokens)
+        return logits, {"mean": logits.mean()}
+
+
+class Wide(nn.Module):
+    """A layer whose products stand beside its norm, not in a module of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Direct(Plain):
+    """Four such layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Wide() for _ in range(4))
+
+
+class UnlikeDepths(Plain):
+    """Layers of one, three and two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(*(Block() for _ in range(depth))) for depth in (1, 3, 2, 1))
+
+
+class SharedLayers(Plain):
+    """The same layer at two depths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = Block(), Block()
+        self.layers = nn.ModuleList([first, second, first, Block()])
+
+
+class Dictionary(nn.Module):
+    """Everything in one dictionary, as small GPTs often are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.ModuleList(Block() for _ in range(4))
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(WORDS, WIDTH), "wpe": nn.Embedding(32, WIDTH), "h": layers})
+        self.register_buffer("scale", torch.tensor(0.5))
+        self.register_buffer("positions", torch.arange(32), persistent=False)
+        self.lm_head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.transformer["wte"](tokens) + self.transformer["wpe"](self.positions[: tokens.shape[1]])
+        for layer in self.transformer["h"]:
+            x = layer(x) * self.scale + x
+        return self.lm_head(x)
+
+
+class Skips(nn.Module):
+    """Every early layer also feeds a late one, across all stages between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.layers = nn.ModuleList(Block() for _ in range(6))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x, kept = self.embed(tokens), []
+        for i, layer in enumerate(self.layers):
+            x = layer(x + kept.pop() if i >= 3 else x)
+            if i < 3:
+                kept.append(x)
+        return self.head(x)
+
+
+class Gate(nn.Module):
+    """Takes and returns two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + torch.relu(self.linear(x)) * gate, gate * 0.9
+
+
+class Pairs(nn.Module):
+    """Layers hand pairs on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.layers = nn.ModuleList(Gate() for _ in range(4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        gate = torch.sigmoid(x)
+        for layer in self.layers:
+            x, gate = layer(x, gate)
+        return self.head(x)
+
+
+class Attends(nn.Module):
+    """Attention under a mask that is handed to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part.unsqueeze(1) for part in self.mix(x).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return x + self.out(mixed.squeeze(1))
+
+
+class Masked(nn.Module):
+    """Computes a mask and hands it to every layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.layers = nn.ModuleList(Attends() for _ in range(4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = tokens.shape[1]
+        mask = torch.triu(torch.full((length, length), float("-inf")), 1)
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x)
+
+
+class Biased(Masked):
+    """Trains what it hands to every layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(16, 16))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        bias = self.bias[: tokens.shape[1], : tokens.shape[1]] * 2.0
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return self.head(x)
+
+
+class Overwrites(Plain):
+    """A layer writes into what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1] = nn.Sequential(nn.ReLU(inplace=True), Block())
+
+
+class Images(nn.Module):
+    """Convolutions with batch norms; begins with its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        channels = itertools.pairwise([3, 8, 8, 16, 16])
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in channels
+        )
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.pool(x).flatten(1))
+
+
+class TwoInputs(nn.Module):
+    """Words and numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(4, WIDTH), nn.Linear(WIDTH, 1)
+        self.layers = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, words: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        x = self.table(words).mean(1) + self.dense(numbers)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x + numbers.mean(1, keepdim=True))
+
+
+def images() -> tuple[nn.Module, torch.Tensor]:
+    """Return the model and an image."""
+    return Images(), torch.zeros(1, 3, 8, 8)
+
+
+def two_inputs() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """Return the model and one sample of both inputs."""
+    return TwoInputs(), (torch.zeros(1, 6, dtype=torch.long), torch.zeros(1, 4))
