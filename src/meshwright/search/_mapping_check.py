@@ -164,7 +164,7 @@ def _ring(slow: Table, devices: tuple[int, ...], most: float) -> bool:
     """Whether some ring through the devices has no slower link than allowed."""
     if len(devices) > MOST_RINGS:
         raise _TooLarge
-    stack = [(devices[0],)]
+    stack: list[tuple[int, ...]] = [(devices[0],)]
     while stack:
         walk = stack.pop()
         if len(walk) == len(devices) and (len(walk) == 1 or slow[walk[-1]][walk[0]] <= most):
