@@ -1,9 +1,10 @@
 """Mappings: ours against the published backtracking and its two heuristics, which get at least as much CPU time.
 
-    python benchmarks/mapping.py [--seeds 10] [--devices 16,64] [--stages 8] [--large] [--csv FILE] [--svg FILE]
+    python benchmarks/mapping.py [--seeds 10] [--devices 16,64] [--stages 8] [--topologies mesh,uniform] [--large] [--quick] [--csv FILE] [--svg FILE]
 
 The stage graph is a chain of nearly equal stages; all are judged by compute + transfers + gradient ring, rings in fixed order for
-the published methods. Seeds draw the stages and, where they are random, the links. ``--large`` adds a torus of 4,096 devices.
+the published methods. Seeds draw the stages and, where they are random, the links. ``--large`` adds a torus of 4,096 devices,
+``--quick`` takes one seed and 16 devices.
 """
 
 from __future__ import annotations
@@ -57,26 +58,36 @@ def row(spec: str, shape: tuple[int, int], seed: int) -> dict[str, object]:
     return dict(zip(COLUMNS, figures, strict=True))
 
 
+WORDS = ("two-level", "dgx1", "mesh", "torus", "random-blocks-1", "random-blocks-2", "uniform")
+
+
+def spec_of(word: str, n: int, seed: int) -> str:
+    """Return the name of a topology of the paper with n devices; grids as near to a square as can be."""
+    if word in ("mesh", "torus"):
+        side = max(k for k in range(1, int(n**0.5) + 1) if n % k == 0)
+        return f"parmesan-{word}:{side}x{n // side}"
+    return f"parmesan-{word}:{n}" + (f",seed={seed}" if word.startswith("random") or word == "uniform" else "")
+
+
 def main() -> None:
     """Print the rows and their summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--devices", default="16,64")
     parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--topologies", default=",".join(WORDS))
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--csv", default="")
     parser.add_argument("--svg", default="", help="write a plot to this file")
     arguments = parser.parse_args()
     row("parmesan-two-level:4", (2, 2), 0)  # compile the kernels
     rows = []
-    words = ("two-level", "dgx1", "mesh", "torus", "random-blocks-1", "random-blocks-2", "uniform")
-    for n in map(int, arguments.devices.split(",")):
-        side = int(n**0.5)
-        for word in words:
-            size = f"{side}x{n // side}" if word in ("mesh", "torus") else str(n)
-            for seed in range(arguments.seeds):
-                spec = f"parmesan-{word}:{size}" + (f",seed={seed}" if words.index(word) > 3 else "")
-                rows.append(row(spec, (arguments.stages, n // arguments.stages), seed))
+    devices, n_seeds = ("16", 1) if arguments.quick else (arguments.devices, arguments.seeds)
+    for n in map(int, filter(None, devices.split(","))):
+        for word in filter(None, arguments.topologies.split(",")):
+            for seed in range(n_seeds):
+                rows.append(row(spec_of(word, n, seed), (arguments.stages, n // arguments.stages), seed))
                 print("  ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in rows[-1].values()), flush=True)
     if arguments.large:
         rows.append(row("torus:64x64", (64, 64), 0))

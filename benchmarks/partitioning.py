@@ -1,9 +1,10 @@
 """Partitions: ours against the published flow on the same units and load at no less CPU time, with bounds.
 
-    python benchmarks/partitioning.py [GRAPH.json PROFILE.txt ...] [--stages 4,8,16] [--seeds 10] [--transformer] [--csv FILE] [--svg FILE]
+    python benchmarks/partitioning.py [GRAPH.json PROFILE.txt ...] [--stages 4,8,16] [--seeds 10] [--transformer] [--quick] [--csv FILE] [--svg FILE]
 
 Seeds are those of our starting orders; the published flow has none, it tries ever more clusters instead. ``--transformer`` adds a
-generated transformer of 10,760 operators cut into 16 and 64 stages (ours only: clustering it is slow).
+generated transformer of 10,760 operators cut into 16 and 64 stages (ours only: clustering it is slow), ``--quick`` takes one seed and
+4 stages.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--stages", default="4,8,16")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--transformer", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--csv", default="")
     parser.add_argument("--svg", default="", help="write a plot to this file")
     arguments = parser.parse_args()
@@ -112,8 +114,10 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for spec in arguments.graphs:
         operators = question(Problem(api.read(spec))).operators
-        for n_stages in map(int, arguments.stages.split(",")):
-            rows += rows_of(spec.rsplit("/", 1)[-1].split(".")[0], operators, n_stages, arguments.seeds)
+        for n_stages in map(int, ("4" if arguments.quick else arguments.stages).split(",")):
+            rows += rows_of(
+                spec.rsplit("/", 1)[-1].split(".")[0], operators, n_stages, 1 if arguments.quick else arguments.seeds
+            )
     compared = list(rows)
     for n_stages in (16, 64) if arguments.transformer else ():
         rows += rows_of("transformer", transformer(), n_stages, 1, compared=False)

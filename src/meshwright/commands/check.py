@@ -1,4 +1,4 @@
-"""``meshwright check``: verifies a certificate of optimality, or a plan of the search piper, without running any solver."""
+"""``meshwright check``: verifies a certificate of optimality, or a plan file whose search says how, without running any solver."""
 
 from __future__ import annotations
 
@@ -36,13 +36,21 @@ def posed_again(entry: dict[str, Any], where: str) -> Problem:
 
 def _verdict(entry: Any, where: str, model: str) -> Verdict:
     """Return what is found of a certificate, or of a plan file."""
-    from meshwright import replaying
+    from meshwright import _plugins, replaying
     from meshwright.errors import InputError
-    from meshwright.search import _certificates, _piper_problem
+    from meshwright.search import _certificates
 
     form = entry.get("format") if isinstance(entry, dict) else None
     if form == "meshwright/plan/1":
-        return _piper_problem.check_plan(replaying.restore(where, model=model), entry, where)
+        result = replaying.restore(where, model=model)
+        check_plan = getattr(_plugins.load("search", result.search, "search"), "check_plan", None)
+        if check_plan is None:
+            raise InputError(
+                f"{where}: is a plan of --search {result.search}; plans are checked of --search piper, partition and stage_mapping, and of "
+                "pase by the file that --set certificate=FILE writes"
+            )
+        verdict: Verdict = check_plan(result, entry, where)
+        return verdict
     if model:
         raise InputError("--model is for plan files; a certificate holds its question")
     if form != "meshwright/certificate/1":
@@ -58,7 +66,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def check(
-        certificate: str = typer.Argument(help="A file written by --set certificate=FILE, or a plan file of --search piper."),
+        certificate: str = typer.Argument(
+            help="A file written by --set certificate=FILE, or a plan file of --search piper, partition or stage_mapping."
+        ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:

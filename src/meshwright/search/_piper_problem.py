@@ -187,8 +187,8 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     instance = result.problem.reading.instance
     if result.search != "piper" or not isinstance(instance, PiperInstance):
         raise InputError(
-            f"{where}: is a plan of --search {result.search} on {result.problem.reading.spec}; plans are checked of --search piper on "
-            "piper_json files, and of pase by the file that --set certificate=FILE writes"
+            f"{where}: is a plan of --search {result.search} on {result.problem.reading.spec}; plans of --search piper are checked on "
+            "piper_json files"
         )
     position = {str(node.id): v for v, node in enumerate(instance.nodes)}
     try:

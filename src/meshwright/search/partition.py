@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
-from meshwright import units
+from meshwright import _params, units
 from meshwright.costs._operators import Question, costed, question
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Stop
 from meshwright.readers.dnn_partitioning_json import PlacementGraph
-from meshwright.result import Answer, Bound, Objective
+from meshwright.result import Answer, Bound, Objective, Result
+from meshwright.search import _partition_check
 from meshwright.solvers import operator_stages
+from meshwright.solvers.certificate import Verdict
 from meshwright.solvers.operator_stages import OperatorStages
 
-__all__ = ["Params", "search"]
+__all__ = ["Params", "check_plan", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,44 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if not found.partition.feasible:
         return _nothing(posed, found, n_stages, limit_bytes)
     return _answer(problem, posed, found)
+
+
+def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+    """Check what a plan file of this search claims, without its solver.
+
+    Parameters
+    ----------
+    result : Result
+        The plan file taken up again.
+    entry : dict
+        Its content.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Verdict
+        Whether the largest load is what it says, and no partition has less than its bound.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    params = _params.parse(Params, dict(result.settings), "search partition")
+    assert result.plan is not None
+    n = len(result.problem.graph.ops)
+    try:
+        value = float(entry["objective"]["value"])
+        bound_value = float(entry["bound"]["value"]) if entry.get("bound") else 0.0
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    posed = question(result.problem, params.bandwidth)
+    claim = _partition_check.ClaimedPartition(
+        tuple(stage.ops for stage in result.plan.stages), tuple(stage.devices[0] >= n for stage in result.plan.stages),
+        _n_stages(result.problem, params, posed), params.n_cpus, _limit(params, posed), value, bound_value,
+    )  # fmt: skip
+    return _partition_check.check(posed.operators, claim)
 
 
 def _n_stages(problem: Problem, params: Params, posed: Question) -> int:

@@ -14,9 +14,9 @@ from meshwright.problem import Problem, Stop
 from meshwright.readers._piper_instance import Counting, PiperInstance
 from meshwright.result import Alternative, Answer, Bound, Objective
 from meshwright.search import _piper_solve as solve
-from meshwright.search._piper_problem import choices_json, instance_of, plan_of, problem_of
+from meshwright.search._piper_problem import check_plan, choices_json, instance_of, plan_of, problem_of
 
-__all__ = ["Params", "search"]
+__all__ = ["Params", "check_plan", "search"]
 
 OBJECTIVE = "seconds_per_microbatch"
 """What is minimised: the slowest stage's time per micro-batch of the batch."""

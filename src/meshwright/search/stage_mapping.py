@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import _plugins
+from meshwright import _params, _plugins
 from meshwright.costs._operators import Question, costed, question
+from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
-from meshwright.result import Alternative, Answer, Bound, Objective
+from meshwright.result import Alternative, Answer, Bound, Objective, Result
+from meshwright.search import _mapping_check
 from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
 from meshwright.search._sharded_pipelines import fitted, micro_batches
 from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
+from meshwright.solvers.certificate import Verdict
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
 from meshwright.solvers.units import Units, contract
 
-__all__ = ["Params", "search"]
+__all__ = ["Params", "check_plan", "search"]
 
+_ROUNDING = 1e-9  # relative distance of sums that counts as none
 _MOST_UNEQUAL = 64  # devices; beyond, the patterns of replicas are too many to cut and map
+
+
+_Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Returns
     -------
     Answer
-        The objective is the simulated time per sample over all shapes; ``extra["mappings"]`` has for each shape the largest
-        cost of its mapping and the bound on it, for the partition it maps.
+        The objective is the simulated time per sample over all shapes; ``extra["mappings"]`` has for each shape the partition it
+        maps, devices, rings, the largest cost of the mapping and the bound on it.
 
     Raises
     ------
@@ -98,16 +106,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     judged: list[Judged] = []
     mappings: list[dict[str, object]] = []
     for shape in pairs:
-        asked = _Asked(problem, params, posed, units, slow, slower, laid, shape, seed)
-        found, best = _rounds(asked)
+        found, best = _rounds(_Asked(problem, params, posed, units, slow, slower, laid, shape, seed))
         judged += found
         if best is not None:
-            mappings.append(
-                {
-                    "n_stages": shape[0], "n_replicas": shape[1], "seconds": best.seconds, "bound_seconds": best.bound_seconds,
-                    "exact": best.exact, "rings": best.rings.tolist(),
-                }
-            )  # fmt: skip
+            mappings.append(_mapping_json(problem, *best))
     if params.unequal and problem.costs == "partition" and len(slow) <= _MOST_UNEQUAL and not params.n_stages:
         plans = unequal_plans(
             problem, units, min(4, len(problem.graph.ops)), params.n_microbatches, [order for _, order in laid]
@@ -134,6 +136,71 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         bound=_bound(posed, problem, slower), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
         extra={"mappings": mappings},
     )  # fmt: skip
+
+
+def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+    """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's mapping.
+
+    Parameters
+    ----------
+    result : Result
+        The plan file taken up again; its plan was simulated anew.
+    entry : dict
+        Its content.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Verdict
+        Whether all of it holds.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    params = _params.parse(Params, dict(result.settings), "search stage_mapping")
+    problem = costed(result.problem)
+    posed = question(problem)
+    assert result.plan is not None and problem.cluster is not None
+    if result.timeline is None:
+        return Verdict(False, float("nan"), float("nan"), "the plan cannot be simulated")
+    value = result.timeline.step_seconds / result.plan.global_batch
+    bound = _bound(posed, problem, slowness(problem, posed))
+    bound_value = 0.0 if bound is None else bound.value
+    slow = _mapping_check.pair_table(problem.cluster)
+    number = {op.name: i for i, op in enumerate(problem.graph.ops)}
+    try:
+        claimed = float(entry["objective"]["value"]), float(entry["bound"]["value"]) if entry.get("bound") else 0.0
+        shapes_ = [
+            (tuple(tuple(number[name] for name in names) for names in one["stages"]),
+             _mapping_check.ClaimedMapping(tuple(map(tuple, one["devices"])), tuple(map(tuple, one["rings"])), float(one["seconds"]),
+                                           float(one["bound_seconds"])))
+            for one in entry["mappings"]
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    if not abs(value - claimed[0]) <= _ROUNDING * value:
+        return Verdict(False, value, bound_value, f"the plan is simulated at {value!r} seconds per sample, not {claimed[0]!r}")
+    if claimed[1] > bound_value * (1.0 + _ROUNDING):
+        return Verdict(
+            False, value, bound_value, f"the compute of all devices proves {bound_value!r} seconds, not {claimed[1]!r}"
+        )
+    both = 1.0 if posed.objective == "largest_load" else 2.0
+    for groups, mapping in shapes_:
+        if sorted(op for group in groups for op in group) != list(range(len(number))):
+            return Verdict(False, value, bound_value, f"the mapping of {len(groups)} stages does not hold every operator once")
+        graph = stage_graph(posed, groups, len(mapping.devices[0]), n_microbatches=params.n_microbatches, both=both)
+        ring = 2.0 * (graph.n_replicas - 1) / graph.n_replicas
+        stages = _mapping_check.MappedStages(
+            tuple(graph.compute_seconds.tolist()), {(a, b): volume for a, b, volume in graph.transfers},
+            tuple((ring * graph.reduce_bytes).tolist()),
+        )  # fmt: skip
+        wrong = _mapping_check.check(stages, slow, mapping)
+        if wrong:
+            return Verdict(False, value, bound_value, f"mapping of {graph.n_stages} stages x {graph.n_replicas}: {wrong}")
+    return Verdict(True, value, bound_value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,8 +269,18 @@ def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArra
     return scales
 
 
-def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
-    """Alternate partition and mapping for one shape; return every plan simulated and the mapping of the best."""
+def _mapping_json(problem: Problem, groups: _Groups, mapping: Mapping) -> dict[str, object]:
+    """Return a mapping with what its check needs."""
+    names = [[problem.graph.ops[op].name for op in group] for group in groups]
+    return {
+        "n_stages": len(groups), "n_replicas": mapping.devices.shape[1], "seconds": mapping.seconds,
+        "bound_seconds": mapping.bound_seconds, "exact": mapping.exact, "stages": names, "devices": mapping.devices.tolist(),
+        "rings": mapping.rings.tolist(),
+    }  # fmt: skip
+
+
+def _rounds(asked: _Asked) -> tuple[list[Judged], tuple[_Groups, Mapping] | None]:
+    """Alternate partition and mapping for one shape; return every plan simulated, and partition and mapping of the best."""
     problem, params, slow = asked.problem, asked.params, asked.slow
     n_stages, n_replicas = asked.shape
     both = 1.0 if asked.posed.objective == "largest_load" else 2.0
@@ -216,7 +293,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
     if unequal and n_stages > 1:
         starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
     judged: list[Judged] = []
-    best_mapping: Mapping | None = None
+    best_mapping: tuple[_Groups, Mapping] | None = None
     best = float("inf")
     for scales in starts:
         for turn in range(params.rounds):
@@ -229,7 +306,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], Mapping | None]:
                 plan = plan_of(problem, groups, candidate, params.n_microbatches)
                 judged.append(judge(problem, plan, f"{n_stages} stages x {n_replicas}, round {turn}, {name}"))
                 if judged[-1].seconds_per_sample < best:
-                    best, best_mapping, of_turn = judged[-1].seconds_per_sample, candidate, candidate
+                    best, best_mapping, of_turn = judged[-1].seconds_per_sample, (groups, candidate), candidate
             if best >= before * (1 - 1e-9) or n_stages == 1 or typical == 0.0:
                 break
             scales = _scales(asked, of_turn.devices, typical)

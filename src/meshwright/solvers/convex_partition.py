@@ -15,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels import convex_partition as kernel
-from meshwright.solvers.level_bound import level_bound
 from meshwright.solvers.orders import orders
 from meshwright.solvers.pools import Task, WindowedPool, build_pool
+from meshwright.solvers.reach_bound import reach_bound
 from meshwright.solvers.recutting import recut
+from meshwright.solvers.stage_annealing import annealed
 from meshwright.solvers.units import Units, loads_of
 
 __all__ = ["Partition", "partition"]
 
 _TOLERANCE = 1e-9  # relative; sums of times in different orders differ by less
 _CLOSE = 1e-4  # relative; listing ideals for less is not worth its time
+_PROGRAMS = 6  # neighbours cut anew after annealing, which leaves them little to gain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,14 +109,14 @@ def partition(
     Notes
     -----
     New here are the windows, which make the first exact and quick on graphs with far too many ideals, and, where they do not
-    close, integer programs that cut neighbouring stages anew and a bound from the cheapest cut at every level of compute.
+    close, annealing, integer programs that cut neighbouring stages anew, and a bound from how far each stage can reach.
     """
     equal = scales is None
     scales = np.ones((2, n_stages)) if scales is None else np.ascontiguousarray(scales, dtype=np.float64)
     scales.setflags(write=False)
     task = Task(units, n_stages, n_hosts, memory_limit_bytes, scales, n_ideals, n_pairs)
     start = _start(task, seed)
-    found, bound, exact, n_listed = _improve(task, start, equal=equal)
+    found, bound, exact, n_listed = _improve(task, start, seed)
     if found is None:
         return Partition((), (), (), bound, exact, n_listed, feasible=False)
     groups, hosts = found
@@ -164,7 +166,7 @@ def _start(task: Task, seed: int) -> _Chain | None:
     return groups, (False,) * task.n_stages
 
 
-def _improve(task: Task, start: _Chain | None, *, equal: bool) -> tuple[_Chain | None, float, bool, int]:
+def _improve(task: Task, start: _Chain | None, seed: int) -> tuple[_Chain | None, float, bool, int]:
     """Return the best chain, a bound on it, whether it is proven best, and the ideals of the last complete round."""
     best, value = start, _value(task, start)
     bound, n_listed = task.floor(), 0
@@ -193,7 +195,7 @@ def _improve(task: Task, start: _Chain | None, *, equal: bool) -> tuple[_Chain |
             break
         if programs and attempt == 0:
             assert best is not None
-            best, value, bound = _programs(task, best, bound, equal=equal)
+            best, value, bound = _programs(task, best, bound, seed)
             if value <= bound * (1 + _CLOSE):
                 break
             high = limit = value  # the whole window once more, narrower now
@@ -215,13 +217,13 @@ def _pool(task: Task, limit: float, *, first: bool, sparing: bool) -> tuple[Wind
     return pool, pool is None
 
 
-def _programs(task: Task, best: _Chain, bound: float, *, equal: bool) -> tuple[_Chain, float, float]:
-    """Return a chain bettered by integer programs, its largest load, and a bound that they prove."""
-    groups = recut(task.units, best[0], scales=task.scales, memory_limit_bytes=task.memory_limit_bytes)
+def _programs(task: Task, best: _Chain, bound: float, seed: int) -> tuple[_Chain, float, float]:
+    """Return a chain bettered by annealing and integer programs, its largest load, and a bound that linear programs prove."""
+    scales, most = task.scales, task.memory_limit_bytes
+    groups = annealed(task.units, best[0], scales=scales, memory_limit_bytes=most, seed=seed)
+    groups = recut(task.units, groups, scales=scales, memory_limit_bytes=most, n_programs=_PROGRAMS)
     value = _value(task, (groups, best[1]))
-    if equal:
-        bound = max(bound, level_bound(task.units, task.n_stages, value))
-    return (groups, best[1]), value, bound
+    return (groups, best[1]), value, reach_bound(task.units, task.scales, bound, value)
 
 
 def _solve(

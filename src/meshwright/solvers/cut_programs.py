@@ -1,4 +1,4 @@
-"""Integer programs about ideals of a graph: the cheapest cut at a given amount of compute, and the best cut of two neighbouring stages."""
+"""An integer program for the best cut of two neighbouring stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.solvers.units import Units
 
-__all__ = ["cheapest_cut", "halve"]
+__all__ = ["halve"]
 
 _NODES = 40  # of one branch and bound; a count, so that answers repeat
 
@@ -34,49 +34,6 @@ class _Rows:
             self.factor.append(factor)
         self.low.append(low)
         self.high.append(high)
-
-
-def cheapest_cut(units: Units, low: float, high: float, kept: NDArray[np.bool_]) -> float:
-    """Return a lower bound of what the nets cut by an ideal with compute in [low, high] cost; infinity where there is none.
-
-    Parameters
-    ----------
-    units : Units
-        The graph.
-    low, high : float
-        Compute of the ideal, in the units' time.
-    kept : ndarray, shape (n_nets,), bool
-        Nets that count.
-
-    Returns
-    -------
-    float
-        Exact up to the solver's tolerance where its branch and bound ends within its nodes.
-    """
-    a = units.arrays
-    slack = 1e-9 * (units.total + 1e-300)
-    inside = units.total - units.after < low - slack
-    outside = units.before > high + slack
-    free = np.flatnonzero(~(inside | outside))
-    column = np.full(len(units), -1, dtype=np.int64)
-    column[free] = np.arange(len(free))
-    rows, cost = _Rows(), [0.0] * len(free)
-    _precede(units, free, column, rows)
-    base = float(a.compute[inside].sum())
-    rows.add([(int(column[v]), float(a.compute[v])) for v in free], low - base - slack, high - base + slack)
-    certain = 0.0
-    for net in np.flatnonzero(kept):
-        pins = a.net_pins[a.net_first[net] : a.net_first[net + 1]]
-        loose = [int(column[v]) for v in pins if column[v] >= 0]
-        some_in, some_out = bool(inside[pins].any()), bool(outside[pins].any())
-        if some_in and some_out:
-            certain += float(a.net_cost[net])
-        elif loose and (len(loose) > 1 or some_in or some_out):
-            _spread(rows, cost, loose, some_in, some_out, float(a.net_cost[net]))
-    if not len(free):
-        return certain if low - slack <= base <= high + slack else math.inf
-    value, _ = _solve(np.array(cost), rows)
-    return certain + value
 
 
 def halve(
@@ -220,24 +177,6 @@ def _precede(units: Units, chosen: NDArray[np.int64], column: NDArray[np.int64],
         for v in a.succ[a.succ_first[u] : a.succ_first[u + 1]]:
             if column[v] >= 0:
                 rows.add([(int(column[u]), 1.0), (int(column[v]), -1.0)], 0.0, math.inf)
-
-
-def _spread(rows: _Rows, cost: list[float], loose: list[int], some_in: bool, some_out: bool, price: float) -> None:
-    """Charge a net where some pin is in and some is out."""
-    y = len(cost)
-    cost.append(price)
-    if some_in:
-        for pin in loose:
-            rows.add([(y, 1.0), (pin, 1.0)], 1.0, math.inf)
-    elif some_out:
-        for pin in loose:
-            rows.add([(y, 1.0), (pin, -1.0)], 0.0, math.inf)
-    else:
-        z = len(cost)  # whether all pins are in
-        cost.append(0.0)
-        for pin in loose:
-            rows.add([(z, 1.0), (pin, -1.0)], -math.inf, 0.0)
-            rows.add([(y, 1.0), (z, 1.0), (pin, -1.0)], 0.0, math.inf)
 
 
 def _ends(rows: _Rows, cost: list[float], loose: list[int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Integer programs of the convex partitioner against lists of all partitions of small graphs."""
+"""What betters and bounds a convex partition, where its ideals are too many to list, against all partitions of small graphs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.solvers.level_bound import level_bound
+from meshwright.solvers.reach_bound import reach_bound
 from meshwright.solvers.recutting import recut
+from meshwright.solvers.stage_annealing import annealed
 from meshwright.solvers.units import Operators, Units, contract, loads_of
 
 
@@ -43,14 +44,47 @@ def chains(units: Units, n_stages: int) -> list[tuple[tuple[int, ...], ...]]:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), n_stages=st.sampled_from([2, 3]))
-def test_the_level_bound_lies_below_every_partition(seed: int, n_stages: int) -> None:
+def test_the_reach_bound_lies_below_every_partition(seed: int, n_stages: int) -> None:
     units = graph(seed, 8)
-    values = [max(loads_of(units, groups, (False,) * n_stages)) for groups in chains(units, n_stages)]
+    scales = np.random.default_rng(seed).uniform(0.5, 2, (2, n_stages)) if seed % 2 else np.ones((2, n_stages))
+    values = [max(loads_of(units, groups, (False,) * n_stages, scales)) for groups in chains(units, n_stages)]
     best = min(values)
     for value in (best, float(np.median(values))):
-        bound = level_bound(units, n_stages, value)
+        bound = reach_bound(units, scales, 0.0, value)
         assert bound <= best * (1 + 1e-9)
-        assert bound >= units.total / n_stages * (1 - 1e-5)
+        assert bound >= units.total / (1 / scales[0]).sum() * (1 - 3e-3)
+
+
+def test_a_chain_of_equal_operators_pays_its_tensors_in_the_reach_bound() -> None:
+    n, tensor = 12, 0.5
+    units = contract(
+        Operators(
+            np.ones(n), np.zeros(n), np.ones(n), np.ones(n, dtype=bool), tuple((i, i + 1) for i in range(n - 1)), tuple(range(n)),
+            tuple((tensor, (i, i + 1)) for i in range(n - 1)),
+        )
+    )  # fmt: skip
+    # three stages of four operators: the middle one pays two tensors; compute alone says 4
+    bound = reach_bound(units, np.ones((2, 3)), 4.0, 5.0)
+    assert 4.6 < bound <= 5.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_annealing_keeps_order_and_memory_and_is_never_worse(seed: int) -> None:
+    units = graph(seed, 9)
+    n = len(units)
+    groups = (tuple(range(n // 3)), tuple(range(n // 3, n // 2)), tuple(range(n // 2, n)))
+    memory = units.arrays.memory
+    limit = max(float(memory[list(group)].sum()) for group in groups)
+    scales = np.random.default_rng(seed).uniform(0.5, 2, (2, 3)) if seed % 2 else np.ones((2, 3))
+    new = annealed(units, groups, scales=scales, memory_limit_bytes=limit, seed=seed)
+    kinds = (False,) * 3
+    assert new in chains(units, 3)
+    assert max(loads_of(units, new, kinds, scales)) <= max(loads_of(units, groups, kinds, scales))
+    assert all(math.fsum(memory[list(group)]) <= limit * (1 + 1e-12) for group in new)
+    without = annealed(units, groups, scales=scales, seed=seed)
+    best = min(max(loads_of(units, chain, kinds, scales)) for chain in chains(units, 3))
+    assert max(loads_of(units, without, kinds, scales)) <= 1.1 * best
 
 
 @settings(max_examples=15, deadline=None)
