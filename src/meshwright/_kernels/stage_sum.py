@@ -80,7 +80,12 @@ def least_others(space, pairs, menu, rules, memo, least_replicas, least_devices,
                             extra = np.inf
                         elif swaps and y < memo.sorted.shape[1]:
                             extra = max(0.0, swap_bounds(space, menu, memo, rules, upper, lower, t, y, room)[0])
-                        way = inside + extra + pairs.seconds[p, rules.column[t]] * rules.border[t, r] + weight * rules.sync[t, r] * d
+                        way = (
+                            inside
+                            + extra
+                            + pairs.seconds[p, rules.column[t]] * rules.border[t, r]
+                            + weight * rules.sync[t, r] * d
+                        )
                         for i in range(len(prices) if extra < np.inf else 0):
                             charge = d * (prices[i, 0] * rules.degrees[t] + prices[i, 1])
                             shorter = min(others[lower, i] + way + charge, every[lower, i] + charge)

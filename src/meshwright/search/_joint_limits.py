@@ -12,7 +12,7 @@ from meshwright.problem import Problem
 from meshwright.search._joint_space import divisors
 from meshwright.strategy import RECOMPUTE
 
-__all__ = ["Limits", "allowed_degrees", "largest_degrees", "sample_flops", "shard_degrees"]
+__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +151,36 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
         "pipeline": params.pipeline,
         "data": params.data,
     }
+
+
+def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
+    """Return why no combination of the degrees given can be: what they need and what there is.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    params : Limits
+        What is given.
+    n_layers : int
+        Layers that stages can be made of.
+
+    Returns
+    -------
+    str
+        A sentence without a full stop.
+    """
+    assert problem.cluster is not None
+    n_devices, batch = problem.cluster.n_devices, problem.batch.global_batch
+    given = {name: getattr(params, name) for name in ("tensor", "context", "pipeline", "data") if getattr(params, name)}
+    words = " x ".join(f"{name} {min(values)}" for name, values in given.items())
+    n_needed = math.prod(min(values) for values in given.values())
+    if n_needed > n_devices:
+        return f"{words} {'need' if len(given) > 1 else 'needs'} {n_needed} devices, there are {n_devices}"
+    if params.pipeline and min(params.pipeline) > n_layers:
+        return f"pipeline {min(params.pipeline)} needs as many layers, there are {n_layers}"
+    micro = params.micro_batch or ((problem.batch.micro_batch,) if problem.batch.micro_batch else (1,))
+    shares = [data * own for data in params.data or (1,) for own in micro]
+    if all(batch % share for share in shares):
+        return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
+    return "no combination of degrees divides the batch, the layers and the devices"

@@ -335,9 +335,7 @@ class Search:
             if missing > 0 and (closest is None or (missing, config) < closest):
                 closest = (missing, config)
         if closest is None:
-            reasons = (
-                "; ".join(sorted(self.refused)) or "no combination of degrees divides the batch, the layers and the devices"
-            )
+            reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
                 None, notes=(*notes, f"no plan of the space is legal for {self.problem.reading.name}: {reasons}"), extra=extra
             )

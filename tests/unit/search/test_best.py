@@ -256,6 +256,22 @@ def test_fixed_degrees_are_kept_and_impossible_ones_are_told() -> None:
         api.plan(problem, search="best", settings={"tensor": "3"})
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tensor": "16"}, "tensor 16 needs 16 devices, there are 8"),
+        ({"tensor": "4", "data": "4"}, "tensor 4 x data 4 need 16 devices, there are 8"),
+        ({"pipeline": "5,6"}, "pipeline 5 needs as many layers, there are 4"),
+        ({"data": "3"}, "3 samples"),
+        ({"data": "8", "micro_batch": "8"}, "64 samples"),
+    ],
+)
+def test_degrees_that_cannot_be_are_refused_with_what_they_need(settings: dict[str, str], words: str) -> None:
+    problem = api.pose(TINY, "dgx-h100:8", batch=Batch(32))
+    with pytest.raises(InputError, match=words):
+        api.plan(problem, search="best", settings=settings)
+
+
 def test_a_share_of_the_memory_is_left_free_on_demand_and_a_full_device_is_said() -> None:
     problem = _small_memory(api.pose(TINY, "dgx-h100:4", batch=Batch(32)), 4e9)
     full = api.plan(problem, search="best")
