@@ -154,6 +154,9 @@ class Chain(NamedTuple):
     in_flight: np.ndarray  # (n_ranks,)
     saved: np.ndarray  # (n_ranks, 2): most that one layer gives up of `kept` by either way to recompute, weaker first
     extra: np.ndarray  # (n_ranks, 2): seconds that this costs at least, each time
+    prices: np.ndarray  # (n_prices,): seconds paid for a byte of one micro-batch
+    worth: np.ndarray  # (n_prices, n_layers + 1): what recomputing earns at most at these prices
+    dearest: float  # seconds of recomputing everything, each time, at most
 
 
 @njit(cache=True)
@@ -183,6 +186,9 @@ def _seconds(chain, rank, first, last, end):
     repeated = 0.0
     if excess > 0.0:
         repeated = least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
+        for i in range(chain.prices.shape[0]):
+            earned = chain.worth[i, last] - chain.worth[i, first]
+            repeated = max(repeated, chain.prices[i] * excess / chain.in_flight[rank] - earned)
     most = 0.0
     for k in range(chain.step.shape[0]):
         seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
@@ -287,7 +293,7 @@ def least_bottleneck(chain, ends, low, limit):
     """
     # an upper limit that even the dearest recomputation stays below
     high = chain.step[:, -1].max() + max(chain.fixed.max(), 0.0) + chain.before[:, -1].max() + chain.later[:, -1].max()
-    high += chain.end.max() + chain.n_times.max() * (chain.static.shape[0] - 1) * chain.extra.max()
+    high += chain.end.max() + chain.n_times.max() * chain.dearest
     high = min(high, limit)
     if not _cut(chain, high, ends):
         return np.inf

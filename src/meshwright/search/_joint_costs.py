@@ -325,14 +325,18 @@ class Costs:
         counts = np.array(spread(len(self.chain.layers), p, v))
         # one row per rank with its stages in order
         own = np.argsort(schedules.load(config.schedule).placement(p, v), kind="stable").reshape(p, v)
-        of = stage_sums(digests, counts, of_rank, own)
+        of, places = stage_sums(digests, counts, of_rank, own), np.concatenate(([0], np.cumsum(counts)))
         seconds = of.work_seconds.sum(axis=1)
         reserved = np.array([digest.reserved_bytes for digest in digests])[of_rank]
         excess = of.static_bytes.sum(axis=1) + in_flight * of.activation_bytes.sum(axis=1) + reserved - memory
         for rank in np.flatnonzero(excess > 0.0):
             at = digests[of_rank[rank]]
             n_layers, saved = int(counts[own[rank]].sum()), in_flight[rank] * at.saved_bytes
-            seconds[rank] += pipeline_split.least_extra(excess[rank], n_layers, saved, at.extra_seconds)
+            extra = pipeline_split.least_extra(excess[rank], n_layers, saved, at.extra_seconds)
+            worth = at.relief.worth_seconds
+            earned = (worth[:, places[own[rank] + 1]] - worth[:, places[own[rank]]]).sum(axis=1)
+            by_price = at.relief.seconds_per_byte * excess[rank] / in_flight[rank] - earned
+            seconds[rank] += max(extra, by_price.max(initial=0.0))
         update, work = of.update_seconds.sum(axis=1), m * seconds
         end = update + of.largest_reduce_seconds.min(axis=1)
         split_backward = config.split_backward

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.graph import Graph
+from meshwright.solvers.pipeline_split import Relief, relief
 from meshwright.table import StageLoad
 
 __all__ = ["Chain", "Digest", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
@@ -113,6 +114,8 @@ class Digest:
         What is pinned to the ends.
     saved_bytes, extra_seconds : ndarray, shape (2,), float64
         Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
+    relief : Relief
+        The same of every layer by itself.
     reserved_bytes : float
         What the process cannot use.
     running_sums : ndarray, shape (8, n_layers + 1), float64
@@ -135,6 +138,7 @@ class Digest:
     suffix: Pinned
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
+    relief: Relief
     reserved_bytes: float
     running_sums: NDArray[np.float64]
     pinned_sums: NDArray[np.float64]
@@ -181,6 +185,7 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         suffix=replace(suffix, after_seconds=float(after[-1]), split_after_seconds=float(split_after[-1])),
         saved_bytes=ways[0],
         extra_seconds=ways[1],
+        relief=relief(saved[order], np.maximum(extra, 0.0)[order]),
         reserved_bytes=max(load.reserved_bytes for load in rows.values()),
         running_sums=running,
         pinned_sums=np.array(ends),

@@ -104,6 +104,8 @@ def chain_to_cut(
         trip = last + float(work.sum() + pinned.sum() + 2.0 * arrives[-1])
         once = trip + (m - 1.0) * pinned - (lead - 1.0) * pinned_forward
         found.append(pipeline_split.Inequality(m - 1.0, (m - 1.0) * work, none, none, once, lead - 1.0, ends_first=True))
+    saved = [own.activation_bytes[:, :1] - own.activation_bytes[:, 1:] for own in digests]
+    extra = [own.work_seconds[:, 1:] - own.work_seconds[:, :1] for own in digests]
     return pipeline_split.UnequalChain(
         inequalities=tuple(found),
         end_seconds=end,
@@ -114,4 +116,7 @@ def chain_to_cut(
         in_flight=costs.in_flight(config, n_microbatches),
         saved_bytes=np.array([own.saved_bytes for own in kinds]),
         extra_seconds=np.array([own.extra_seconds for own in kinds]),
+        relief=digests[0].relief
+        if len(digests) == 1
+        else pipeline_split.relief(np.max(saved, axis=0), np.maximum(least(extra), 0.0)),
     )

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from meshwright._kernels.pipeline_split import Chain
 
-__all__ = ["Inequality", "PipelineRanks", "UnequalChain", "bottleneck", "bound", "cuts", "least_extra", "split"]
+__all__ = [
+    "Inequality",
+    "PipelineRanks",
+    "Relief",
+    "UnequalChain",
+    "bottleneck",
+    "bound",
+    "cuts",
+    "least_extra",
+    "relief",
+    "split",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +174,59 @@ class Inequality:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Relief:
+    """What recomputation of unlike layers costs at least, for any excess of memory: the dual of a linear program.
+
+    Parameters
+    ----------
+    seconds_per_byte : ndarray, shape (n_prices,), float64
+        Prices of a byte of one micro-batch.
+    worth_seconds : ndarray, shape (n_prices, n_layers + 1), float64
+        What recomputing the layers before each place earns at most at these prices, its own seconds taken off.
+    dearest_seconds : float
+        What recomputing all layers takes at most.
+    """
+
+    seconds_per_byte: NDArray[np.float64]
+    worth_seconds: NDArray[np.float64]
+    dearest_seconds: float
+
+
+_MOST_PRICES = 8
+
+
+def relief(saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64]) -> Relief:
+    """Return what recomputation costs at least, where layers differ.
+
+    Parameters
+    ----------
+    saved_bytes, extra_seconds : ndarray, shape (n_layers, n_ways), float64
+        Of every layer and way to recompute it: what it gives up of one micro-batch's activations at most, and what this takes at least.
+
+    Returns
+    -------
+    Relief
+        For any price, layers that free what is asked take at least the price of it less what they are worth at that price.
+
+    Notes
+    -----
+    The best price is where some layer would go over from one way to another: those are tried, or eight of them, evenly.
+    """
+    saved = np.concatenate((np.zeros((len(saved_bytes), 1)), saved_bytes), axis=1)
+    extra = np.concatenate((np.zeros((len(saved_bytes), 1)), extra_seconds), axis=1)
+    more = saved[:, :, None] - saved[:, None, :]
+    dearer = extra[:, :, None] - extra[:, None, :]
+    going_over = (more > 0.0) & (dearer > 0.0)
+    prices = np.unique(dearer[going_over] / more[going_over])
+    if len(prices) > _MOST_PRICES:
+        prices = prices[np.linspace(0, len(prices) - 1, _MOST_PRICES).round().astype(np.int64)]
+    worth = (prices[:, None, None] * saved - extra).max(axis=2)  # not recomputing is one of the ways, so never below 0
+    running = np.zeros((len(prices), len(saved) + 1))
+    running[:, 1:] = np.cumsum(worth, axis=1)
+    return Relief(prices, running, float(extra.max(axis=1).sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UnequalChain:
     """Layers in order, and the ranks of a pipeline that they are cut for.
 
@@ -179,6 +243,8 @@ class UnequalChain:
     saved_bytes, extra_seconds : ndarray, shape (n_ranks, 2), float64
         Two ways to recompute a layer, the weaker first: the most that any layer gives up of its activations, and the least that
         this costs in seconds of one micro-batch.
+    relief : Relief
+        The same of every layer by itself.
     """
 
     inequalities: tuple[Inequality, ...]
@@ -190,6 +256,7 @@ class UnequalChain:
     in_flight: NDArray[np.float64]
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
+    relief: Relief
 
 
 def bottleneck(
@@ -268,6 +335,9 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
         in_flight=_locked(chain.in_flight),
         saved=_locked(chain.saved_bytes),
         extra=_locked(chain.extra_seconds),
+        prices=_locked(chain.relief.seconds_per_byte),
+        worth=_locked(chain.relief.worth_seconds),
+        dearest=max(chain.relief.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())),
     )
 
 

@@ -137,6 +137,7 @@ def _random_chain(rng: np.random.Generator, n_layers: int, n_ranks: int) -> pipe
         in_flight=lead,
         saved_bytes=np.tile([0.2, 0.4], (n_ranks, 1)),
         extra_seconds=np.tile([0.1, 0.5], (n_ranks, 1)),
+        relief=pipeline_split.relief(np.tile([0.2, 0.4], (n_layers, 1)), np.tile([0.1, 0.5], (n_layers, 1))),
     )
 
 
@@ -201,3 +202,23 @@ def test_the_cuts_within_a_limit_are_those_of_all_cuts(seed: int) -> None:
         assert len(found) == len(expected)
         if len(expected) > 1:
             assert pipeline_split.cuts(chain, limit, len(expected) - 1) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_relief_is_a_bound_on_every_choice_of_what_unlike_layers_recompute(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_layers = int(rng.integers(1, 6))
+    kinds = rng.integers(0, 2, n_layers)
+    saved = np.sort(rng.uniform(0.0, 2.0, (2, 2)), axis=1)[kinds]
+    extra = np.sort(rng.uniform(0.0, 1.0, (2, 2)), axis=1)[kinds]
+    found = pipeline_split.relief(saved, extra)
+    ways = list(itertools.product((-1, 0, 1), repeat=n_layers))
+    for excess in rng.uniform(0.0, saved[:, 1].sum(), 5):
+        by_price = found.seconds_per_byte * excess - found.worth_seconds[:, -1]
+        bound = by_price.max(initial=0.0)
+        frees = [sum(saved[i, w] for i, w in enumerate(way) if w >= 0) for way in ways]
+        takes = [sum(extra[i, w] for i, w in enumerate(way) if w >= 0) for way in ways]
+        least = min(seconds for freed, seconds in zip(frees, takes, strict=True) if freed >= excess)
+        assert bound <= least + 1e-12
+        # the linear program mixes two ways of one layer at most, so it misses the least by less than the dearest layer
+        assert bound >= least - extra.max() - 1e-12
