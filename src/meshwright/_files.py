@@ -1,15 +1,52 @@
-"""Files are written whole or not at all: to a temporary file beside the target, then renamed."""
+"""Files are written whole or not at all (to a temporary file beside the target, then renamed); JSON is read with no key lost."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from meshwright.errors import InputError
 
-__all__ = ["check_target", "check_targets", "write"]
+__all__ = ["check_target", "check_targets", "load_json", "write"]
+
+
+def load_json(text: str) -> tuple[Any, str]:
+    """Return what JSON text holds, and which key stands twice in one object, of which one value would be lost.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    content : object
+        Of a key that stands twice, the last value.
+    repeated : str
+        The first such key with its object, to follow a file's name in a message; empty for none.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        When the text is no JSON, or nested too deep.
+    """
+    repeated = []
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entry = dict(pairs)
+        if len(entry) < len(pairs) and not repeated:
+            keys = [key for key, _ in pairs]
+            key = next(key for at, key in enumerate(keys) if key in keys[:at])
+            others = ", ".join(f"{other}: {json.dumps(entry[other])[:30]}" for other in entry if other != key)[:90]
+            place = f"the object with {others}" if others else "an object with no other key"
+            repeated.append(f"the key '{key}' stands twice in {place}; keep one of the two")
+        return entry
+
+    return json.loads(text, object_pairs_hook=made), repeated[0] if repeated else ""
 
 
 def check_target(path: str | Path, option: str) -> Path:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshwright import api, sim
+from meshwright import _files, api, sim
 from meshwright.errors import InputError
 from meshwright.problem import Batch, Training
 from meshwright.result import Answer, Bound, Objective, Result
@@ -25,13 +24,15 @@ def read_plan(path: str) -> dict[str, Any]:
         When the file cannot be read, is no JSON object of ours, or a field is of the wrong kind.
     """
     try:
-        entry = json.loads(Path(path).read_bytes().decode("utf-8"))
+        entry, repeated = _files.load_json(Path(path).read_bytes().decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; name a file written by 'meshwright plan --out'") from None
     except (ValueError, RecursionError):
         raise InputError(
             f"{path}: is not valid JSON (cut off, or a binary file?); name a file written by 'meshwright plan --out'"
         ) from None
+    if repeated:
+        raise InputError(f"{path}: {repeated}")
     if not isinstance(entry, dict) or entry.get("format") != plan_json.FORMAT:
         raise InputError(f'{path}: is not a plan of ours: its "format" must be "{plan_json.FORMAT}"')
     _plan_kinds.check(entry, path)

@@ -139,6 +139,29 @@ def test_what_is_counted_beyond_the_paper_is_best_of_all_plans_or_between_bound_
     assert n_best >= 0.7 * n_feasible, "not proven, but nearly always found"
 
 
+@pytest.mark.parametrize("node_size", [2, 3, 4])
+def test_the_bound_with_nodes_is_below_every_plan_and_mostly_meets_the_best(node_size: int) -> None:
+    n_solved = n_exact = 0
+    for seed in range(30):
+        instance = oracle.random_instance(seed, n_nodes=3 + seed % 2, alike=True)
+        counting = replace(
+            instance.counting,
+            node_size=node_size,
+            node_bytes_per_second=20.0 if seed % 2 else 9.0,
+            any_replicas=seed % 3 == 0,
+            shard_optimizer=seed % 5 == 0,
+        )
+        instance = replace(instance, counting=counting, bandwidth=instance.bandwidth * (0.3 if seed % 4 == 0 else 1.0))
+        best = oracle.best_counted(instance)
+        solution = _solve(instance)
+        assert solution.lower_seconds <= best * (1 + 1e-11), seed
+        if solution.stages:
+            n_solved += 1
+            n_exact += solution.method == "exact"
+            assert solution.method != "exact" or evaluate(instance, solution.stages).seconds == pytest.approx(best, rel=1e-11)
+    assert n_exact >= 0.7 * n_solved > 0
+
+
 def test_a_stage_that_fits_into_a_node_is_not_laid_across_two_where_devices_are_to_spare() -> None:
     instance = oracle.random_instance(0, n_nodes=3)
     counting = replace(instance.counting, node_size=4, node_bytes_per_second=9.0)

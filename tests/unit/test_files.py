@@ -61,3 +61,10 @@ def test_two_outputs_need_two_files(tmp_path: pathlib.Path) -> None:
     _files.check_targets([("--out", path), ("--trace", path + "b")])
     with pytest.raises(InputError, match="--out and --trace: both name"):
         _files.check_targets([("--out", path), ("--trace", str(tmp_path / "." / "a"))])
+
+
+def test_a_key_that_stands_twice_in_one_object_of_a_json_text_is_told() -> None:
+    content, repeated = _files.load_json('{"a": 1, "list": [{"id": 3, "b": 1, "b": 2}]}')
+    assert content == {"a": 1, "list": [{"id": 3, "b": 2}]}
+    assert repeated == "the key 'b' stands twice in the object with id: 3; keep one of the two"
+    assert _files.load_json('{"a": {"b": 1}, "c": {"b": 1}}') == ({"a": {"b": 1}, "c": {"b": 1}}, "")

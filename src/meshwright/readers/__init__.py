@@ -10,13 +10,12 @@ Promises of a reader module, checked by ``tests/contract/test_readers.py``:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from meshwright import _plugins
+from meshwright import _files, _plugins
 from meshwright.errors import InputError
 from meshwright.problem import Reading
 
@@ -76,13 +75,22 @@ class Source:
         except UnicodeDecodeError:
             return None
 
-    @cached_property
+    @property
     def json(self) -> Any:
         """The content as JSON; None where it is no JSON."""
+        return self._loaded[0]
+
+    @property
+    def repeated_key(self) -> str:
+        """Which key stands twice in one object of the JSON, for a message; empty for none."""
+        return self._loaded[1]
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, str]:
         try:
-            return None if self.text is None else json.loads(self.text)
+            return (None, "") if self.text is None else _files.load_json(self.text)
         except (ValueError, RecursionError):
-            return None
+            return None, ""
 
 
 def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str = "") -> Reading:
@@ -112,6 +120,8 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
     if not spec:
         raise InputError("the name of the model is empty; see 'meshwright list models', or name a file")
     source = Source(spec, sequence_length, attention)
+    if source.repeated_key:
+        raise InputError(f"{source.path}: {source.repeated_key}")
     if form:
         reading: Reading = _plugins.load("readers", form, "format").read(source)
         return reading

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +112,11 @@ def load(path: str) -> Measurements:
     source = Source(path)
     if source.content is None:
         raise InputError(f"{path}: no such file")
-    try:
-        content = json.loads(source.text or "")
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: is not valid JSON (cut off?)") from None
+    content = source.json
+    if content is None:
+        raise InputError(f"{path}: is not valid JSON (cut off?)")
+    if source.repeated_key:
+        raise InputError(f"{path}: {source.repeated_key}")
     if not isinstance(content, dict):
         raise InputError(f"{path}: must be a mapping with {', '.join(_TOP)}")
     _fields(content, _TOP, path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright import _files
 from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.writers import plan_json
@@ -63,11 +63,13 @@ def read_plan(path: str) -> PlanFile:
         When it cannot be read, is no plan, holds no answer, or names a layer twice.
     """
     try:
-        entry = json.loads(Path(path).read_bytes().decode("utf-8"))
+        entry, repeated = _files.load_json(Path(path).read_bytes().decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; name a file written by 'meshwright plan --out'") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: is not valid JSON (cut off?); name a file written by 'meshwright plan --out'") from None
+    if repeated:
+        raise InputError(f"{path}: {repeated}")
     try:
         names = tuple(str(name) for stage in entry["stages"] for name in stage["ops"]) if entry.get("feasible") else ()
     except (KeyError, TypeError, AttributeError):

@@ -9,7 +9,7 @@ from meshwright.costs._piper_menu import Options, buffer_bytes, menu_of, rooms
 from meshwright.costs.piper import Evaluation, PiperStage, evaluate
 from meshwright.errors import InputError
 from meshwright.readers._piper_instance import PiperInstance
-from meshwright.solvers import stage_curves, stage_filling, stage_search
+from meshwright.solvers import stage_curves, stage_filling, stage_nodes, stage_search
 from meshwright.solvers.stage_menu import StageMenu
 from meshwright.solvers.stage_pipeline import Found
 
@@ -188,6 +188,9 @@ def _weighed(
         again = stage_search.solve(other, slack_ratio=max(SLACK_RATIOS))
         if again.found is not None:
             rated = _fitting(instance, rated | _fitting(instance, _rated(instance, other, again)))
+    lower, more = _proven(instance, solved, min(evaluation.seconds for evaluation in rated.values()))
+    along = (_stages(instance, menu, found) for found in more)
+    rated = _fitting(instance, rated | {stages: evaluate(instance, stages) for stages in along})
     pool = tuple(rated)
     least = min(evaluation.seconds for evaluation in rated.values())
 
@@ -203,27 +206,36 @@ def _weighed(
         (min(within[nearly_ratio], key=key), min(within[nearly_ratio], key=lambda stages: (key(stages)[1], *key(stages))))
     )
     nearly = tuple(stages for stages in picked if key(stages)[0] < key(best)[0] or key(stages)[1] < key(best)[1])
-    lower = min(solved.lower_seconds, least)
-    filled = instance.counting.fill_drain and not solved.along_orders and not solved.ties_near
-    if filled:
-        known = least if solved.complete else min(least, solved.found.seconds * (1.0 + max(SLACK_RATIOS)))
-        lower = stage_filling.lower_bound(solved.prepared, lower, known, instance.n_microbatches)
+    lower = min(lower, least)
     if least <= lower * CLOSE and solved.method == "exact":
         return Solution(best, lower, "exact", nearly, solved.n_downsets)
     counted = [
         *(["fill and drain"] if instance.counting.fill_drain else []),
         *(["nodes"] if instance.counting.node_size else []),
     ]
-    left_out = [
-        *(["without fill and drain"] if instance.counting.fill_drain and not filled else []),
-        *(["with every stage beside its neighbours in one node if it is smaller"] if instance.counting.node_size else []),
-    ]
-    proven = f"proven is the time {' and '.join(left_out)}, so it is" if left_out else "by its bound it is"
+    large = solved.along_orders or solved.ties_near
+    proven = "proven is the time of the slowest stage with the fastest links only, so it is" if large else "by its bound it is"
     told = (
         f"{' and '.join(counted)} counted: the best of {len(pool)} plans with thresholds up to {max(SLACK_RATIOS):.0%} above the best; "
         f"{proven} at most {least / lower - 1.0:.2%} slower than any"
     )
     return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (told,), solved.along_orders)
+
+
+def _proven(instance: PiperInstance, solved: stage_search.Solved, least: float) -> tuple[float, tuple[Found, ...]]:
+    """Return a bound that counts nodes, and fill and drain, where all downsets were searched; and plans found on the way."""
+    assert solved.found is not None
+    counting = instance.counting
+    known = least if solved.complete else min(least, solved.found.seconds * (1.0 + max(SLACK_RATIOS)))
+    lower, more = min(solved.lower_seconds, known), tuple[Found, ...]()
+    if solved.along_orders or solved.ties_near or known <= lower * CLOSE:
+        return lower, more
+    if counting.node_size:
+        ratio = counting.node_bytes_per_second / instance.bandwidth
+        lower, more = stage_nodes.lower_bound(solved.prepared, counting.node_size, ratio, lower, known)
+    if counting.fill_drain:
+        lower = stage_filling.lower_bound(solved.prepared, lower, known, instance.n_microbatches)
+    return lower, more
 
 
 def _rated(instance: PiperInstance, menu: StageMenu, solved: stage_search.Solved) -> Rated:

@@ -13,7 +13,20 @@ from meshwright._kernels import stage_pipeline as kernel
 from meshwright.solvers import downsets, stage_menu
 from meshwright.solvers.stage_menu import StageMenu
 
-__all__ = ["CLOSE_RATIO", "Found", "Prepared", "StageChoice", "check", "minimise", "prepare"]
+__all__ = [
+    "CLOSE_RATIO",
+    "Found",
+    "Prepared",
+    "Reached",
+    "StageChoice",
+    "best_label",
+    "check",
+    "empty_labels",
+    "found",
+    "minimise",
+    "picked_columns",
+    "prepare",
+]
 
 CLOSE_RATIO = 1e-12
 """Relative distance at which a lower bound counts as met; rounding in sums is about 1e-15."""
@@ -109,9 +122,9 @@ def prepare(
     widest = stage_menu.widest(menu)
     crossing = stage_menu.crossing(menu)
     count, first, lower, border = stage_pairs.list_pairs(
-        space._replace(sums=_columns(space.sums, widest)),
-        crossing._replace(into=_columns(crossing.into, widest), out_of=_columns(crossing.out_of, widest)),
-        _columns(menu.degrees, widest), next_replica, limits, n_pairs, n_steps,
+        space._replace(sums=picked_columns(space.sums, widest)),
+        crossing._replace(into=picked_columns(crossing.into, widest), out_of=picked_columns(crossing.out_of, widest)),
+        picked_columns(menu.degrees, widest), next_replica, limits, n_pairs, n_steps,
     )  # fmt: skip
     if count < 0:
         return None
@@ -120,7 +133,7 @@ def prepare(
     return Prepared(menu, space, kernel.Pairs(first, lower, border), stage_menu.kernel_menu(menu), rules, _memo(menu, count))
 
 
-def _columns(values: np.ndarray, which: np.ndarray) -> np.ndarray:
+def picked_columns(values: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Return the columns (entries, of one dimension) in these positions, read-only; the same array where they are all of them."""
     if values.ndim == 1:
         picked = values[which]
@@ -156,7 +169,7 @@ def _most_choices(menu: StageMenu) -> int:
     return int(sizes.sum(axis=0).max())
 
 
-def _labels(prepared: Prepared, size: int, n_layers: int, n_replicas: int) -> kernel.Labels:
+def empty_labels(prepared: Prepared, size: int, n_layers: int, n_replicas: int) -> kernel.Labels:
     """Return empty labels."""
     cells = (n_layers, n_replicas + 1)
     first = np.zeros(len(prepared.space.words) + 1, np.int64)
@@ -230,7 +243,7 @@ def check(
     n_layers = n_stages + 1 if n_stages else 1
     limits = np.array([min(seconds, 1e300), memory, n_devices, n_replicas])
     while True:
-        labels = _labels(prepared, size, n_layers, n_replicas)
+        labels = empty_labels(prepared, size, n_layers, n_replicas)
         count, undecided = kernel.reach(
             prepared.space, prepared.pairs, prepared.kernel_menu, rules, memo, labels, limits, int(n_stages > 0)
         )

@@ -194,3 +194,13 @@ def test_a_node_that_needs_two_devices_is_only_remarked(tmp_path: pathlib.Path) 
     assert not result.feasible, "the first node runs on one device only, and three devices are needed"
     content["maxDevices"] = 3
     assert api.plan(str(_written(content, tmp_path))).feasible
+
+
+@pytest.mark.parametrize("again", ['"id": 1,', '"name": "other",', '"TMPCs": {},'])
+def test_a_key_that_stands_twice_in_a_file_is_refused_and_not_taken_as_the_last(tmp_path: pathlib.Path, again: str) -> None:
+    path = tmp_path / "twice.json"
+    text = json.dumps(tiny())
+    at = text.index('{"id": ') + 1
+    path.write_text(text[:at] + again + text[at:])
+    with pytest.raises(InputError, match=r"twice.json: the key '\w+' stands twice in the object with .*keep one of the two"):
+        api.read(str(path))
