@@ -69,7 +69,7 @@ def load(name: str, option: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{option} {name}: there is no module '{error.name}' (looked in {os.getcwd()} too)") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{option} {name}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):

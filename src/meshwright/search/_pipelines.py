@@ -15,7 +15,7 @@ from meshwright.sim import engine, transfers
 from meshwright.solvers.mapping import Mapping, StageGraph
 from meshwright.strategy import Strategy
 
-__all__ = ["Judged", "judge", "plan_of", "shapes", "stage_graph"]
+__all__ = ["Judged", "idle", "judge", "one_batch", "plan_of", "shapes", "stage_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +32,17 @@ class Judged:
         return self.step_seconds / self.plan.global_batch
 
 
-def shapes(problem: Problem, n_stages: int) -> tuple[tuple[int, int], ...]:
+def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tuple[tuple[int, int], ...]:
     """Return the numbers of stages and replicas to try: all that use every device, or those of a given number of stages.
+
+    Where a global batch is asked for, a shape has the most replicas that split it into whole micro-batches, unless
+    `whole_batch` is false because a later step shares replicas out anew.
 
     Raises
     ------
     InputError
-        When there is no cluster, or it has fewer devices than stages, or the model has fewer operators.
+        When there is no cluster, or it has fewer devices than stages, or the model has fewer operators, or the micro-batch does
+        not divide the global batch.
     """
     n_ops = len(problem.graph.ops)
     if problem.cluster is None:
@@ -50,9 +54,39 @@ def shapes(problem: Problem, n_stages: int) -> tuple[tuple[int, int], ...]:
         raise InputError(
             f"--set n_stages={n_stages}: cluster {problem.cluster.name} has only {n} devices; give at most as many"
         )
-    if n_stages:
-        return ((n_stages, n // n_stages),)
-    return tuple((s, n // s) for s in range(1, n + 1) if n % s == 0 and s <= n_ops)
+    stages = (n_stages,) if n_stages else tuple(s for s in range(1, n + 1) if n % s == 0 and s <= n_ops)
+    asked, micro_batch = problem.batch.global_batch, problem.batch.micro_batch or 1
+    if not asked or not whole_batch:
+        return tuple((s, n // s) for s in stages)
+    if asked % micro_batch:
+        raise InputError(f"--global-batch {asked}: must be a multiple of the micro-batch of {micro_batch} samples")
+    slots = asked // micro_batch
+    return tuple((s, max(r for r in range(1, n // s + 1) if slots % r == 0)) for s in stages)
+
+
+def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
+    """Refuse a number of micro-batches beside a global batch, which decides it.
+
+    Raises
+    ------
+    InputError
+        When both are given.
+    """
+    if problem.batch.global_batch and n_microbatches != usual:
+        raise InputError(
+            f"--set n_microbatches={n_microbatches}: the global batch of {problem.batch.global_batch} decides it; give only one of them"
+        )
+
+
+def idle(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Return a note on devices that a plan leaves idle; nothing where it uses all."""
+    assert problem.cluster is not None
+    n, used = problem.cluster.n_devices, sum(len(stage.devices) for stage in plan.stages)
+    return (
+        ()
+        if used == n
+        else (f"{n - used} of {n} devices are not used: stages have equally many replicas of whole micro-batches",)
+    )
 
 
 def stage_graph(

@@ -89,18 +89,20 @@ def unequal_plans(
     cluster = problem.cluster
     assert cluster is not None
     promising: list[tuple[float, tuple[int, ...], Groups]] = []
+    micro_batch, asked = problem.batch.micro_batch or 1, problem.batch.global_batch
     for pattern in itertools.islice(_patterns(cluster.n_devices, most_stages), 200):
         most = max(pattern)
+        if asked % (micro_batch * most):
+            continue  # the widest stage cannot split the batch
         scales = np.array([[1.0 / n for n in pattern], [1.0 / n for n in pattern]]) * most
         cut = partition(units, len(pattern), scales=scales, n_ideals=2_000, n_pairs=10_000_000)
         if cut.feasible and all(cut.groups):
             groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in cut.groups)
             promising.append((cut.value / most, pattern, groups))
     rank = {op: i for i, op in enumerate(problem.graph.topological_order())}
-    micro_batch = problem.batch.micro_batch or 1
     for _, pattern, groups in sorted(promising)[:_PATTERNS]:
         most = max(pattern)
-        slots = max(1, problem.batch.global_batch // (micro_batch * most)) if problem.batch.global_batch else n_microbatches
+        slots = asked // (micro_batch * most) if asked else n_microbatches
         for order in orders:
             ends = np.cumsum((0, *pattern))
             stages = tuple(

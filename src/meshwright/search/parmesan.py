@@ -12,7 +12,7 @@ from meshwright.costs._operators import Question, costed, question
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Objective
-from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
+from meshwright.search._pipelines import Judged, idle, judge, one_batch, plan_of, shapes, stage_graph
 from meshwright.solvers import coarsen
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, pair_seconds, point_to_point
@@ -29,7 +29,7 @@ class Params:
     Parameters
     ----------
     k : int
-        Clusters before the dynamic program.
+        Clusters before the dynamic program; at least as many as stages.
     comm_coef : float
         Weight of saved communication against compute when clustering (the paper's alpha).
     new_flow : bool
@@ -47,7 +47,7 @@ class Params:
     n_stages : int
         0 to try every number that divides the devices.
     n_microbatches : int
-        Micro-batches of a step and replica (4 in the paper).
+        Micro-batches of a step and replica (4 in the paper), where no global batch is given.
     bandwidth : float
         That the partition assumes between stages, in bytes per second; 0 for the cluster's slowest neighbouring pair.
     nodes : int
@@ -108,6 +108,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         raise InputError(
             f"--set parallel_degree={params.parallel_degree}: must be a multiple of parallel_same_t={params.parallel_same_t}"
         )
+    one_batch(problem, params.n_microbatches, Params().n_microbatches)
     problem = costed(problem)
     pairs = shapes(problem, params.n_stages)
     posed = question(problem, params.bandwidth)
@@ -133,7 +134,7 @@ def _answer(problem: Problem, judged: list[Judged], unfinished: list[str], posed
     """Return the best simulated plan, the runners-up, and what was cut off."""
     ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
     best = ranked[0]
-    notes = [*posed.notes, f"from {best.label}"]
+    notes = [*posed.notes, f"from {best.label}", *idle(problem, best.plan)]
     if unfinished:
         notes.append(
             f"{len(unfinished)} of {len(judged)} mapping searches stopped at their limit of placements, so a better mapping may "
@@ -207,7 +208,7 @@ def _cuts(
             groups = cut_published(operators, units, n_stages, k=k, comm_coef=comm_coef, new_flow=params.new_flow)
             if groups not in seen:
                 seen.add(groups)
-                yield groups, f"k={k} comm_coef={comm_coef:g}"
+                yield groups, f"k={max(k, n_stages)} comm_coef={comm_coef:g}"
 
 
 def _mappings(params: Params, graph: StageGraph, slow: np.ndarray, seed: int) -> Iterator[tuple[Mapping, str, bool]]:

@@ -14,7 +14,7 @@ from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Bound, Objective, Result
 from meshwright.search import _mapping_check
-from meshwright.search._pipelines import Judged, judge, plan_of, shapes, stage_graph
+from meshwright.search._pipelines import Judged, idle, judge, one_batch, plan_of, shapes, stage_graph
 from meshwright.search._sharded_pipelines import fitted, micro_batches
 from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.certificate import Verdict
@@ -95,8 +95,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
     together do the work of a sample in no less than its compute shared among them.
     """
+    one_batch(problem, params.n_microbatches, Params().n_microbatches)
     problem = costed(problem)
-    pairs = shapes(problem, params.n_stages)
+    pairs = shapes(problem, params.n_stages, whole_batch=problem.costs == "partition")
     posed = question(problem)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
@@ -242,7 +243,7 @@ def _bound(posed: Question, problem: Problem, slower: NDArray[np.float64]) -> Bo
 def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
     """Say what a reader would otherwise wonder about."""
     assert problem.cluster is not None
-    notes = (*posed.notes, f"from {first.label}")
+    notes = (*posed.notes, f"from {first.label}", *idle(problem, first.plan))
     if problem.costs == "partition" and not problem.cluster.homogeneous:
         notes += ("the file's times are taken to hold on every kind of device of the cluster",)
     return notes

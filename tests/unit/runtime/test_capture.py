@@ -19,7 +19,7 @@ pytestmark = [
 
 from torch import nn  # noqa: E402
 
-from meshwright import readers  # noqa: E402
+from meshwright import api, readers  # noqa: E402
 from meshwright.errors import InputError, UnknownNameError  # noqa: E402
 from meshwright.flops import forward_flops  # noqa: E402
 from meshwright.runtime.capture import capture  # noqa: E402
@@ -183,6 +183,67 @@ def three() -> int:
     return 3
 
 
+class Leaving(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(5)
+
+
+def leaving() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(nn.Linear(4, 4), Leaving(4, 4)), torch.zeros(2, 4)
+
+
+def leaving_early() -> nn.Module:
+    raise SystemExit(5)
+
+
+class Choosing(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs).argmax(-1)
+
+
+def choosing() -> tuple[nn.Module, torch.Tensor]:
+    return Choosing(4, 4), torch.zeros(2, 4)
+
+
+class Cell(nn.Module):
+    """One cell as NASNet builds them: sums of two branches over the last two cells' outputs, then everything side by side."""
+
+    def __init__(self, two_back: int, one_back: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        self.squeeze = nn.ModuleList([nn.Conv2d(two_back, width, 1), nn.Conv2d(one_back, width, 1)])
+        self.deep = nn.Conv2d(width, width, 3, stride, 1, groups=width)
+        self.wide = nn.Conv2d(width, width, 5, stride, 2, groups=width)
+        self.pool = nn.AvgPool2d(3, stride, 1)
+
+    def forward(self, before: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        if before.shape[-1] != last.shape[-1]:
+            before = before[..., ::2, ::2]
+        left, right = self.squeeze[0](before), self.squeeze[1](last)
+        return torch.cat([self.deep(left) + self.wide(right), self.pool(left) + self.deep(right), self.pool(right)], 1)
+
+
+class Branching(nn.Module):
+    """Cells that each read the two before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.cells = nn.ModuleList(
+            [Cell(8, 8, 8), Cell(8, 24, 8, 2), *(Cell(24, 24, 8) for _ in range(4)), Cell(24, 24, 8, 2), Cell(24, 24, 8)]
+        )
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        before = last = self.stem(images)
+        for cell in self.cells:
+            before, last = last, cell(before, last)
+        return self.head(last.mean((2, 3)))
+
+
+def branching() -> tuple[nn.Module, torch.Tensor]:
+    return Branching(), torch.zeros(2, 3, 16, 16)
+
+
 def test_a_chain_has_the_parameters_and_flops_that_its_shapes_tell() -> None:
     found = _of("chain_of_five")
     block = 2 * 8 + (8 * 32 + 32) + (32 * 8 + 8)
@@ -310,6 +371,8 @@ def test_shapes_can_be_typed() -> None:
         ("two", {"shapes": ("left=2,4", "2,4")}, ("names to all inputs or to none",)),
         ("two", {"shapes": ("2,3", "2,4")}, ("module 'one' (Linear)",)),
         ("three", {}, ("returned a int",)),
+        ("leaving", {}, ("module '1' (Leaving)", "SystemExit: 5")),
+        ("leaving_early", {}, ("calling it failed: SystemExit: 5",)),
         ("nowhere", {}, ("has no 'nowhere'",)),
     ],
 )
@@ -318,6 +381,39 @@ def test_what_cannot_be_captured_is_said_plainly(name: str, options: dict[str, o
         _of(name, **options)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_an_operator_that_fails_is_one_message_and_nothing_of_pytorch(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InputError, match=r"module 'one' \(Linear\)"):
+        _of("two", shapes=("2,5", "2,4"))
+    assert not caplog.records
+
+
+def test_a_module_whose_outputs_carry_no_gradient_is_noted() -> None:
+    found = _of("choosing")
+    assert found.totals.n_backward == 0
+    assert any("no backward pass" in note for note in found.notes)
+
+
+def test_cells_that_read_the_two_before_them_are_captured_with_all_their_connections(tmp_path: pathlib.Path) -> None:
+    found = _of("branching", level="operator")
+    own = {name: sum(p.numel() for p in part.parameters()) for name, part in Branching().named_children()}
+    assert found.graph.n_parameters == sum(own.values())
+    # by hand: products of each sample, positions x inputs x outputs x kernel; depthwise ones have one input per output
+    flops = 2.0 * (256 * 3 * 8 * 9 + 24 * 5)
+    for two_back, one_back, before, after in [(8, 8, 256, 256), (8, 24, 256, 64), (24, 24, 64, 64), *[(24, 24, 64, 64)] * 3,
+                                              (24, 24, 64, 16), (24, 24, 16, 16)]:  # fmt: skip
+        flops += 2.0 * 8 * (before * (two_back + one_back) + after * (9 + 25 + 9))
+    assert found.totals.forward_flops == flops
+    convolutions = [op for op in found.graph.ops if op.body[0].kind == "convolution"]
+    assert len(convolutions) == 1 + 8 * 5
+    cells = {n: int(op.name.split(".")[1]) for n, op in enumerate(found.graph.ops) if op.name.startswith("cells.")}
+    reads = {(cells[e.source], cells[e.target]) for e in found.graph.edges if e.source in cells and e.target in cells}
+    assert {(n, n + 2) for n in range(6)} | {(n, n + 1) for n in range(7)} <= reads
+    path = tmp_path / "branching.json"
+    path.write_text(json.dumps(as_json(found, "branching")))
+    answer = api.plan(str(path), "parmesan-mesh:2x2", search="partition", settings={"n_stages": "4"})
+    assert answer.plan is not None and len(answer.plan.stages) == 4
 
 
 def test_unknown_levels_and_types_are_answered_with_those_there_are() -> None:

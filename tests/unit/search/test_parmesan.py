@@ -11,6 +11,7 @@ import pytest
 from meshwright import api, exporting, topologies
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.plan import Plan, Stage
+from meshwright.problem import Batch
 from meshwright.strategy import Strategy
 from meshwright.writers import plan_json
 
@@ -77,6 +78,27 @@ def test_partition_and_mapping_together_are_no_worse_than_the_published_flow(tmp
         )
         assert theirs is not None and ours is not None
         assert ours.value <= theirs.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("search", ["parmesan", "stage_mapping"])
+def test_a_global_batch_is_kept_exactly_and_idle_devices_are_told(tmp_path: Path, search: str) -> None:
+    for samples, n_stages, n_replicas in ((64, 3, 4), (6, 2, 6), (1, 4, 1)):
+        answer = api.plan(
+            chain(tmp_path), "parmesan-uniform:16", search=search, settings={"n_stages": str(n_stages)}, batch=Batch(samples)
+        ).answer
+        assert answer.plan is not None and answer.plan.global_batch == samples
+        assert answer.plan.n_devices == n_stages * n_replicas
+        assert any(f"{16 - n_stages * n_replicas} of 16 devices are not used" in note for note in answer.notes)
+    with pytest.raises(InputError, match="multiple of the micro-batch of 4"):
+        api.plan(chain(tmp_path), "parmesan-uniform:4", search=search, batch=Batch(6, 4))
+    with pytest.raises(InputError, match="n_microbatches=2: the global batch of 8 decides it"):
+        api.plan(chain(tmp_path), "parmesan-uniform:4", search=search, settings={"n_microbatches": "2"}, batch=Batch(8))
+
+
+def test_stages_with_unequal_replicas_keep_the_global_batch(tmp_path: Path) -> None:
+    answer = api.plan(chain(tmp_path, 5), "parmesan-uniform:5", search="stage_mapping", batch=Batch(6)).answer
+    assert answer.plan is not None and answer.plan.global_batch == 6
+    assert all(other.plan.global_batch == 6 for other in answer.alternatives)
 
 
 def test_the_ensemble_keeps_the_best_simulated(tmp_path: Path) -> None:

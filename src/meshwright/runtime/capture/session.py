@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +51,10 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
     found = graph_of(
         trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else ""
     )
-    return replace(found, notes=(*subject.notes, *found.notes))
+    notes = (*subject.notes, *found.notes)
+    if found.totals.n_backward == 0:
+        notes += (f"no output of {type(module).__name__} carries a gradient: the graph has no backward pass",)
+    return replace(found, notes=notes)
 
 
 def _prepare(module: torch.nn.Module) -> None:
@@ -78,15 +84,27 @@ def _trace(
     """
     recorder = Recorder(module)
     try:
-        with mode:
+        with mode, _quiet():
             return record(module, lambda: module(*positional, **keywords), recorder, batch)
     except MeshwrightError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that ends the program is no less wrong
         raise InputError(_failure(name, module, recorder, error)) from error
 
 
-def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Exception) -> str:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch from printing the traceback of an operator that fails on fake tensors; ours is the one message."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: BaseException) -> str:
     """Say in which module a trace failed, at which operator, and what to do."""
     paths = {id(part): path for path, part in module.named_modules()}
     path, line = "", ""

@@ -61,12 +61,12 @@ def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
         try:
             with torch.device("meta"):
                 made = maker()
-        except Exception as first:
+        except (Exception, SystemExit) as first:
             if isinstance(first, TypeError) and "required positional argument" in str(first):
                 raise InputError(f"capture {name}: {first}; the callable is called without arguments") from first
             try:
                 made = maker()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise InputError(f"capture {name}: calling it failed: {type(error).__name__}: {error}") from error
             notes = (f"{name} could not be built without memory ({type(first).__name__}: {first}); it was built on the CPU",)
         finally:
