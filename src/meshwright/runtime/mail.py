@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,13 +65,14 @@ class Mail:
     Notes
     -----
     NCCL knows no tags: between two ranks of a group it matches messages in order, sends and receives in one queue. A receive posted
-    ahead would therefore hold up a send behind it that its own sender waits for. So there are four groups, of transfers forward
-    and backward, to higher and to lower ranks: between two ranks of a group messages go one way, in the order of the sender's work.
+    ahead would therefore hold up a send behind it that its own sender waits for. So transfers forward and backward, to higher and to
+    lower ranks, have a group each, where there are any: between two ranks of a group messages go one way, in the order of the
+    sender's work.
     """
 
     def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[Crossing]], device: torch.device) -> None:
         self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
-        self.groups = tuple((dist.new_group(), dist.new_group()) for _ in ("forward", "backward"))
+        self.groups = {way: dist.new_group() for way in _ways(layout)}
         self.queues = self._queues()
         self.next = [0] * len(self.queues)
         self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
@@ -139,7 +141,7 @@ class Mail:
         self.posted[key] = posted
 
     def _group(self, message: Message, direction: int) -> Any:
-        return self.groups[direction][message.source > message.target]
+        return self.groups[direction, message.source > message.target]
 
     def _tag(self, key: tuple[int, int, int], tensor: int) -> int:
         target, microbatch, _ = key
@@ -225,3 +227,13 @@ class Mail:
         for work, _ in self.sent:
             work.wait()
         self.sent.clear()
+
+
+def _ways(layout: Layout) -> list[tuple[int, bool]]:
+    """Return the ways that messages go, as (direction, whether to a lower rank); the same list on every rank."""
+    ways = set()
+    for near, far in itertools.pairwise(layout.ranks_of_stage):
+        for one, other in itertools.product(near, far):
+            if one != other:
+                ways |= {(0, one > other), (1, other > one)}
+    return sorted(ways)
