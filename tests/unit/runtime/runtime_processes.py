@@ -95,16 +95,6 @@ def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sampl
     return furthest
 
 
-def leave_groups() -> None:
-    """Take the groups of a case apart, and with them their threads; the one of all processes stays."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d
-
-    for group in list(distributed_c10d._world.pg_map):
-        if group is not dist.group.WORLD:
-            dist.destroy_process_group(group)
-
-
 def main() -> None:
     """Be one of the processes."""
     import torch
@@ -158,7 +148,6 @@ def main() -> None:
             results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far), "skipped": skipped}
             print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(far), losses, flush=True)
         dist.barrier()
-        leave_groups()
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
     dist.barrier()
