@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +71,7 @@ class Mail:
 
     def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[Crossing]], device: torch.device) -> None:
         self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
-        self.groups = {way: dist.new_group() for way in _ways(layout)}
+        self.groups = {way: dist.new_group() for way in layout.ways()}
         self.queues = self._queues()
         self.next = [0] * len(self.queues)
         self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
@@ -227,13 +226,3 @@ class Mail:
         for work, _ in self.sent:
             work.wait()
         self.sent.clear()
-
-
-def _ways(layout: Layout) -> list[tuple[int, bool]]:
-    """Return the ways that messages go, as (direction, whether to a lower rank); the same list on every rank."""
-    ways = set()
-    for near, far in itertools.pairwise(layout.ranks_of_stage):
-        for one, other in itertools.product(near, far):
-            if one != other:
-                ways |= {(0, one > other), (1, other > one)}
-    return sorted(ways)
