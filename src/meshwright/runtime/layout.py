@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -143,6 +144,15 @@ class Layout:
                         ends = self.rank_at(source, j, inner % n_senders), self.rank_at(target, i, inner)
                         found.append(Message(*ends, start, stop))
         return tuple(found)
+
+    def ways(self) -> tuple[tuple[int, bool], ...]:
+        """Return the ways that messages go: 0 forward or 1 backward, and whether to a lower rank."""
+        found = set()
+        for near, far in itertools.pairwise(self.ranks_of_stage):
+            for one, other in itertools.product(near, far):
+                if one != other:
+                    found |= {(0, other < one), (1, one < other)}
+        return tuple(sorted(found))
 
 
 def rows_of(n_rows: int, n_parts: int, part: int) -> tuple[int, int]:

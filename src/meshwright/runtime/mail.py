@@ -64,13 +64,14 @@ class Mail:
     Notes
     -----
     NCCL knows no tags: between two ranks of a group it matches messages in order, sends and receives in one queue. A receive posted
-    ahead would therefore hold up a send behind it that its own sender waits for. So there are four groups, of transfers forward
-    and backward, to higher and to lower ranks: between two ranks of a group messages go one way, in the order of the sender's work.
+    ahead would therefore hold up a send behind it that its own sender waits for. So transfers forward and backward, to higher and to
+    lower ranks, have a group each, where there are any: between two ranks of a group messages go one way, in the order of the
+    sender's work.
     """
 
     def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[Crossing]], device: torch.device) -> None:
         self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
-        self.groups = tuple((dist.new_group(), dist.new_group()) for _ in ("forward", "backward"))
+        self.groups = {way: dist.new_group() for way in layout.ways()}
         self.queues = self._queues()
         self.next = [0] * len(self.queues)
         self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
@@ -139,7 +140,7 @@ class Mail:
         self.posted[key] = posted
 
     def _group(self, message: Message, direction: int) -> Any:
-        return self.groups[direction][message.source > message.target]
+        return self.groups[direction, message.source > message.target]
 
     def _tag(self, key: tuple[int, int, int], tensor: int) -> int:
         target, microbatch, _ = key

@@ -77,27 +77,29 @@ def _make(ranks: tuple[int, ...], strategy: Strategy, n_shards: int, rank: int, 
     """Make the groups of one mesh; None for ranks outside it, which take part in the making all the same."""
     data, context, tensor = strategy.data, strategy.context, strategy.tensor
     grid = _ascending(torch.tensor(ranks).reshape(data // n_shards, n_shards, context * tensor))
-    shape, names = (*grid.shape[:2], context, tensor), ("replicate", "shard", "context", "tensor")
-    mesh = DeviceMesh(device_type, grid.reshape(shape), mesh_dim_names=names) if len(ranks) > 1 else None
-    data_groups = [(column, dist.new_group(column)) for column in grid.reshape(data, -1).T.tolist() if data > 1]
+    lengths = {"replicate": data // n_shards, "shard": n_shards, "context": context, "tensor": tensor}
+    axes = {name: length for name, length in lengths.items() if length > 1}  # a group costs threads, even of one rank
+    mesh = DeviceMesh(device_type, grid.reshape(tuple(axes.values())), mesh_dim_names=tuple(axes)) if axes else None
+    both = "replicate" in axes and "shard" in axes
+    data_groups = [(column, dist.new_group(column)) for column in grid.reshape(data, -1).T.tolist() if both]
     if rank not in ranks:
         return None
     if mesh is None:
         return StageGroups()
-    replicas = data // n_shards
-    shard = mesh.get_group("shard") if n_shards > 1 else None
+    group = {name: mesh.get_group(name) for name in axes}
+    own_data = next((members for column, members in data_groups if rank in column), None)
     return StageGroups(
-        data=next((group for column, group in data_groups if rank in column), None),
-        context=mesh.get_group("context") if context > 1 else None,
-        tensor=mesh.get_group("tensor") if tensor > 1 else None,
-        shard=shard,
-        replicate=mesh.get_group("replicate") if replicas > 1 else None,
+        data=own_data if both else group.get("shard", group.get("replicate")),
+        context=group.get("context"),
+        tensor=group.get("tensor"),
+        shard=group.get("shard"),
+        replicate=group.get("replicate"),
         n_shards=n_shards,
-        shard_index=dist.get_rank(shard) if shard is not None else 0,
-        context_index=mesh.get_local_rank("context"),
-        shard_mesh=mesh["replicate", "shard"] if replicas > 1 else mesh["shard"],
-        context_mesh=mesh["context"] if context > 1 else None,
-        tensor_mesh=mesh["tensor"] if tensor > 1 else None,
+        shard_index=mesh.get_local_rank("shard") if "shard" in axes else 0,
+        context_index=mesh.get_local_rank("context") if "context" in axes else 0,
+        shard_mesh=mesh["replicate", "shard"] if both else mesh["shard"] if "shard" in axes else None,
+        context_mesh=mesh["context"] if "context" in axes else None,
+        tensor_mesh=mesh["tensor"] if "tensor" in axes else None,
     )
 
 

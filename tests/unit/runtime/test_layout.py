@@ -62,6 +62,19 @@ def test_ranks_of_context_and_tensor_axes_hold_the_same_rows() -> None:
     assert [places.seat(rank, 0).inner for rank in range(8)] == [0, 1, 2, 3] * 2
 
 
+@pytest.mark.parametrize(
+    ("devices", "ways"),
+    [
+        ([(0, 1)], ()),
+        ([(0, 1), (2, 3)], ((0, False), (1, True))),
+        ([(2, 1), (3, 0)], ((0, False), (0, True), (1, False), (1, True))),
+    ],
+)
+def test_messages_go_only_the_ways_that_neighbouring_stages_lie(devices: list, ways: tuple) -> None:
+    stages = tuple(Stage((i,), placed, Strategy(data=2)) for i, placed in enumerate(devices))
+    assert layout(Plan(stages, n_microbatches=2, global_batch=8)).ways() == ways
+
+
 def test_a_backward_pass_that_sharded_weights_keep_whole_is_told() -> None:
     stages = (Stage((0,), (0, 1), Strategy(data=2, shard=3)), Stage((1,), (2, 3), Strategy(data=2)))
     (note,) = layout(Plan(stages, n_microbatches=2, schedule="zb_h1", global_batch=8)).notes()
