@@ -34,7 +34,7 @@ def load_json(text: str) -> tuple[Any, str]:
     ValueError, RecursionError
         When the text is no JSON, or nested too deep.
     """
-    repeated = []
+    repeated: list[str] = []
 
     def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entry = dict(pairs)

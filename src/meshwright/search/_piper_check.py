@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshwright.costs._piper_menu import Options, allowed_by
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance
+from meshwright.search._piper_places import Kind, Neighbours, work_seconds
 from meshwright.search._piper_stage import (
-    Stage,
     TooLarge,
     buffer_held,
     held_bytes,
@@ -66,8 +66,8 @@ def check(
     Notes
     -----
     By definition and in plain Python: all downsets, for each the undominated pairs of replicas and devices with which all its
-    stages stay below the bound, for each stage the undominated choices of its nodes. With nodes, no stage may
-    be below the bound as `meshwright.costs.piper` prices it at best: neighbours in one node. With fill and drain the slowest stage,
+    stages stay below the bound, for each stage the undominated choices of its nodes. With nodes, stages
+    lie one after the other, devices left out where that is better, and neighbours in one node where they may. With fill and drain the slowest stage,
     the longest and the sum of all others are compared too.
     """
     wrong = _illegal(instance, options, stages)
@@ -80,7 +80,7 @@ def check(
         return Verdict(False, value, math.nan, f"the plan takes {value!r}, not {claimed_value!r}")
     if not claimed_bound_value <= value * (1.0 + ROUNDING):
         return Verdict(False, value, math.nan, f"the bound claimed, {claimed_bound_value!r}, is above what the plan takes")
-    simple = _work(instance, options, range(len(instance.nodes))) / instance.n_devices
+    simple = work_seconds(instance, options, range(len(instance.nodes))) / instance.n_devices
     if claimed_bound_value <= simple * (1.0 + ROUNDING):
         return Verdict(True, value, claimed_bound_value)
     try:
@@ -167,17 +167,6 @@ def _chosen(instance: PiperInstance, v: int, degree: int, name: str) -> PiperCho
     return next(choice for choice in instance.nodes[v].at(degree) if choice.id == name)
 
 
-def _work(instance: PiperInstance, options: Options, nodes: Iterable[int]) -> float:
-    """Return the device-seconds that nodes need at least, per micro-batch."""
-    allowed = allowed_by(options)
-    total = 0.0
-    for v in nodes:
-        menu = instance.nodes[v].choices
-        every = [t * c.seconds for t, choices in menu for c in choices if allowed(c) and (t == 1 or options.tensor_parallel)]
-        total += min(every, default=math.inf)
-    return total
-
-
 def _downsets(instance: PiperInstance) -> list[int]:
     """Return all sets of nodes closed under successors, as bits, by size."""
     after = [0] * len(instance.nodes)
@@ -202,8 +191,10 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
     """Return whether some plan is below a threshold: all its stages, and with filling where that is counted."""
     sets = _downsets(instance)
     degrees = [t for t in instance.degrees if t <= instance.n_devices and (t == 1 or options.tensor_parallel)]
-    rest = {some: _work(instance, options, members(sets[-1] & ~some)) / seconds for some in sets}
-    ways: dict[int, list[_Way]] = {0: [_Way(0, 0, 0.0, 0.0, 0.0)]}
+    rest = {some: work_seconds(instance, options, members(sets[-1] & ~some)) / seconds for some in sets}
+    spare = -instance.n_devices % (instance.counting.node_size or 1)  # what the last node lacks
+    ways: dict[int, list[_Way]] = {0: [_Way(0, spare, 0.0, 0.0, 0.0, 0)]}
+    neighbours = Neighbours(instance, options, seconds, sets[-1])
     steps = 0
     for upper in sets[1:]:
         reached: set[_Way] = set()
@@ -211,68 +202,68 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
             if lower & ~upper or lower == upper or not ways[lower]:
                 continue
             for t in degrees:
-                stage = Stage.of(instance, options, upper & ~lower, t, seconds)
-                if stage is None:
+                kind = Kind(neighbours, upper, lower, t, {})
+                if kind.stage(0, 0) is None:
                     continue
                 steps += len(ways[lower])
                 if steps > MOST_STEPS:
                     raise TooLarge
-                n_devices = instance.n_devices - rest[upper] * (1.0 - ROUNDING)
+                n_devices = instance.n_devices + spare - rest[upper] * (1.0 - ROUNDING)
                 for way in ways[lower]:
-                    reached |= _longer(way, stage, seconds, n_devices)
+                    reached |= _longer(way, kind, seconds, n_devices)
         # With the greedy choice a stage may take less with more in flight, so that none is better than another.
         ways[upper] = _undominated(reached) if options.exact else sorted(reached)
     return bool(ways[sets[-1]])
 
 
 class _Way(NamedTuple):
-    """How a set of nodes may run: replicas and devices in all, the slowest stage, the longest one, and all others' sum of seconds."""
+    """How a set of nodes may run: replicas, devices (those left out too), the slowest stage, all others' sum of seconds, the longest;
+
+    and how far its node is filled where the stage in front is to lie there too, else 0.
+    """
 
     replicas: int
     devices: int
     slowest: float
     others: float
     longest: float
-
-    def behind(self, data: int, degree: int, seconds: float) -> _Way:
-        """Return the way with a stage in front."""
-        long = seconds * data
-        return _Way(
-            self.replicas + data,
-            self.devices + data * degree,
-            max(self.slowest, seconds),
-            self.others + min(self.longest, long),
-            max(self.longest, long),
-        )
+    filled: int
 
 
-def _longer(way: _Way, stage: Stage, seconds: float, n_devices: float) -> set[_Way]:
+def _longer(way: _Way, kind: Kind, seconds: float, n_devices: float) -> set[_Way]:
     """Return the ways with a stage in front, for every number of replicas that may matter."""
-    instance, options = stage.instance, stage.options
+    instance, options = kind.instance, kind.options
     most = min(instance.n_devices, instance.n_microbatches)
     found: set[_Way] = set()
+    done: set[tuple[bool, bool]] = set()
     for d in replicas_allowed(instance, options):
-        s, k = way.replicas + d, way.devices + d * stage.degree
-        if s > most or k > n_devices:
+        s = way.replicas + d
+        if s > most or way.devices + d * kind.degree > n_devices:
             break
-        time = stage.least(d, -(-s // d), seconds)
-        if time > seconds:
-            continue
-        if instance.counting.fill_drain:
-            more = way.behind(d, stage.degree, time)
-            if more.slowest + more.others / instance.n_microbatches <= seconds:
-                found.add(more)
-            continue
-        found.add(_Way(s, k, 0.0, 0.0, 0.0))
-        if options.exact:
-            break  # more replicas take more devices, and nothing before gains from them
+        for place in kind.places(way.devices, way.filled, d * kind.degree):
+            stage = kind.stage(place.before, place.behind)
+            if place.mode in done or place.devices > n_devices or stage is None:
+                continue
+            time = stage.least(d, -(-s // d), seconds, place.inside)
+            if time > seconds:
+                continue
+            if instance.counting.fill_drain:
+                long = time * d
+                others, longest = way.others + min(way.longest, long), max(way.longest, long)
+                slowest = max(way.slowest, time)
+                if slowest + others / instance.n_microbatches <= seconds:
+                    found.add(_Way(s, place.devices, slowest, others, longest, place.filled))
+                continue
+            found.add(_Way(s, place.devices, 0.0, 0.0, 0.0, place.filled))
+            if options.exact:
+                done.add(place.mode)  # more replicas take more devices, and nothing before gains from them
     return found
 
 
 def _undominated(ways: set[_Way]) -> list[_Way]:
-    """Return the ways of which no other has less or the same of everything."""
+    """Return the ways of which no other has less or the same of everything, with the stage in front to lie alike."""
     kept: list[_Way] = []
     for way in sorted(ways):
-        if not any(all(x <= y for x, y in zip(other, way, strict=True)) for other in kept):
+        if not any(bool(o.filled) == bool(way.filled) and all(x <= y for x, y in zip(o, way, strict=True)) for o in kept):
             kept.append(way)
     return kept

@@ -75,10 +75,6 @@ def moved_seconds(instance: PiperInstance, chosen: dict[int, PiperChoice], speed
     return 2.0 * sum(max(some) if instance.counting.tensor_once else sum(some) for some in tensors.values())
 
 
-def _always(speed: float) -> Callable[[int, int], float]:
-    return lambda u, v: speed
-
-
 def members(some: int) -> list[int]:
     """Return the members of a set given as bits."""
     return [v for v in range(some.bit_length()) if some >> v & 1]
@@ -86,18 +82,26 @@ def members(some: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A set of nodes as a stage: of each node the choices as (seconds, crossing seconds within and between nodes, choice, buffer)."""
+    """A set of nodes as a stage: of each node the choices as (seconds, seconds of what crosses the border, choice, buffer)."""
 
     instance: PiperInstance
     degree: int
-    menus: tuple[tuple[tuple[float, float, float, PiperChoice, float], ...], ...]
-    once: tuple[float, float]
+    menus: tuple[tuple[tuple[float, float, PiperChoice, float], ...], ...]
+    once_seconds: float
     options: Options
-    known: dict[tuple[int, int], float]
+    known: dict[tuple[int, int, bool], float]
 
     @classmethod
-    def of(cls, instance: PiperInstance, options: Options, some: int, degree: int, seconds: float) -> Stage | None:
-        """Return the stage; None where its nodes do not support the degree, or no replicas would be enough."""
+    def of(
+        cls,
+        instance: PiperInstance,
+        options: Options,
+        some: int,
+        degree: int,
+        seconds: float,
+        near: frozenset[int] = frozenset(),
+    ) -> Stage | None:
+        """Return the stage, with neighbours in its node; None where its nodes lack the degree, or no replicas would be enough."""
         allowed = allowed_by(options)
         nodes = members(some)
         picked = {v: [c for c in instance.nodes[v].at(degree) if allowed(c)] for v in nodes}
@@ -106,48 +110,45 @@ class Stage:
             or sum(min(c.seconds for c in row) for row in picked.values()) > seconds * instance.n_devices
         ):
             return None
-        near = max(instance.bandwidth, instance.counting.node_bytes_per_second)
-        once = instance.counting.tensor_once
-        first = {v: row[0] for v, row in picked.items()}
-        border = [moved_seconds(instance, first, _always(speed)) if once else 0.0 for speed in (near, instance.bandwidth)]
+        best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
+
+        def moved(chosen: dict[int, PiperChoice]) -> float:
+            return moved_seconds(
+                instance, chosen, lambda u, v: math.inf if {u, v} <= inside else best if {u, v} & near else instance.bandwidth
+            )
+
+        inside, once = set(nodes), instance.counting.tensor_once
         menus = []
         for v, row in picked.items():
-            crossing = [_crossing(instance, v, some, c) * (not once) for c in row]
-            menus.append(
-                tuple(
-                    (c.seconds, x / near, x / instance.bandwidth, c, buffer_held(instance, v, degree, c))
-                    for c, x in zip(row, crossing, strict=True)
-                )
-            )
-        return cls(instance, degree, tuple(menus), (border[0], border[1]), options, {})
+            crossing = [0.0 if once else moved({v: c}) for c in row]
+            buffers = [buffer_held(instance, v, degree, c) for c in row]
+            menus.append(tuple((c.seconds, x, c, held) for c, x, held in zip(row, crossing, buffers, strict=True)))
+        border = moved({v: row[0] for v, row in picked.items()}) if once else 0.0
+        return cls(instance, degree, tuple(menus), border, options, {})
 
-    def least(self, data: int, in_flight: int, seconds: float) -> float:
-        """Return the least time of choices that fit the memory and stay below a threshold; infinite for none."""
-        key = (data, in_flight)
+    def least(self, data: int, in_flight: int, seconds: float, inside: bool) -> float:
+        """Return the least time of choices that fit the memory and stay below a threshold; infinite for none.
+
+        `inside`: the stage lies in one node.
+        """
+        key = (data, in_flight, inside)
         if key not in self.known:
-            rooms = sorted({row[4] for menu in self.menus for row in menu})
-            self.known[key] = min(self._least(data, in_flight, seconds, room) for room in rooms)
+            rooms = sorted({row[3] for menu in self.menus for row in menu})
+            self.known[key] = min(self._least(data, in_flight, seconds, inside, room) for room in rooms)
         return self.known[key]
 
-    def _least(self, data: int, in_flight: int, seconds: float, room: float) -> float:
+    def _least(self, data: int, in_flight: int, seconds: float, inside: bool, room: float) -> float:
         """Return the same with buffers up to one size, which is kept."""
-        instance, size = self.instance, self.instance.counting.node_size
-        n_devices = data * self.degree
-        within = bool(size) and n_devices < size
-        reduce = min(
-            reduce_seconds(instance, data, inside) for inside in ((False, True) if 0 < size >= n_devices else (False,))
-        )
+        instance = self.instance
+        reduce = min(reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
         share = share_ratio(instance, data)
-        border = self.once[not within] * share
+        border = self.once_seconds * share
         memory = instance.memory_bytes * (1.0 + 1e-12) if self.options.exact else instance.memory_bytes
         space = memory - room
         rows = [
             [
-                (
-                    (s + (near if within else far)) * share + c.weight_bytes * reduce,
-                    held_bytes(instance, c, data, in_flight) - buffer,
-                )
-                for s, near, far, c, buffer in menu
+                ((s + moved) * share + c.weight_bytes * reduce, held_bytes(instance, c, data, in_flight) - buffer)
+                for s, moved, c, buffer in menu
                 if buffer <= room
             ]
             for menu in self.menus
@@ -211,14 +212,3 @@ def _swapped(rows: Rows, picked: list[int], need: float) -> list[int]:
         need -= rows[i][picked[i]][1] - rows[i][j][1]
         picked[i] = j
     return picked
-
-
-def _crossing(instance: PiperInstance, v: int, some: int, choice: PiperChoice) -> float:
-    """Return the bytes of one node's tensors over its stage's border, both passes."""
-    total = 0.0
-    for edge in instance.edges:
-        if edge.target == v and not some >> edge.source & 1:
-            total += edge.bytes + dict(choice.sync_forward)[edge.source]
-        if edge.source == v and not some >> edge.target & 1:
-            total += edge.bytes + dict(choice.sync_backward)[edge.target]
-    return 2.0 * total
