@@ -21,7 +21,7 @@ def run() -> object:
         (row, {"curve": "devices"}),
         (row, {"knapsack": "greedy"}),
         (row, {"fill_drain": "true", "layer_buffers": "true"}),
-        (row, {"node_size": "2", "node_bytes_per_second": "100"}),
+        (row, {"node_size": "3", "node_bytes_per_second": "100", "bandwidth": "0.5"}),
         (row, every),
         (row, {"memory": "0.1"}),
         (many, {}),
