@@ -77,6 +77,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     limit_bytes = _limit(params, posed)
     if params.n_cpus and not isinstance(problem.reading.instance, PlacementGraph):
         raise InputError(f"--set n_cpus={params.n_cpus}: {problem.reading.spec} has no times on host devices; leave it at 0")
+    if params.n_cpus and problem.cluster is not None:
+        raise InputError(
+            f"--set n_cpus={params.n_cpus}: cluster {problem.cluster.name} has no host devices; leave --cluster out, or n_cpus"
+        )
     found = operator_stages.cut(posed.operators, n_stages, n_hosts=params.n_cpus, memory_limit_bytes=limit_bytes, seed=seed)
     if not found.partition.feasible:
         return _nothing(posed, found, n_stages, limit_bytes)

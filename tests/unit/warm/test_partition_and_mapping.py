@@ -1,0 +1,66 @@
+"""What is compiled beforehand is what the searches then call: the same kernels with arguments of the same types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from meshwright._kernels import convex_partition, mapping, mapping_frontier, mapping_search, stage_annealing
+from meshwright.solvers.convex_partition import partition
+from meshwright.solvers.mapping import StageGraph, map_stages, pair_seconds
+from meshwright.solvers.units import Operators, contract
+from meshwright.topologies import cluster
+from meshwright.warm import mapping as warm_mapping
+from meshwright.warm import partition as warm_partition
+
+
+def _types(module: ModuleType, name: str, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the types of arguments that a kernel is called with."""
+    kernel, seen = getattr(module, name), set()
+
+    def spy(*arguments: Any) -> Any:
+        seen.add(str(tuple(numba.typeof(argument) for argument in arguments)))
+        return kernel(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, spy)
+        call()
+    return seen
+
+
+def _wide_partition() -> object:
+    """Twenty-four operators side by side: more down-sets than are listed, so that stages are annealed."""
+    n, ones = 24, np.ones(24)
+    operators = Operators(ones + np.arange(n) / 7, ones, ones, np.ones(n, dtype=bool), (), tuple(range(n)), ())
+    return partition(contract(operators), 4, n_ideals=40)
+
+
+def _mapped() -> object:
+    graph = StageGraph(np.ones(3), ((0, 1, 1e9), (1, 2, 1e9)), np.full(3, 1e9), 2)
+    return map_stages(graph, pair_seconds(cluster("parmesan-uniform:6")), n_moves=100)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "beforehand", "real"),
+    [
+        (stage_annealing, "anneal", warm_partition.run, _wide_partition),
+        (convex_partition, "solve_pool", warm_partition.run, _wide_partition),
+        (mapping, "anneal", warm_mapping.run, _mapped),
+        (mapping_frontier, "expand", warm_mapping.run, _mapped),
+    ],
+)
+def test_kernels_are_compiled_for_the_types_that_searches_use(
+    module: ModuleType, name: str, beforehand: Callable[[], object], real: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = _types(module, name, real, monkeypatch)
+    assert used
+    assert used <= _types(module, name, beforehand, monkeypatch)
+
+
+def test_backtracking_is_compiled_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _types(mapping_search, "branch", warm_mapping.run, monkeypatch)
