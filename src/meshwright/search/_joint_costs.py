@@ -49,6 +49,7 @@ class Costs:
     _rows: dict[tuple[object, ...], list[RowLoads]] = field(default_factory=dict, repr=False)
     _digests: dict[tuple[object, ...], list[Digest]] = field(default_factory=dict, repr=False)
     _in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    _stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict, repr=False)
 
     @property
     def model(self) -> ModuleType:
@@ -318,13 +319,11 @@ class Costs:
         * The reductions of a rank follow each other. The first one starts with the last task of the stage that is through first:
           by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one).
         """
-        p, v, m = config.mesh.pipeline, config.chunks, float(n_microbatches)
+        m = float(n_microbatches)
         digests = self.digests(config, light=light)
         in_flight, memory = self.in_flight(config, n_microbatches), np.array(self.memory_bytes(config))
         of_rank = np.array(self.kind_of_rank(config))
-        counts = np.array(spread(len(self.chain.layers), p, v))
-        # one row per rank with its stages in order
-        own = np.argsort(schedules.load(config.schedule).placement(p, v), kind="stable").reshape(p, v)
+        counts, own = self._virtual_stages(config.schedule, config.mesh.pipeline, config.chunks)
         of, places = stage_sums(digests, counts, of_rank, own), np.concatenate(([0], np.cumsum(counts)))
         seconds = of.work_seconds.sum(axis=1)
         reserved = np.array([digest.reserved_bytes for digest in digests])[of_rank]
@@ -333,10 +332,12 @@ class Costs:
             at = digests[of_rank[rank]]
             n_layers, saved = int(counts[own[rank]].sum()), in_flight[rank] * at.saved_bytes
             extra = pipeline_split.least_extra(excess[rank], n_layers, saved, at.extra_seconds)
-            worth = at.relief.worth_seconds
-            earned = (worth[:, places[own[rank] + 1]] - worth[:, places[own[rank]]]).sum(axis=1)
-            by_price = at.relief.seconds_per_byte * excess[rank] / in_flight[rank] - earned
-            seconds[rank] += max(extra, by_price.max(initial=0.0))
+            if not self.chain.equal:
+                worth = at.relief.worth_seconds
+                earned = (worth[:, places[own[rank] + 1]] - worth[:, places[own[rank]]]).sum(axis=1)
+                by_price = at.relief.seconds_per_byte * excess[rank] / in_flight[rank] - earned
+                extra = max(extra, by_price.max(initial=0.0))
+            seconds[rank] += extra
         update, work = of.update_seconds.sum(axis=1), m * seconds
         end = update + of.largest_reduce_seconds.min(axis=1)
         split_backward = config.split_backward
@@ -349,6 +350,15 @@ class Costs:
         if not split_backward:  # otherwise weight gradients may be what a rank does last, and nobody waits for those
             ends.append(work + np.concatenate(([0.0], np.cumsum(of.backward_seconds[:-1, 0]))) + end[0])
         return float((there + np.max(ends, axis=0)).max())
+
+    def _virtual_stages(self, schedule: str, n_ranks: int, n_chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the layers of each virtual stage, and the stages of each rank in order, a row per rank."""
+        key = (schedule, n_ranks, n_chunks)
+        if key not in self._stages:
+            counts = np.array(spread(len(self.chain.layers), n_ranks, n_chunks))
+            rank_of_stage = schedules.load(schedule).placement(n_ranks, n_chunks)
+            self._stages[key] = counts, np.argsort(rank_of_stage, kind="stable").reshape(n_ranks, n_chunks)
+        return self._stages[key]
 
     def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return the layers of each stage and the row of each of them, for a number of layers per stage."""

@@ -185,7 +185,8 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         suffix=replace(suffix, after_seconds=float(after[-1]), split_after_seconds=float(split_after[-1])),
         saved_bytes=ways[0],
         extra_seconds=ways[1],
-        relief=relief(saved[order], np.maximum(extra, 0.0)[order]),
+        # like layers need none: whole layers are counted
+        relief=Relief.none(len(order)) if chain.equal else relief(saved[order], np.maximum(extra, 0.0)[order]),
         reserved_bytes=max(load.reserved_bytes for load in rows.values()),
         running_sums=running,
         pinned_sums=np.array(ends),
@@ -291,6 +292,8 @@ def stage_sums(
         weight = sums[_SUMMED.index("backward_seconds")] - sums[_SUMMED.index("input_seconds")]
         largest = np.maximum.reduceat(np.append(digest.reduce_seconds, 0.0), ends[:-1]) * (counts > 0)
         of_kind.append(np.vstack((sums, weight, largest)))
+    if len(of_kind) == 1:
+        return StageSums(*of_kind[0][:, own])
     return StageSums(*np.moveaxis(np.array(of_kind)[of_rank[:, None], :, own], -1, 0))
 
 

@@ -191,6 +191,11 @@ class Relief:
     worth_seconds: NDArray[np.float64]
     dearest_seconds: float
 
+    @classmethod
+    def none(cls, n_layers: int) -> Relief:
+        """Return no prices, for layers that are all alike."""
+        return cls(np.zeros(0), np.zeros((0, n_layers + 1)), 0.0)
+
 
 _MOST_PRICES = 8
 
