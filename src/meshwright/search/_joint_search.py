@@ -26,7 +26,6 @@ from meshwright.search._joint_space import Config, Mesh, Pool, meshes, pools, sc
 from meshwright.units import format_seconds
 
 __all__ = ["Limits", "answer"]
-"""Cost models that the joint search reads."""
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with the transfers of its plan

@@ -1,8 +1,9 @@
-"""Other splits of the layers once the joint search has run: all that may still be better where they are few, else single moves."""
+"""Other splits of the layers once the joint search has run: layers moved between stages, then all that may be better where few."""
 
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
 from meshwright import sim
@@ -39,7 +40,8 @@ def close(search: Search) -> None:
     for bound, pool, config in sorted(search.open):
         if bound >= search.best_seconds:
             break
-        splits = None if config.one_way else _splits(search, pool, config, left)
+        late = time.monotonic() > search.deadline
+        splits = None if config.one_way or late else _splits(search, pool, config, left)
         if splits is None:
             still_open.append((bound, pool, config))
             continue
@@ -70,8 +72,10 @@ def _settle(search: Search, pool: int, config: Config, counts: tuple[int, ...]) 
     if bare is None or (plan is None and search.chain.equal):
         return math.inf
     least = 0.0
-    if plan is None or not plan.recomputes or not config.split_backward:
-        least = search.least_seconds(config, plan if plan is not None and not plan.recomputes else bare)
+    if plan is not None and not plan.recomputes:
+        least = search.least_seconds(config, plan)
+    elif not config.split_backward:  # else another order of tasks than that of the plans that fit
+        least = search.least_seconds(config, bare)
     if plan is None or least >= search.best_seconds:
         return least
     found = search.play(pool, config, plan)
