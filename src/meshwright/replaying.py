@@ -151,5 +151,4 @@ def missing_bytes(result: Result) -> float:
     cluster, timeline = result.problem.cluster, result.timeline
     if cluster is None or timeline is None:
         return 0.0
-    limits = [min(cluster.device(device).memory_bytes for device in devices) for devices in result.plan.ranks()]
-    return max(0.0, *(peak - limit for peak, limit in zip(timeline.peak_bytes, limits, strict=True)))
+    return max(0.0, sim.excess_bytes(cluster, result.plan, timeline.peak_bytes))

@@ -168,19 +168,22 @@ def loads(
         return ()
     priced: dict[tuple[Strategy, tuple[int, ...]], RowLoads] = {}
     for i, stage in enumerate(plan.stages):
-        reason = illegal(problem, stage.strategy, plan.micro_batch)
+        micro_batch = plan.samples_of_replica(stage)
+        reason = illegal(problem, stage.strategy, micro_batch)
         if reason:
             raise InputError(f"stage {i}: {reason}")
-        key = (stage.strategy, stage.ring_devices)
+        key = (stage.strategy, stage.ring_devices)  # stages of one strategy take equally many samples
         if key not in priced:
-            priced[key] = price(problem, stage.strategy, stage.ring_devices, plan.micro_batch)
+            priced[key] = price(problem, stage.strategy, stage.ring_devices, micro_batch)
     row_of_op = rows(problem)
     found = []
     for stage in plan.stages:
         counts = _counts(stage, row_of_op)
         layers = priced[stage.strategy, stage.ring_devices]
         load = combine([(layers[key], count) for key, count in counts.items()])
-        found.append(replace(load, collectives=_collectives(problem, stage, plan.micro_batch, counts)) if ledger else load)
+        if ledger:
+            load = replace(load, collectives=_collectives(problem, stage, plan.samples_of_replica(stage), counts))
+        found.append(load)
     return tuple(found)
 
 

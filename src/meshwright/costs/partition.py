@@ -7,6 +7,7 @@ import numpy as np
 from meshwright.costs._operators import Question, question
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
+from meshwright.readers.dnn_partitioning_json import PlacementGraph
 from meshwright.table import StageLoad
 
 __all__ = ["loads"]
@@ -32,7 +33,8 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     -----
     A tensor for a stage further on passes through the stages between. Times of placement graphs are read as milliseconds.
     Where stages have unequally many replicas, the stage with the most gives each one micro-batch at a time; a replica of a stage
-    with half as many takes two, one after the other.
+    with half as many takes two, one after the other. What an operator of a placement graph needs is one number in its file, which
+    counts once, however many micro-batches are in flight; profiles tell weights from activations, which count for each of them.
     """
     posed = question(problem)
     operators, n = posed.operators, len(problem.graph.ops)
@@ -85,6 +87,7 @@ def _load(
         reduce_seconds = network.axis(problem.cluster, groups).seconds("all_reduce", weights)
     inside = () if own_links or host else ((("transfer", paid[0] * unit),), (("transfer", paid[1] * unit),))
     held = float(posed.operators.memory[ops].sum())
+    once = isinstance(problem.reading.instance, PlacementGraph)
     return StageLoad(
         forward_seconds=forward * unit,
         backward_input_seconds=max(total - forward, 0.0) * unit,
@@ -94,5 +97,6 @@ def _load(
         reduce_seconds=reduce_seconds,
         weight_bytes=weights,
         gradient_bytes=weights,
-        activation_bytes=max(held - weights, 0.0) * share_ratio,
+        activation_bytes=0.0 if once else max(held - weights, 0.0) * share_ratio,
+        working_bytes=held if once else 0.0,
     )

@@ -150,7 +150,7 @@ def splits(problem: Problem, plan: Plan) -> tuple[dict[str, object], ...]:
     found: list[dict[str, object]] = []
     for strategy in dict.fromkeys(stage.strategy for stage in plan.stages):
         stages = [(i, stage) for i, stage in enumerate(plan.stages) if stage.strategy == strategy]
-        for row, saving in savings(problem, strategy, plan.micro_batch).items():
+        for row, saving in savings(problem, strategy, plan.samples_of_replica(stages[0][1])).items():
             own = {i: [op for op in stage.ops if row_of_op[op] == row] for i, stage in stages}
             if any(own.values()):
                 found.append(
@@ -181,8 +181,9 @@ def described(problem: Problem, plan: Plan) -> str:
     rows = analytic.rows(problem)
     words: dict[str, None] = {}
     for strategy in dict.fromkeys(stage.strategy for stage in plan.stages):
-        ops = {rows[op] for stage in plan.stages if stage.strategy == strategy for op in stage.ops}
-        for row, saving in savings(problem, strategy, plan.micro_batch).items():
+        stages = [stage for stage in plan.stages if stage.strategy == strategy]
+        ops = {rows[op] for stage in stages for op in stage.ops}
+        for row, saving in savings(problem, strategy, plan.samples_of_replica(stages[0])).items():
             if row in ops:
                 changed = ", ".join(f"{name} {now} instead of {before}" for name, before, now in saving.operators)
                 words[f"{problem.graph.ops[row].name}: {changed}"] = None

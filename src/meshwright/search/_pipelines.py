@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright import _plugins
+from meshwright import _plugins, sim
+from meshwright.cluster import Cluster
 from meshwright.costs._operators import Question
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
@@ -15,7 +17,24 @@ from meshwright.sim import engine, transfers
 from meshwright.solvers.mapping import Mapping, StageGraph
 from meshwright.strategy import Strategy
 
-__all__ = ["Judged", "idle", "judge", "one_batch", "plan_of", "shapes", "stage_graph"]
+__all__ = [
+    "MOST_UNEQUAL",
+    "Judged",
+    "fitting",
+    "idle",
+    "judge",
+    "memory_binds",
+    "one_batch",
+    "plan_of",
+    "shapes",
+    "smallest_bytes",
+    "stage_graph",
+]
+
+MOST_UNEQUAL = 64
+"""Devices up to which stages may have unequally many replicas; beyond, the patterns are too many to cut and map."""
+
+_KEPT = 6  # plans that fit: the answer and its runners-up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,3 +200,47 @@ def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bo
         )  # fmt: skip
         sends = transfers.fixed(np.array(plan.rank_of_stage()), np.zeros(len(loads) - 1))
     return Judged(plan, engine.played_seconds(plan, loads, sends), label)
+
+
+def smallest_bytes(cluster: Cluster) -> float:
+    """Return the memory of the cluster's smallest device."""
+    return min(kind.memory_bytes for kind in cluster.kinds)
+
+
+def memory_binds(problem: Problem, posed: Question) -> bool:
+    """Return whether one of the cluster's devices could not hold all operators, so that where they lie matters for memory."""
+    assert problem.cluster is not None
+    return float(posed.operators.memory.sum()) > smallest_bytes(problem.cluster)
+
+
+def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:
+    """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest device.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    judged : sequence of Judged
+        Plans in any order.
+
+    Returns
+    -------
+    fits : tuple of Judged
+        The first few, quickest first; empty where none fits.
+    missing_bytes : float
+        Infinite where all that were looked at fit.
+    """
+    assert problem.cluster is not None
+    module = _plugins.load("costs", problem.costs, "cost model")
+    kept: list[Judged] = []
+    missing = float("inf")
+    for one in sorted(judged, key=lambda one: one.seconds_per_sample):
+        peaks = sim.simulate(problem, one.plan, module.loads(problem, one.plan)).peak_bytes
+        over = sim.excess_bytes(problem.cluster, one.plan, peaks)
+        if over > 0.0:
+            missing = min(missing, over)
+        else:
+            kept.append(one)
+            if len(kept) == _KEPT:
+                break
+    return tuple(kept), missing

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from meshwright import _plugins, sim
+from meshwright.costs import analytic
 from meshwright.plan import Plan
 from meshwright.problem import Problem
-from meshwright.search._pipelines import Judged
+from meshwright.search._pipelines import MOST_UNEQUAL, Judged
 from meshwright.strategy import RECOMPUTE, Strategy
+from meshwright.timeline import Timeline
 
-__all__ = ["Fitted", "fitted", "micro_batches"]
+__all__ = ["fitted", "least_seconds_per_sample", "micro_batches"]
 
+_TENSOR_DEGREES = (1, 2, 4, 8)
+_SCHEDULES = ("gpipe", "1f1b", "zb_h1")
+_SPARED = 8  # plans whose stages recompute as few layers as still fit
 _PLANS = 6  # mapped pipelines whose variants are simulated
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
-    """Variants that fit, best first; where there is none, by how many bytes the nearest exceeds its fullest device."""
-
-    plans: tuple[Judged, ...]
-    missing_bytes: float
 
 
 def micro_batches(problem: Problem) -> tuple[int, ...]:
@@ -32,7 +32,42 @@ def micro_batches(problem: Problem) -> tuple[int, ...]:
     return tuple(size for size in (1, 2, 4, 8) if problem.batch.global_batch % size == 0)
 
 
-def fitted(problem: Problem, ranked: Sequence[Judged]) -> Fitted:
+def least_seconds_per_sample(problem: Problem) -> float:
+    """Return what all devices together need for one sample at least: compute only, shared out perfectly.
+
+    Parameters
+    ----------
+    problem : Problem
+        A model with a cost model of its layers.
+
+    Notes
+    -----
+    A layer counts with the tensor degree and number of samples that suit it best. If layer l takes ``c[l, k]`` seconds on one device
+    of kind k, sharing layers out among ``n[k]`` devices is a linear program; ``sum over l of min over k of y[k] c[l, k]``, divided by
+    the sum of ``n[k] y[k]``, bounds it from below for every ``y >= 0``, and is its value where kinds differ by one factor and y is the
+    inverse of the time that all layers take.
+    """
+    cluster = problem.cluster
+    assert cluster is not None
+    module = _plugins.load("costs", problem.costs, "cost model")
+    row_of_op = analytic.rows(problem)
+    seconds = np.full((len(cluster.kinds), len(row_of_op)), np.inf)
+    # a replica of a stage takes the samples of one or more replicas of the widest
+    sizes = sorted({size * n for size in micro_batches(problem) for n in range(1, min(cluster.n_devices, MOST_UNEQUAL) + 1)})
+    for tensor, size in itertools.product(_TENSOR_DEGREES, sizes):
+        strategy = Strategy(tensor=tensor, sequence_parallel=tensor > 1)
+        if tensor > cluster.n_devices or module.illegal(problem, strategy, size):
+            continue
+        for kind, device in enumerate(cluster.kinds):
+            of_row = module.compute_seconds(problem, strategy, size, device)
+            each = np.array([of_row[row] for row in row_of_op]) * tensor / size
+            seconds[kind] = np.minimum(seconds[kind], each)
+    weight = 1.0 / seconds.sum(axis=1)
+    shared = float(np.bincount(cluster.kind_of_device, minlength=len(weight)) @ weight)
+    return float((seconds * weight[:, np.newaxis]).min(axis=0).sum()) / shared
+
+
+def fitted(problem: Problem, ranked: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:
     """Return the best variants of mapped pipelines that fit into memory.
 
     Parameters
@@ -44,35 +79,85 @@ def fitted(problem: Problem, ranked: Sequence[Judged]) -> Fitted:
 
     Returns
     -------
-    Fitted
-        Simulated.
+    fits : tuple of Judged
+        Variants that fit, simulated, best first.
+    missing_bytes : float
+        By how many bytes the nearest of the others exceeds its fullest device; infinite where all fit.
 
     Notes
     -----
     Replicas of a stage that stand next to each other in its order split layers between them (sequence parallel), or all replicas
-    share out the optimizer's state, gradients and weights; all layers recompute alike. The menu of strategies is the cost
-    model's: what is illegal for the model is left out.
+    share out the optimizer's state, gradients and weights; each stage recomputes no more than it takes to fit. The menu of strategies is the cost model's: what is illegal for the model is left out.
     """
-    cluster = problem.cluster
-    assert cluster is not None
     module = _plugins.load("costs", problem.costs, "cost model")
     found: list[Judged] = []
     missing = float("inf")
     for one in _different(ranked):
-        for label, plan in _variants(problem, one.plan):
-            if any(module.illegal(problem, stage.strategy, plan.micro_batch) for stage in plan.stages):
+        for label, plain in _variants(problem, one.plan):
+            if any(module.illegal(problem, stage.strategy, plain.samples_of_replica(stage)) for stage in plain.stages):
                 continue
-            timeline = sim.simulate(problem, plan, module.loads(problem, plan))
-            over = max(
-                peak - min(cluster.device(device).memory_bytes for device in devices)
-                for peak, devices in zip(timeline.peak_bytes, plan.ranks(), strict=True)
-            )
-            if over > 0.0:
+            for schedule in _SCHEDULES if len(plain.stages) > 1 else ("1f1b",):
+                fits, over = _recomputed(problem, module, replace(plain, schedule=schedule))
                 missing = min(missing, over)
-            else:
-                found.append(Judged(plan, timeline.step_seconds, f"{one.label}{label}"))
+                if fits is not None:
+                    found.append(replace(fits, label=f"{one.label}{label}, {schedule}"))
     order = sorted(range(len(found)), key=lambda i: (found[i].seconds_per_sample, i))
-    return Fitted(tuple(found[i] for i in order), missing)
+    best = [_spared(problem, module, found[i]) for i in order[:_SPARED]] + [found[i] for i in order[_SPARED:]]
+    return tuple(sorted(best, key=lambda one: one.seconds_per_sample)), missing
+
+
+def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | None, float]:
+    """Return the plan with each stage recomputing no more than it takes to fit, and by how many bytes it failed to at most."""
+    levels = [0] * len(plan.stages)
+    while True:
+        now = _with_recompute(plan, [(RECOMPUTE[level], len(s.ops)) for level, s in zip(levels, plan.stages, strict=True)])
+        timeline, excess = _played(problem, module, now)
+        if max(excess) <= 0.0:
+            return Judged(now, timeline.step_seconds, ""), float("inf")
+        full = [stage for stage, over in enumerate(excess) if over > 0.0]
+        if any(levels[stage] == len(RECOMPUTE) - 1 for stage in full):
+            return None, max(excess)
+        for stage in full:
+            levels[stage] += 1
+
+
+def _spared(problem: Problem, module: Any, one: Judged) -> Judged:
+    """Return a plan that fits with as few layers of each stage recomputing as still fit, where that is quicker."""
+    words = [stage.recompute[0] for stage in one.plan.stages]
+    low, high = [0] * len(words), [len(stage.ops) for stage in one.plan.stages]
+    best = one
+    while low != high:
+        middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+        plan = _with_recompute(one.plan, list(zip(words, middle, strict=True)))
+        timeline, excess = _played(problem, module, plan)
+        for stage, over in enumerate(excess):
+            if over <= 0.0:
+                high[stage] = middle[stage]
+            else:
+                low[stage] = middle[stage] + 1
+        if max(excess) <= 0.0 and timeline.step_seconds < best.step_seconds:
+            best = Judged(plan, timeline.step_seconds, one.label)
+    plan = _with_recompute(one.plan, list(zip(words, high, strict=True)))
+    timeline, excess = _played(problem, module, plan)
+    quicker = max(excess) <= 0.0 and timeline.step_seconds < best.step_seconds
+    return Judged(plan, timeline.step_seconds, one.label) if quicker else best
+
+
+def _with_recompute(plan: Plan, each: Sequence[tuple[str, int]]) -> Plan:
+    """Return the plan with so many first layers of each stage recomputing in one way, the others not at all."""
+    stages = tuple(
+        replace(stage, recompute=(word,) * n + ("none",) * (len(stage.ops) - n))
+        for stage, (word, n) in zip(plan.stages, each, strict=True)
+    )
+    return replace(plan, stages=stages)
+
+
+def _played(problem: Problem, module: Any, plan: Plan) -> tuple[Timeline, list[float]]:
+    """Return the simulated step, and by how many bytes each stage exceeds its smallest device; below zero where it fits."""
+    assert problem.cluster is not None
+    timeline = sim.simulate(problem, plan, module.loads(problem, plan))
+    smallest = [min(problem.cluster.device(device).memory_bytes for device in stage.devices) for stage in plan.stages]
+    return timeline, [peak - limit for peak, limit in zip(timeline.peak_bytes, smallest, strict=True)]
 
 
 def _different(ranked: Sequence[Judged]) -> list[Judged]:
@@ -92,23 +177,22 @@ def _different(ranked: Sequence[Judged]) -> list[Judged]:
 
 
 def _variants(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Yield the plan with tensor degrees, sharded state and recomputation, and a label of what changed."""
+    """Yield the plan with tensor degrees and sharded state, and a label of what changed."""
     degrees = [stage.strategy.data for stage in plan.stages]
     asked = problem.batch.global_batch
-    for tensor, micro_batch in itertools.product((1, 2, 4, 8), micro_batches(problem)):
+    for tensor, micro_batch in itertools.product(_TENSOR_DEGREES, micro_batches(problem)):
         if any(degree % tensor for degree in degrees) or (asked and asked % (micro_batch * max(degrees) // tensor)):
             continue
         split = [degree // tensor for degree in degrees]
         slots = asked // (micro_batch * max(split)) if asked else plan.n_microbatches
         shards = (0, 1, 2, 3) if max(split) > 1 else (0,)
-        for shard, recompute, schedule in itertools.product(shards, RECOMPUTE, ("gpipe", "1f1b")):
+        for shard in shards:
             stages = tuple(
                 replace(
-                    stage, recompute=(recompute,) * len(stage.ops),
-                    strategy=Strategy(data=data, tensor=tensor, sequence_parallel=tensor > 1, shard=shard),
+                    stage, strategy=Strategy(data=data, tensor=tensor, sequence_parallel=tensor > 1, shard=shard if data > 1 else 0),
                     ring=stage.ring if tensor == 1 else (),
                 )
                 for stage, data in zip(plan.stages, split, strict=True)
             )  # fmt: skip
-            label = f", micro-batch {micro_batch}, tensor {tensor}, shard {shard}, recompute {recompute}, {schedule}"
-            yield label, Plan(stages, slots, micro_batch, schedule, slots * micro_batch * max(split))
+            label = f", micro-batch {micro_batch}, tensor {tensor}, shard {shard}"
+            yield label, Plan(stages, slots, micro_batch, plan.schedule, slots * micro_batch * max(split))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -14,18 +15,20 @@ from meshwright.costs._operators import Question, question
 from meshwright.network.placement import orders
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
-from meshwright.search._pipelines import Judged, judge
+from meshwright.search._pipelines import Judged, judge, smallest_bytes
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.units import Units
 from meshwright.strategy import Strategy
 
 __all__ = ["device_orders", "slowness", "swapped", "unequal_plans"]
 
-_PATTERNS = 12  # of replicas, that are mapped and simulated
+_CUT = 200  # patterns of replicas whose partition is found
+_PATTERNS = 12  # partitions that are mapped and simulated
 _SWAPPED = 8  # shapes whose devices are exchanged
 _TRIALS = 200  # plans simulated for one of them
 
 Groups = tuple[tuple[int, ...], ...]
+Laid = tuple[tuple[str, NDArray[np.int64]], ...]
 
 
 def slowness(problem: Problem, posed: Question) -> NDArray[np.float64]:
@@ -48,7 +51,7 @@ def slowness(problem: Problem, posed: Question) -> NDArray[np.float64]:
     return result
 
 
-def device_orders(cluster: Cluster) -> tuple[tuple[str, NDArray[np.int64]], ...]:
+def device_orders(cluster: Cluster) -> Laid:
     """Return orders in which consecutive devices are filled: by number, by node, quick ones first and last."""
     found = [("numbering", np.arange(cluster.n_devices)), *orders(cluster)]
     found += [("fast_last", order[::-1].copy()) for name, order in found if name == "fast_first"]
@@ -59,9 +62,10 @@ def device_orders(cluster: Cluster) -> tuple[tuple[str, NDArray[np.int64]], ...]
 
 
 def _patterns(n_devices: int, most_stages: int) -> Iterator[tuple[int, ...]]:
-    """Yield unequal numbers of replicas that use every device; each number divides the largest."""
-    for n_stages in range(2, most_stages + 1):
-        for most in (m for m in (2, 4, 8, 16, 32, 64) if m < n_devices):
+    """Yield unequal numbers of replicas that use every device; each number divides the largest, powers of two first."""
+    powers = [2**k for k in range(1, n_devices.bit_length()) if 2**k < n_devices]
+    for largest in (powers, [n for n in range(3, n_devices) if n not in powers]):
+        for n_stages, most in itertools.product(range(2, most_stages + 1), largest):
             parts = [part for part in range(1, most + 1) if most % part == 0]
             for pattern in itertools.product(parts, repeat=n_stages):
                 if sum(pattern) == n_devices and max(pattern) == most and min(pattern) < most:
@@ -69,42 +73,54 @@ def _patterns(n_devices: int, most_stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def unequal_plans(
-    problem: Problem, units: Units, most_stages: int, n_microbatches: int, orders: Sequence[NDArray[np.int64]]
+    problem: Problem, units: Units, most_stages: int, n_microbatches: int, laid: Laid, slower: NDArray[np.float64]
 ) -> Iterator[tuple[str, Plan]]:
     """Yield plans whose stages have unequally many replicas, the most promising patterns only.
 
     Parameters
     ----------
     problem : Problem
-        The question; its costs must know unequal replicas.
+        The question.
     units : Units
         Its operators, contracted.
     most_stages : int
         Stages at most; longer pipelines are left out, their patterns are too many.
     n_microbatches : int
         Micro-batches of a step and replica of the widest stage, where no global batch is given.
-    orders : sequence of ndarray
-        Orders of the devices that stages are laid along.
+    laid : tuple of (str, ndarray)
+        Names of orders of the devices, and the orders, that stages are laid along.
+    slower : ndarray, shape (n_devices,), float64
+        How many times longer each device takes; see `slowness`.
     """
-    cluster = problem.cluster
-    assert cluster is not None
-    promising: list[tuple[float, tuple[int, ...], Groups]] = []
+    assert problem.cluster is not None
+    promising: list[tuple[float, tuple[int, ...], Groups, list[str]]] = []
     micro_batch, asked = problem.batch.micro_batch or 1, problem.batch.global_batch
-    for pattern in itertools.islice(_patterns(cluster.n_devices, most_stages), 200):
+    patterns = (
+        pattern
+        for pattern in _patterns(problem.cluster.n_devices, most_stages)
+        if asked % (micro_batch * max(pattern)) == 0  # the widest stage splits the batch
+    )
+    for pattern in itertools.islice(patterns, _CUT):
         most = max(pattern)
-        if asked % (micro_batch * most):
-            continue  # the widest stage cannot split the batch
-        scales = np.array([[1.0 / n for n in pattern], [1.0 / n for n in pattern]]) * most
-        cut = partition(units, len(pattern), scales=scales, n_ideals=2_000, n_pairs=10_000_000)
-        if cut.feasible and all(cut.groups):
-            groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in cut.groups)
-            promising.append((cut.value / most, pattern, groups))
-    rank = {op: i for i, op in enumerate(problem.graph.topological_order())}
-    for _, pattern, groups in sorted(promising)[:_PATTERNS]:
-        most = max(pattern)
+        for waits, names in _waits(pattern, laid, slower).items():
+            shares = most / np.array(pattern)
+            scales = np.stack([shares * waits, shares])
+            for limit in (math.inf, smallest_bytes(problem.cluster)):
+                cut = partition(
+                    units, len(pattern), memory_limit_bytes=limit, scales=scales, n_ideals=2_000, n_pairs=10_000_000
+                )
+                if cut.feasible and all(cut.groups):
+                    groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in cut.groups)
+                    promising.append((cut.value / most, pattern, groups, names))
+                if cut.feasible and max(units.arrays.memory[list(group)].sum() for group in cut.groups) <= smallest_bytes(
+                    problem.cluster
+                ):
+                    break
+    order_of, rank = dict(laid), {op: i for i, op in enumerate(problem.graph.topological_order())}
+    for _, pattern, groups, names in sorted(promising)[:_PATTERNS]:
+        most, ends = max(pattern), np.cumsum((0, *pattern))
         slots = asked // (micro_batch * most) if asked else n_microbatches
-        for order in orders:
-            ends = np.cumsum((0, *pattern))
+        for order in (order_of[name] for name in names):
             stages = tuple(
                 Stage(
                     tuple(sorted(group, key=rank.__getitem__)), tuple(int(d) for d in order[a:b]), Strategy(data=int(b - a)),
@@ -114,6 +130,15 @@ def unequal_plans(
             )  # fmt: skip
             label = f"{'-'.join(map(str, pattern))} replicas"
             yield label, Plan(stages, slots, micro_batch, "gpipe", slots * micro_batch * most)
+
+
+def _waits(pattern: tuple[int, ...], laid: Laid, slower: NDArray[np.float64]) -> dict[tuple[float, ...], list[str]]:
+    """Return how many times longer each stage's slowest device takes, and the orders of the devices for which that is so."""
+    starts = np.cumsum((0, *pattern[:-1]))
+    found: dict[tuple[float, ...], list[str]] = {}
+    for name, order in laid:
+        found.setdefault(tuple(np.maximum.reduceat(slower[order], starts).tolist()), []).append(name)
+    return found
 
 
 def swapped(problem: Problem, judged: Sequence[Judged]) -> list[Judged]:

@@ -75,7 +75,12 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         loads = _plugins.load("costs", asked.costs, "cost model").loads(asked, answer.plan)
         if not loads:
             continue
-        seconds = sim.simulate(asked, answer.plan, loads).step_seconds / answer.plan.global_batch
+        timeline = sim.simulate(asked, answer.plan, loads)
+        over = 0.0 if asked.cluster is None else sim.excess_bytes(asked.cluster, answer.plan, timeline.peak_bytes)
+        if over > 0.0:
+            nothing = nothing or Answer(None, missing_bytes=over, nearest="more devices, or devices with more memory")
+            continue
+        seconds = timeline.step_seconds / answer.plan.global_batch
         reached[name] = seconds
         if seconds < value:
             best, value = answer, seconds

@@ -12,7 +12,18 @@ from meshwright.costs._operators import Question, costed, question
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Objective
-from meshwright.search._pipelines import Judged, idle, judge, one_batch, plan_of, shapes, stage_graph
+from meshwright.search._pipelines import (
+    Judged,
+    fitting,
+    idle,
+    judge,
+    memory_binds,
+    one_batch,
+    plan_of,
+    shapes,
+    smallest_bytes,
+    stage_graph,
+)
 from meshwright.solvers import coarsen
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, pair_seconds, point_to_point
@@ -102,24 +113,46 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     -----
     Replicas take whole micro-batches (the paper splits each between them), so shapes are compared per sample. The load counts
     each tensor once per device, as everywhere here; the paper counts every edge. A search gives up after a number of
-    placements instead of seconds, so that answers can be repeated; the searches of a round run one after the other.
+    placements instead of seconds, so that answers can be repeated; the searches of a round run one after the other. Plans that the
+    simulator finds too large for a device are no answer, also where the sum that the flow limits would fit.
+    """
+    problem = costed(problem)
+    judged, unfinished, posed = pipelines(problem, params, seed)
+    return _answer(problem, judged, unfinished, posed)
+
+
+def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged], list[str], Question]:
+    """Return every pipeline of the published flow, simulated; the labels of those whose mapping was cut off; and the operators.
+
+    Parameters
+    ----------
+    problem : Problem
+        A graph or profile with its own cost model, see `costed`, and a cluster.
+    params : Params
+        Options.
+    seed : int
+        Of the random starting mapping.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or the options contradict each other.
     """
     if params.parallel_degree % params.parallel_same_t:
         raise InputError(
             f"--set parallel_degree={params.parallel_degree}: must be a multiple of parallel_same_t={params.parallel_same_t}"
         )
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
-    problem = costed(problem)
     pairs = shapes(problem, params.n_stages)
     posed = question(problem, params.bandwidth)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
-    units = contract(posed.operators)
+    units = contract(posed.operators, weigh_memory=memory_binds(problem, posed))
     judged: list[Judged] = []
     unfinished: list[str] = []
     both = 1.0 if posed.objective == "largest_load" else 2.0
     for n_stages, n_replicas in pairs:
-        for groups, cut_label in _cuts(params, posed.operators, units, n_stages):
+        for groups, cut_label in _cuts(params, posed.operators, units, n_stages, smallest_bytes(problem.cluster)):
             graph = stage_graph(posed, groups, n_replicas, both=both)
             for mapping, map_label, finished in _mappings(params, graph, slow, seed):
                 label = f"{n_stages} stages x {n_replicas}, {cut_label}, {map_label}"
@@ -127,12 +160,15 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
                 judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
                 if not finished:
                     unfinished.append(label)
-    return _answer(problem, judged, unfinished, posed)
+    return judged, unfinished, posed
 
 
 def _answer(problem: Problem, judged: list[Judged], unfinished: list[str], posed: Question) -> Answer:
     """Return the best simulated plan, the runners-up, and what was cut off."""
-    ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
+    ranked, missing_bytes = fitting(problem, judged)
+    if not ranked:
+        nearest = "more devices or more stages; --search stage_mapping and best also shard state and recompute activations"
+        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, problem=problem)
     best = ranked[0]
     notes = [*posed.notes, f"from {best.label}", *idle(problem, best.plan)]
     if unfinished:
@@ -151,7 +187,14 @@ def _answer(problem: Problem, judged: list[Judged], unfinished: list[str], posed
 
 
 def cut_published(
-    operators: Operators, units: Units, n_stages: int, *, k: int, comm_coef: float, new_flow: bool
+    operators: Operators,
+    units: Units,
+    n_stages: int,
+    *,
+    k: int,
+    comm_coef: float,
+    new_flow: bool,
+    memory_bytes: float = math.inf,
 ) -> tuple[tuple[int, ...], ...]:
     """Return the published partition: the operators of each stage.
 
@@ -163,17 +206,19 @@ def cut_published(
         Stages.
     k, comm_coef, new_flow
         As in `Params`.
+    memory_bytes : float
+        Of one device: no cluster and no stage holds more, unless none of its partitions does.
 
     Returns
     -------
     tuple of tuple of int
         Operators of each stage.
     """
-    label = coarsen.cluster(units, max(k, n_stages), comm_coef)
+    label = coarsen.cluster(units, max(k, n_stages), comm_coef, memory_bytes)
     if not new_flow:
         n_clusters = max(label) + 1
         blocks = tuple(tuple(v for v in range(len(units)) if label[v] == c) for c in range(n_clusters))
-        blocks = coarsen.refine(units, blocks)
+        blocks = coarsen.refine(units, blocks, memory_limit_bytes=memory_bytes)
         label = tuple(next(c for c, block in enumerate(blocks) if v in block) for v in range(len(units)))
     coarse = contract(
         Operators(
@@ -181,11 +226,13 @@ def cut_published(
             tuple(label[v] for v in _unit_of(units, len(operators.compute))), operators.nets,
         )
     )  # fmt: skip
-    found = partition(coarse, n_stages)
+    found = partition(coarse, n_stages, memory_limit_bytes=memory_bytes)
+    if not found.feasible:
+        found = partition(coarse, n_stages)  # the simulator says what is missing
     stage_of = {op: s for s, group in enumerate(found.groups) for c in group for op in coarse.members[c]}
     groups = tuple(tuple(v for v in range(len(units)) if stage_of[units.members[v][0]] == s) for s in range(n_stages))
     if new_flow:
-        groups = coarsen.refine(units, groups)
+        groups = coarsen.refine(units, groups, memory_limit_bytes=memory_bytes)
     return tuple(tuple(sorted(op for v in group for op in units.members[v])) for group in groups)
 
 
@@ -199,13 +246,15 @@ def _unit_of(units: Units, n_ops: int) -> list[int]:
 
 
 def _cuts(
-    params: Params, operators: Operators, units: Units, n_stages: int
+    params: Params, operators: Operators, units: Units, n_stages: int, memory_bytes: float
 ) -> Iterator[tuple[tuple[tuple[int, ...], ...], str]]:
     """Yield the partitions of all values of the parameters to be tried, each once."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for k in (32, 48, 72, 96) if params.search_k else (params.k,):
         for comm_coef in (0.01, 1.0, 100.0) if params.search_comm_coef else (params.comm_coef,):
-            groups = cut_published(operators, units, n_stages, k=k, comm_coef=comm_coef, new_flow=params.new_flow)
+            groups = cut_published(
+                operators, units, n_stages, k=k, comm_coef=comm_coef, new_flow=params.new_flow, memory_bytes=memory_bytes
+            )
             if groups not in seen:
                 seen.add(groups)
                 yield groups, f"k={max(k, n_stages)} comm_coef={comm_coef:g}"

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import _params, _plugins
+from meshwright import _params
 from meshwright.costs._operators import Question, costed, question
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Bound, Objective, Result
-from meshwright.search import _mapping_check
-from meshwright.search._pipelines import Judged, idle, judge, one_batch, plan_of, shapes, stage_graph
-from meshwright.search._sharded_pipelines import fitted, micro_batches
+from meshwright.search import _mapping_check, parmesan
+from meshwright.search._pipelines import (
+    MOST_UNEQUAL,
+    Judged,
+    fitting,
+    idle,
+    judge,
+    memory_binds,
+    one_batch,
+    plan_of,
+    shapes,
+    smallest_bytes,
+    stage_graph,
+)
+from meshwright.search._sharded_pipelines import fitted, least_seconds_per_sample
 from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.certificate import Verdict
 from meshwright.solvers.convex_partition import partition
@@ -25,7 +38,6 @@ from meshwright.solvers.units import Units, contract
 __all__ = ["Params", "check_plan", "search"]
 
 _ROUNDING = 1e-9  # relative distance of sums that counts as none
-_MOST_UNEQUAL = 64  # devices; beyond, the patterns of replicas are too many to cut and map
 
 
 _Groups = tuple[tuple[int, ...], ...]
@@ -48,7 +60,7 @@ class Params:
     published : bool
         Whether the published flow's answer is a start, so that this search is never worse than it.
     unequal : bool
-        Whether stages with unequally many replicas are tried (graphs and profiles with times of their own, up to 64 devices).
+        Whether stages with unequally many replicas are tried (up to 64 devices).
     """
 
     n_stages: int = field(default=0, metadata={"minimum": 0})
@@ -93,7 +105,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient ring.
 
     The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
-    together do the work of a sample in no less than its compute shared among them.
+    together do the work of a sample in no less than its compute shared among them. With several kinds of device it is a dual solution
+    of the linear program that shares layers out among them, so it holds whichever kind suits a layer.
     """
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
     problem = costed(problem)
@@ -101,7 +114,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     posed = question(problem)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
-    units = contract(posed.operators)
+    units = contract(posed.operators, weigh_memory=memory_binds(problem, posed))
     slower = slowness(problem, posed)
     laid = device_orders(problem.cluster)
     judged: list[Judged] = []
@@ -111,22 +124,21 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         judged += found
         if best is not None:
             mappings.append(_mapping_json(problem, *best))
-    if params.unequal and problem.costs == "partition" and len(slow) <= _MOST_UNEQUAL and not params.n_stages:
-        plans = unequal_plans(
-            problem, units, min(4, len(problem.graph.ops)), params.n_microbatches, [order for _, order in laid]
-        )
+    if params.unequal and len(slow) <= MOST_UNEQUAL and not params.n_stages:
+        plans = unequal_plans(problem, units, min(4, len(problem.graph.ops)), params.n_microbatches, laid, slower)
         judged += [judge(problem, plan, label) for label, plan in plans]
     if params.published:
-        judged += _published(problem, params, seed, stop)
-    if problem.costs == "partition" and len(slow) <= _MOST_UNEQUAL:
+        judged += _published(problem, params, seed)
+    if problem.costs == "partition" and len(slow) <= MOST_UNEQUAL:
         judged += swapped(problem, judged)
-    ranked = sorted(judged, key=lambda one: one.seconds_per_sample)
-    if problem.costs != "partition":
-        variants = fitted(problem, ranked)
-        if not variants.plans:
-            nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
-            return Answer(None, missing_bytes=variants.missing_bytes, nearest=nearest, problem=problem)
-        ranked = list(variants.plans)
+    if problem.costs == "partition":
+        ranked, missing_bytes = fitting(problem, judged)
+        nearest = "more devices, devices with more memory, or a smaller --micro-batch"
+    else:
+        ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample))
+        nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
+    if not ranked:
+        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, problem=problem)
     first = ranked[0]
     others = tuple(
         Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
@@ -134,7 +146,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     )
     return Answer(
         first.plan, Objective("simulated_seconds_per_sample", first.seconds_per_sample), alternatives=others,
-        bound=_bound(posed, problem, slower), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
+        bound=_bound(posed, problem), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
         extra={"mappings": mappings},
     )  # fmt: skip
 
@@ -168,7 +180,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     if result.timeline is None:
         return Verdict(False, float("nan"), float("nan"), "the plan cannot be simulated")
     value = result.timeline.step_seconds / result.plan.global_batch
-    bound = _bound(posed, problem, slowness(problem, posed))
+    bound = _bound(posed, problem)
     bound_value = 0.0 if bound is None else bound.value
     slow = _mapping_check.pair_table(problem.cluster)
     number = {op.name: i for i, op in enumerate(problem.graph.ops)}
@@ -219,25 +231,22 @@ class _Asked:
     seed: int
 
 
-def _published(problem: Problem, params: Params, seed: int, stop: Stop) -> list[Judged]:
-    """Return the published flow's plans as this search judges them."""
-    module = _plugins.load("search", "parmesan", "search")
-    theirs = module.Params(n_stages=params.n_stages, n_microbatches=params.n_microbatches)
-    answer: Answer = module.search(problem, theirs, seed=seed, stop=stop)
-    plans = [] if answer.plan is None else [answer.plan, *(other.plan for other in answer.alternatives)]
-    return [judge(problem, plan, "the published flow") for plan in plans]
+def _published(problem: Problem, params: Params, seed: int) -> list[Judged]:
+    """Return the published flow's plans."""
+    theirs = parmesan.Params(n_stages=params.n_stages, n_microbatches=params.n_microbatches)
+    judged, _, _ = parmesan.pipelines(problem, theirs, seed)
+    return [replace(one, label=f"the published flow, {one.label}") for one in judged]
 
 
-def _bound(posed: Question, problem: Problem, slower: NDArray[np.float64]) -> Bound | None:
+def _bound(posed: Question, problem: Problem) -> Bound | None:
     """Return the least time per sample of all devices together: compute alone, no pipeline ever empty."""
-    shared = float((1.0 / slower).sum())
-    sizes = micro_batches(problem) if problem.costs != "partition" else (problem.batch.micro_batch or 1,)
-    seconds: list[float] = []
-    for size in sizes:
-        batch = replace(problem.batch, micro_batch=size)
-        of_size = posed if size == sizes[0] else question(replace(problem, batch=batch))
-        seconds.append(float(of_size.operators.compute.sum()) * of_size.unit_seconds / shared / size)
-    return Bound(min(seconds), "compute") if min(seconds) > 0.0 else None
+    assert problem.cluster is not None
+    if problem.costs == "partition":
+        total = float(posed.operators.compute.sum()) * posed.unit_seconds / (problem.batch.micro_batch or 1)
+        seconds = total / problem.cluster.n_devices
+    else:
+        seconds = least_seconds_per_sample(problem)
+    return Bound(seconds, "compute") if seconds > 0.0 else None
 
 
 def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
@@ -284,6 +293,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], tuple[_Groups, Mapping] | None
     """Alternate partition and mapping for one shape; return every plan simulated, and partition and mapping of the best."""
     problem, params, slow = asked.problem, asked.params, asked.slow
     n_stages, n_replicas = asked.shape
+    assert problem.cluster is not None
     both = 1.0 if asked.posed.objective == "largest_load" else 2.0
     steps = np.arange(len(slow) - 1)
     typical = float(np.median(slow[steps, steps + 1])) if len(slow) > 1 else 0.0
@@ -293,12 +303,18 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], tuple[_Groups, Mapping] | None
     starts: list[NDArray[np.float64] | None] = [None]
     if unequal and n_stages > 1:
         starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
+    smallest = smallest_bytes(problem.cluster)
+    cuts = [(scales, limit) for scales in starts for limit in (math.inf, smallest)]
     judged: list[Judged] = []
     best_mapping: tuple[_Groups, Mapping] | None = None
     best = float("inf")
-    for scales in starts:
+    seen: set[_Groups] = set()
+    for scales, limit in cuts:
         for turn in range(params.rounds):
-            cut = partition(asked.units, n_stages, scales=scales, seed=asked.seed)
+            cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=scales, seed=asked.seed)
+            if not cut.feasible or cut.groups in seen:
+                break
+            seen.add(cut.groups)
             groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
             graph = stage_graph(asked.posed, groups, n_replicas, n_microbatches=params.n_microbatches, both=both)
             mapping = map_stages(graph, slow, seed=asked.seed + turn, n_moves=params.moves, n_nodes=50_000_000)

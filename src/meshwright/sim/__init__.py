@@ -8,6 +8,7 @@ link, and `step_seconds` those of a pipeline without its end of step.
 from __future__ import annotations
 
 from meshwright.sim.engine import estimate, least_seconds, simulate, step_seconds
+from meshwright.sim.memory import excess_bytes
 from meshwright.sim.tasks import check_plan
 
-__all__ = ["check_plan", "estimate", "least_seconds", "simulate", "step_seconds"]
+__all__ = ["check_plan", "estimate", "excess_bytes", "least_seconds", "simulate", "step_seconds"]

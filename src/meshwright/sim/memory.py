@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cluster import Cluster
+from meshwright.plan import Plan
 from meshwright.schedules import BACKWARD_INPUT, FORWARD, Slots
 from meshwright.table import StageLoad
 
-__all__ = ["Memory", "memory"]
+__all__ = ["Memory", "excess_bytes", "memory"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +33,24 @@ class Memory:
     def reserved_bytes(self) -> tuple[float, ...]:
         """What the caching allocator has taken from the device."""
         return tuple(sum(n_bytes for cause, n_bytes in rank if cause != "context") for rank in self.causes)
+
+
+def excess_bytes(cluster: Cluster, plan: Plan, peak_bytes: tuple[float, ...]) -> float:
+    """Return by how many bytes a plan exceeds its fullest device; below zero where it fits everywhere.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its devices have the memory.
+    plan : Plan
+        Its stages name the devices.
+    peak_bytes : tuple of float
+        What each pipeline rank holds at its peak, as in `meshwright.timeline.Timeline`.
+    """
+    return max(
+        peak - min(cluster.device(device).memory_bytes for device in devices)
+        for peak, devices in zip(peak_bytes, plan.ranks(), strict=True)
+    )
 
 
 def memory(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageLoad, ...]) -> Memory:

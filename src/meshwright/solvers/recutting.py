@@ -65,6 +65,8 @@ def recut(
         s = max(open_, key=lambda k: (max(loads[k], loads[k + 1]), -k))
         settled[s] = True
         limit = max(loads[s], loads[s + 1])
+        if limit <= 0.0:
+            continue  # nothing to lower
         members = np.array(sorted((*now[s], *now[s + 1])), dtype=np.int64)
         pair = np.ascontiguousarray(factors[:, s : s + 2])
         chosen, _ = halve(units, members, pair, limit * (1 - _GAIN), memory_limit_bytes)

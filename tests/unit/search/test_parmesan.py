@@ -12,6 +12,7 @@ from meshwright import api, exporting, topologies
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch
+from meshwright.result import Answer
 from meshwright.strategy import Strategy
 from meshwright.writers import plan_json
 
@@ -109,6 +110,22 @@ def test_the_ensemble_keeps_the_best_simulated(tmp_path: Path) -> None:
     assert isinstance(reached, dict) and set(reached) == {"parmesan", "stage_mapping", "partition"}
     assert result.answer.objective is not None
     assert result.answer.objective.value == min(value for value in reached.values() if value is not None)
+
+
+@pytest.mark.parametrize("search", ["parmesan", "stage_mapping", "ensemble"])
+def test_stages_hold_no_more_than_the_devices_and_what_is_missing_is_told(tmp_path: Path, search: str) -> None:
+    # twelve operators of 1 MB; where each device holds 4, three stages are the fewest, where it holds half an operator, none will do
+    cluster = topologies.cluster("parmesan-two-level:4")
+
+    def on(memory_bytes: float) -> Answer:
+        kind = replace(cluster.kinds[0], memory_bytes=memory_bytes)
+        return api.plan(chain(tmp_path), replace(cluster, kinds=(kind,), _cache={}), search=search).answer
+
+    plenty, tight, tiny = on(1e9), on(4e6), on(0.5e6)
+    assert plenty.plan is not None and tight.plan is not None and tiny.plan is None
+    assert max(len(stage.ops) for stage in tight.plan.stages) <= 4 < max(len(stage.ops) for stage in plenty.plan.stages)
+    # four stages of three operators are the most even: 3 MB in each
+    assert tiny.missing_bytes == pytest.approx(2.5e6) and tiny.nearest
 
 
 def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
