@@ -15,6 +15,7 @@ from meshwright.problem import Batch, Problem, Reading, Stop, Training
 from meshwright.result import Answer, Result
 from meshwright.table import StageLoad
 from meshwright.timeline import Timeline
+from meshwright.units import format_bytes
 
 if TYPE_CHECKING:
     from meshwright.codesign.design import Design
@@ -153,7 +154,25 @@ def plan(
     if answer.plan is None:
         return result
     loads, timeline = judge(problem, answer.plan)
-    return replace(result, loads=loads, timeline=timeline)
+    return replace(
+        result, loads=loads, timeline=timeline, answer=replace(answer, notes=answer.notes + _too_large(result, timeline))
+    )
+
+
+def _too_large(result: Result, timeline: Timeline | None) -> tuple[str, ...]:
+    """Say that the plan of a search with another count of memory, or none, does not fit by the simulator's."""
+    cluster = result.problem.cluster
+    if cluster is None or timeline is None:
+        return ()
+    from meshwright import sim
+
+    over = sim.excess_bytes(cluster, result.plan, timeline.peak_bytes)
+    if over <= 0.0:
+        return ()
+    return (
+        f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more than what "
+        f"search {result.search} looks at",
+    )
 
 
 def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Problem:

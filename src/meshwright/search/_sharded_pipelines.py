@@ -67,7 +67,7 @@ def least_seconds_per_sample(problem: Problem) -> float:
     return float((seconds * weight[:, np.newaxis]).min(axis=0).sum()) / shared
 
 
-def fitted(problem: Problem, ranked: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:
+def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] = ()) -> tuple[tuple[Judged, ...], float]:
     """Return the best variants of mapped pipelines that fit into memory.
 
     Parameters
@@ -76,6 +76,8 @@ def fitted(problem: Problem, ranked: Sequence[Judged]) -> tuple[tuple[Judged, ..
         A model with a cost model of its layers.
     ranked : sequence of Judged
         Mapped pipelines without any sharding, best first; the first few different ones count.
+    others : sequence of Judged
+        Candidates as they are.
 
     Returns
     -------
@@ -101,6 +103,10 @@ def fitted(problem: Problem, ranked: Sequence[Judged]) -> tuple[tuple[Judged, ..
                 missing = min(missing, over)
                 if fits is not None:
                     found.append(replace(fits, label=f"{one.label}{label}, {schedule}"))
+    for one in others:
+        timeline, excess = _played(problem, module, one.plan)
+        if max(excess) <= 0.0:
+            found.append(replace(one, step_seconds=timeline.step_seconds))
     order = sorted(range(len(found)), key=lambda i: (found[i].seconds_per_sample, i))
     best = [_spared(problem, module, found[i]) for i in order[:_SPARED]] + [found[i] for i in order[_SPARED:]]
     return tuple(sorted(best, key=lambda one: one.seconds_per_sample)), missing

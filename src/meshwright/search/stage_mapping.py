@@ -101,8 +101,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     The first partition assumes the bandwidth of neighbouring devices and equal devices. After a mapping, the transfers of each
     stage are charged at the slowest of the links that it got, relative to that bandwidth, its compute at its slowest device,
     and the exact partitioner with factors per stage cuts again. Whatever simulates best is kept; the simple mappings of each
-    partition and the published flow's answer are among the candidates. Models with a cost model of their layers get tensors and state sharded and
-    activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient ring.
+    partition and the published flow's plans are among the candidates. Models with a cost model of their layers get tensors and state
+    sharded and activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient ring.
 
     The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
     together do the work of a sample in no less than its compute shared among them. With several kinds of device it is a dual solution
@@ -127,15 +127,15 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if params.unequal and len(slow) <= MOST_UNEQUAL and not params.n_stages:
         plans = unequal_plans(problem, units, min(4, len(problem.graph.ops)), params.n_microbatches, laid, slower)
         judged += [judge(problem, plan, label) for label, plan in plans]
-    if params.published:
-        judged += _published(problem, params, seed)
+    published = _published(problem, params, seed) if params.published else []
+    judged += published
     if problem.costs == "partition" and len(slow) <= MOST_UNEQUAL:
         judged += swapped(problem, judged)
     if problem.costs == "partition":
         ranked, missing_bytes = fitting(problem, judged)
         nearest = "more devices, devices with more memory, or a smaller --micro-batch"
     else:
-        ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample))
+        ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample), published)
         nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
     if not ranked:
         return Answer(None, missing_bytes=missing_bytes, nearest=nearest, problem=problem)
@@ -174,7 +174,12 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
         When a field is missing or of the wrong kind.
     """
     params = _params.parse(Params, dict(result.settings), "search stage_mapping")
-    problem = costed(result.problem)
+    asked = entry.get("batch", {})
+    batch = replace(
+        result.problem.batch, global_batch=asked.get("asked_global_batch", result.problem.batch.global_batch),
+        micro_batch=asked.get("asked_micro_batch", result.problem.batch.micro_batch),
+    )  # fmt: skip
+    problem = costed(replace(result.problem, batch=batch))
     posed = question(problem)
     assert result.plan is not None and problem.cluster is not None
     if result.timeline is None:

@@ -15,7 +15,7 @@ _LARGEST = 10**9
 _OF_THE_PLAN = (
     ("model.spec", str, None), ("model.format", str, None), ("costs", str, None), ("search", str, None), ("schedule.name", str, None),
     ("schedule.n_microbatches", int, 1), ("schedule.micro_batch", int, 1), ("schedule.global_batch", int, 1),
-    ("batch.sequence_length", int, 1), ("training.precision", str, None), ("training.activation_bytes", int, 1),
+    ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0), ("training.precision", str, None), ("training.activation_bytes", int, 1),
     ("training.weight_bytes", int, 1), ("training.gradient_bytes", int, 1), ("training.optimizer_bytes", int, 0),
     ("training.loss_bytes", int, 0), ("training.fragmentation_ratio", float, 0), ("seed", int, None), ("planning_seconds", float, 0),
 )  # fmt: skip

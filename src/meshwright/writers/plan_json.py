@@ -180,10 +180,15 @@ def _schedule_json(plan: Plan) -> dict[str, Any]:
 
 def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
     """Return the fields that only a feasible answer has."""
+    asked = (result.asked or result.problem).batch
     entry: dict[str, Any] = {
         "stages": [stage_json(result, plan, i) for i in range(len(plan.stages))],
         "schedule": _schedule_json(plan),
-        "batch": {"sequence_length": result.problem.graph.sequence_length},
+        "batch": {
+            "sequence_length": result.problem.graph.sequence_length,
+            "asked_global_batch": asked.global_batch,
+            "asked_micro_batch": asked.micro_batch,
+        },
         "training": {name: getattr(result.problem.training, name) for name in result.problem.training.__dataclass_fields__},
     }
     if result.timeline is not None:

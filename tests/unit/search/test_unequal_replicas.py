@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pathlib
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from meshwright import api, sim
+from meshwright import api, replaying, sim
 from meshwright.costs import analytic
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch, Problem
+from meshwright.search import stage_mapping
 from meshwright.search._sharded_pipelines import least_seconds_per_sample
 from meshwright.strategy import Strategy
+from meshwright.writers import plan_json
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 MODEL = str(DATA / "tiny_llama.json")
@@ -149,3 +152,18 @@ def test_each_stage_recomputes_only_as_many_layers_as_it_takes_to_fit() -> None:
     least = replace(problem, cluster=replace(cluster, kinds=(replace(kind, memory_bytes=2e9),), _cache={}))
     nothing = api.plan(least, search="stage_mapping").answer
     assert nothing.plan is None and nothing.missing_bytes > 0.0
+
+
+def test_a_plan_of_unequal_replicas_is_checked_from_its_file_and_a_changed_claim_is_refused(tmp_path: pathlib.Path) -> None:
+    result = api.plan(posed("full-mesh:3", 16), search="stage_mapping")
+    entry = plan_json.as_json(result)
+    path = tmp_path / "plan.json"
+    verdicts = []
+    for factor in (1.0, 1.01):
+        changed = {**entry, "mappings": [{**one, "bound_seconds": one["bound_seconds"] * factor} for one in entry["mappings"]]}
+        path.write_text(json.dumps(changed))
+        verdicts.append(stage_mapping.check_plan(replaying.restore(str(path)), changed, str(path)))
+    assert verdicts[0].valid and not verdicts[1].valid
+    again = replaying.replay(str(path))
+    assert again.timeline is not None and result.timeline is not None
+    assert again.timeline.step_seconds == pytest.approx(result.timeline.step_seconds, rel=1e-12)
