@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright import _plugins, sim
-from meshwright.cluster import Cluster
 from meshwright.costs._operators import Question
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
@@ -23,11 +23,10 @@ __all__ = [
     "fitting",
     "idle",
     "judge",
-    "memory_binds",
+    "memory_limits",
     "one_batch",
     "plan_of",
     "shapes",
-    "smallest_bytes",
     "stage_graph",
 ]
 
@@ -202,15 +201,17 @@ def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bo
     return Judged(plan, engine.played_seconds(plan, loads, sends), label)
 
 
-def smallest_bytes(cluster: Cluster) -> float:
-    """Return the memory of the cluster's smallest device."""
-    return min(kind.memory_bytes for kind in cluster.kinds)
+def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
+    """Return the limits to cut stages under, in bytes of the static state and one micro-batch on one device.
 
-
-def memory_binds(problem: Problem, posed: Question) -> bool:
-    """Return whether one of the cluster's devices could not hold all operators, so that where they lie matters for memory."""
+    Infinity alone where a device could hold all operators. Else the memory of the smallest device, and before it infinity for models
+    whose state can be sharded and whose activations can be recomputed later.
+    """
     assert problem.cluster is not None
-    return float(posed.operators.memory.sum()) > smallest_bytes(problem.cluster)
+    smallest = min(kind.memory_bytes for kind in problem.cluster.kinds)
+    if float(posed.operators.memory.sum()) <= smallest:
+        return (math.inf,)
+    return (smallest,) if problem.costs == "partition" else (math.inf, smallest)
 
 
 def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:

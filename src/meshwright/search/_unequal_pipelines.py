@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -15,13 +14,14 @@ from meshwright.costs._operators import Question, question
 from meshwright.network.placement import orders
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
-from meshwright.search._pipelines import Judged, judge, smallest_bytes
+from meshwright.search._pipelines import Judged, judge
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.units import Units
 from meshwright.strategy import Strategy
 
 __all__ = ["device_orders", "slowness", "swapped", "unequal_plans"]
 
+_MOST_STAGES = 4  # of unequal replicas; longer pipelines have too many patterns
 _CUT = 200  # patterns of replicas whose partition is found
 _PATTERNS = 12  # partitions that are mapped and simulated
 _SWAPPED = 8  # shapes whose devices are exchanged
@@ -73,7 +73,7 @@ def _patterns(n_devices: int, most_stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def unequal_plans(
-    problem: Problem, units: Units, most_stages: int, n_microbatches: int, laid: Laid, slower: NDArray[np.float64]
+    problem: Problem, units: Units, n_microbatches: int, laid: Laid, slower: NDArray[np.float64], limits: Sequence[float]
 ) -> Iterator[tuple[str, Plan]]:
     """Yield plans whose stages have unequally many replicas, the most promising patterns only.
 
@@ -83,21 +83,21 @@ def unequal_plans(
         The question.
     units : Units
         Its operators, contracted.
-    most_stages : int
-        Stages at most; longer pipelines are left out, their patterns are too many.
     n_microbatches : int
         Micro-batches of a step and replica of the widest stage, where no global batch is given.
     laid : tuple of (str, ndarray)
         Names of orders of the devices, and the orders, that stages are laid along.
     slower : ndarray, shape (n_devices,), float64
         How many times longer each device takes; see `slowness`.
+    limits : sequence of float
+        Bytes under which stages are cut.
     """
     assert problem.cluster is not None
     promising: list[tuple[float, tuple[int, ...], Groups, list[str]]] = []
     micro_batch, asked = problem.batch.micro_batch or 1, problem.batch.global_batch
     patterns = (
         pattern
-        for pattern in _patterns(problem.cluster.n_devices, most_stages)
+        for pattern in _patterns(problem.cluster.n_devices, min(_MOST_STAGES, len(problem.graph.ops)))
         if asked % (micro_batch * max(pattern)) == 0  # the widest stage splits the batch
     )
     for pattern in itertools.islice(patterns, _CUT):
@@ -105,17 +105,19 @@ def unequal_plans(
         for waits, names in _waits(pattern, laid, slower).items():
             shares = most / np.array(pattern)
             scales = np.stack([shares * waits, shares])
-            for limit in (math.inf, smallest_bytes(problem.cluster)):
+            for limit in limits:
                 cut = partition(
-                    units, len(pattern), memory_limit_bytes=limit, scales=scales, n_ideals=2_000, n_pairs=10_000_000
+                    units,
+                    len(pattern),
+                    memory_limit_bytes=limit,
+                    scales=scales,
+                    n_ideals=2_000,
+                    n_pairs=10_000_000,
+                    programs=False,
                 )
                 if cut.feasible and all(cut.groups):
                     groups = tuple(tuple(sorted(op for unit in group for op in units.members[unit])) for group in cut.groups)
                     promising.append((cut.value / most, pattern, groups, names))
-                if cut.feasible and max(units.arrays.memory[list(group)].sum() for group in cut.groups) <= smallest_bytes(
-                    problem.cluster
-                ):
-                    break
     order_of, rank = dict(laid), {op: i for i, op in enumerate(problem.graph.topological_order())}
     for _, pattern, groups, names in sorted(promising)[:_PATTERNS]:
         most, ends = max(pattern), np.cumsum((0, *pattern))

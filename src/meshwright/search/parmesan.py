@@ -17,11 +17,10 @@ from meshwright.search._pipelines import (
     fitting,
     idle,
     judge,
-    memory_binds,
+    memory_limits,
     one_batch,
     plan_of,
     shapes,
-    smallest_bytes,
     stage_graph,
 )
 from meshwright.solvers import coarsen
@@ -147,12 +146,13 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
     posed = question(problem, params.bandwidth)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
-    units = contract(posed.operators, weigh_memory=memory_binds(problem, posed))
+    memory_bytes = memory_limits(problem, posed)[-1]
+    units = contract(posed.operators, weigh_memory=math.isfinite(memory_bytes))
     judged: list[Judged] = []
     unfinished: list[str] = []
     both = 1.0 if posed.objective == "largest_load" else 2.0
     for n_stages, n_replicas in pairs:
-        for groups, cut_label in _cuts(params, posed.operators, units, n_stages, smallest_bytes(problem.cluster)):
+        for groups, cut_label in _cuts(params, posed.operators, units, n_stages, memory_bytes):
             graph = stage_graph(posed, groups, n_replicas, both=both)
             for mapping, map_label, finished in _mappings(params, graph, slow, seed):
                 label = f"{n_stages} stages x {n_replicas}, {cut_label}, {map_label}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,22 +22,32 @@ from meshwright.search._pipelines import (
     fitting,
     idle,
     judge,
-    memory_binds,
+    memory_limits,
     one_batch,
     plan_of,
     shapes,
-    smallest_bytes,
     stage_graph,
 )
 from meshwright.search._sharded_pipelines import fitted, least_seconds_per_sample
 from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.certificate import Verdict
 from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
+from meshwright.solvers.mapping import (
+    Mapping,
+    StageGraph,
+    consecutive,
+    evaluate,
+    map_stages,
+    pair_seconds,
+    point_to_point,
+    usual_moves,
+)
 from meshwright.solvers.units import Units, contract
 
 __all__ = ["Params", "check_plan", "search"]
 
+_QUICK = 10  # part of the usual moves that mappings between partitions get
+_REFINED = 3  # shapes whose mapping gets all moves, and a proof where there are few devices
 _ROUNDING = 1e-9  # relative distance of sums that counts as none
 
 
@@ -114,18 +125,22 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     posed = question(problem)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
-    units = contract(posed.operators, weigh_memory=memory_binds(problem, posed))
+    limits = memory_limits(problem, posed)
+    units = contract(posed.operators, weigh_memory=math.isfinite(limits[-1]))
     slower = slowness(problem, posed)
     laid = device_orders(problem.cluster)
     judged: list[Judged] = []
-    mappings: list[dict[str, object]] = []
+    mapped: list[_Mapped] = []
     for shape in pairs:
-        found, best = _rounds(_Asked(problem, params, posed, units, slow, slower, laid, shape, seed))
+        found, best = _rounds(_Asked(problem, params, posed, units, slow, slower, laid, limits, shape, seed))
         judged += found
-        if best is not None:
-            mappings.append(_mapping_json(problem, *best))
+        mapped += [] if best is None else [best]
+    order = sorted(range(len(mapped)), key=lambda i: (mapped[i].seconds_per_sample, i))
+    for i in order[:_REFINED]:
+        found, mapped[i] = _refined(mapped[i])
+        judged += found
     if params.unequal and len(slow) <= MOST_UNEQUAL and not params.n_stages:
-        plans = unequal_plans(problem, units, min(4, len(problem.graph.ops)), params.n_microbatches, laid, slower)
+        plans = unequal_plans(problem, units, params.n_microbatches, laid, slower, limits)
         judged += [judge(problem, plan, label) for label, plan in plans]
     published = _published(problem, params, seed) if params.published else []
     judged += published
@@ -147,7 +162,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     return Answer(
         first.plan, Objective("simulated_seconds_per_sample", first.seconds_per_sample), alternatives=others,
         bound=_bound(posed, problem), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
-        extra={"mappings": mappings},
+        extra={"mappings": [_mapping_json(problem, one.groups, one.mapping) for one in mapped]},
     )  # fmt: skip
 
 
@@ -232,8 +247,29 @@ class _Asked:
     slow: NDArray[np.float64]
     slower: NDArray[np.float64]
     laid: tuple[tuple[str, NDArray[np.int64]], ...]
+    limits: tuple[float, ...]
     shape: tuple[int, int]
     seed: int
+
+    def graph(self, groups: _Groups) -> StageGraph:
+        """Return the stages of a partition as a graph to be mapped."""
+        both = 1.0 if self.posed.objective == "largest_load" else 2.0
+        return stage_graph(self.posed, groups, self.shape[1], n_microbatches=self.params.n_microbatches, both=both)
+
+    def moves(self, part: int) -> int:
+        """Return how many moves a mapping is annealed with: the number asked for, or one part of those that suit the size."""
+        return self.params.moves or (usual_moves(*self.shape) // part)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped:
+    """The best partition and mapping of one shape."""
+
+    asked: _Asked
+    groups: _Groups
+    graph: StageGraph
+    mapping: Mapping
+    seconds_per_sample: float
 
 
 def _published(problem: Problem, params: Params, seed: int) -> list[Judged]:
@@ -294,12 +330,10 @@ def _mapping_json(problem: Problem, groups: _Groups, mapping: Mapping) -> dict[s
     }  # fmt: skip
 
 
-def _rounds(asked: _Asked) -> tuple[list[Judged], tuple[_Groups, Mapping] | None]:
-    """Alternate partition and mapping for one shape; return every plan simulated, and partition and mapping of the best."""
-    problem, params, slow = asked.problem, asked.params, asked.slow
+def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
+    """Alternate partition and mapping for one shape; return every plan simulated, and the best partition with its mapping."""
+    slow = asked.slow
     n_stages, n_replicas = asked.shape
-    assert problem.cluster is not None
-    both = 1.0 if asked.posed.objective == "largest_load" else 2.0
     steps = np.arange(len(slow) - 1)
     typical = float(np.median(slow[steps, steps + 1])) if len(slow) > 1 else 0.0
     unequal = bool((asked.slower != asked.slower[0]).any())
@@ -308,28 +342,52 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], tuple[_Groups, Mapping] | None
     starts: list[NDArray[np.float64] | None] = [None]
     if unequal and n_stages > 1:
         starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
-    smallest = smallest_bytes(problem.cluster)
-    cuts = [(scales, limit) for scales in starts for limit in (math.inf, smallest)]
     judged: list[Judged] = []
-    best_mapping: tuple[_Groups, Mapping] | None = None
-    best = float("inf")
+    best: _Mapped | None = None
     seen: set[_Groups] = set()
-    for scales, limit in cuts:
-        for turn in range(params.rounds):
-            cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=scales, seed=asked.seed)
+    for scales, limit in itertools.product(starts, asked.limits):
+        factors = scales
+        for turn in range(asked.params.rounds):
+            cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=factors, seed=asked.seed)
             if not cut.feasible or cut.groups in seen:
                 break
             seen.add(cut.groups)
             groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
-            graph = stage_graph(asked.posed, groups, n_replicas, n_microbatches=params.n_microbatches, both=both)
-            mapping = map_stages(graph, slow, seed=asked.seed + turn, n_moves=params.moves, n_nodes=50_000_000)
-            before, of_turn = best, mapping
-            for name, candidate in [("annealed", mapping), *_simple(asked, graph)]:
-                plan = plan_of(problem, groups, candidate, params.n_microbatches)
-                judged.append(judge(problem, plan, f"{n_stages} stages x {n_replicas}, round {turn}, {name}"))
-                if judged[-1].seconds_per_sample < best:
-                    best, best_mapping, of_turn = judged[-1].seconds_per_sample, (groups, candidate), candidate
-            if best >= before * (1 - 1e-9) or n_stages == 1 or typical == 0.0:
+            graph = asked.graph(groups)
+            quick = map_stages(graph, slow, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
+            tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, graph)], f"round {turn}")
+            judged += tried
+            better = best is None or now.seconds_per_sample < best.seconds_per_sample * (1 - 1e-9)
+            if best is None or now.seconds_per_sample < best.seconds_per_sample:
+                best = now
+            if not better or n_stages == 1 or typical == 0.0:
                 break
-            scales = _scales(asked, of_turn.devices, typical)
-    return judged, best_mapping
+            factors = _scales(asked, now.mapping.devices, typical)
+    return judged, best
+
+
+def _judged(
+    asked: _Asked, groups: _Groups, graph: StageGraph, mappings: list[tuple[str, Mapping]], how: str
+) -> tuple[list[Judged], _Mapped]:
+    """Return the simulated plans of the mappings of a partition, and the best of them."""
+    n_stages, n_replicas = asked.shape
+    tried = [
+        judge(
+            asked.problem, plan_of(asked.problem, groups, mapping, asked.params.n_microbatches),
+            f"{n_stages} stages x {n_replicas}, {how}, {name}",
+        )
+        for name, mapping in mappings
+    ]  # fmt: skip
+    first = min(range(len(tried)), key=lambda k: (tried[k].seconds_per_sample, k))
+    return tried, _Mapped(asked, groups, graph, mappings[first][1], tried[first].seconds_per_sample)
+
+
+def _refined(mapped: _Mapped) -> tuple[list[Judged], _Mapped]:
+    """Map the best partition of a shape once more, with all moves and a proof where there are few devices."""
+    asked = mapped.asked
+    mapping = map_stages(mapped.graph, asked.slow, seed=asked.seed, n_moves=asked.moves(1), n_nodes=50_000_000)
+    tried, now = _judged(asked, mapped.groups, mapped.graph, [("annealed", mapping)], "refined")
+    if now.seconds_per_sample > mapped.seconds_per_sample:
+        bound = max(mapping.bound_seconds, mapped.mapping.bound_seconds)
+        return tried, replace(mapped, mapping=replace(mapped.mapping, bound_seconds=min(bound, mapped.mapping.seconds)))
+    return tried, now

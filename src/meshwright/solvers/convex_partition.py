@@ -75,6 +75,7 @@ def partition(
     seed: int = 0,
     n_ideals: int = 200_000,
     n_pairs: int = 3_000_000_000,
+    programs: bool = True,
 ) -> Partition:
     """Return the partition with the least largest load, then the fewest empty stages, then the least sum of squared loads.
 
@@ -95,6 +96,8 @@ def partition(
         Of the noisy starting orders.
     n_ideals, n_pairs : int
         Most ideals to list and pairs to look at in one round; beyond, the answer has a bound instead of a proof.
+    programs : bool
+        Whether to better the cut by annealing and integer programs where the windows do not close; a quick estimate goes without.
 
     Returns
     -------
@@ -116,7 +119,7 @@ def partition(
     scales.setflags(write=False)
     task = Task(units, n_stages, n_hosts, memory_limit_bytes, scales, n_ideals, n_pairs)
     start = _start(task, seed)
-    found, bound, exact, n_listed = _improve(task, start, seed)
+    found, bound, exact, n_listed = _improve(task, start, seed, programs and n_hosts == 0 and n_stages > 1)
     if found is None:
         return Partition((), (), (), bound, exact, n_listed, feasible=False)
     groups, hosts = found
@@ -166,13 +169,13 @@ def _start(task: Task, seed: int) -> _Chain | None:
     return groups, (False,) * task.n_stages
 
 
-def _improve(task: Task, start: _Chain | None, seed: int) -> tuple[_Chain | None, float, bool, int]:
+def _improve(task: Task, start: _Chain | None, seed: int, programs: bool) -> tuple[_Chain | None, float, bool, int]:
     """Return the best chain, a bound on it, whether it is proven best, and the ideals of the last complete round."""
     best, value = start, _value(task, start)
     bound, n_listed = task.floor(), 0
     high = value
     limit = min(value, task.ceiling)
-    programs = task.n_hosts == 0 and task.n_stages > 1 and start is not None
+    programs = programs and start is not None
     for attempt in range(8):
         if value <= bound * (1 + _TOLERANCE):
             return best, value, True, n_listed

@@ -14,7 +14,7 @@ from meshwright.cluster import Cluster
 from meshwright.solvers import mapping_proof
 from meshwright.solvers.mapping_bounds import lower_bound
 
-__all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point"]
+__all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point", "usual_moves"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +191,11 @@ def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]
     return devices
 
 
+def usual_moves(n_stages: int, n_replicas: int) -> int:
+    """Return how many moves of annealing suit a number of stages and replicas."""
+    return int(min(12_000_000, 60_000 * n_stages * n_replicas) / max(1.0, n_replicas / 16))
+
+
 def map_stages(
     graph: StageGraph,
     slow: NDArray[np.float64],
@@ -238,7 +243,7 @@ def map_stages(
     best, best_name = begun[0][0], begun[0][1]
     near = np.argsort(slow + np.diag(np.full(len(slow), np.inf)), axis=1, kind="stable")[:, : min(12, max(len(slow) - 1, 1))]
     near = np.ascontiguousarray(near)
-    moves = n_moves or int(min(12_000_000, 60_000 * n_slots) / max(1.0, graph.n_replicas / 16))
+    moves = n_moves or usual_moves(graph.n_stages, graph.n_replicas)
     chosen = begun[:3] if n_slots > 2 and len(slow) > 1 else []
     for rank, (start, name, _) in enumerate(chosen):
         if best.seconds <= bound * (1 + 1e-12):
