@@ -146,7 +146,9 @@ def _numbered(owner: list[int], succ: list[set[int]]) -> tuple[int, ...]:
     return tuple(number[root] for root in roots)
 
 
-def refine(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100) -> tuple[tuple[int, ...], ...]:
+def refine(
+    units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100, memory_limit_bytes: float = float("inf")
+) -> tuple[tuple[int, ...], ...]:
     """Move units across the cuts of a partition; return the best partition seen.
 
     Parameters
@@ -157,6 +159,8 @@ def refine(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100
         Units of each stage, in order.
     n_moves : int
         Most moves.
+    memory_limit_bytes : float
+        No stage grows beyond this.
 
     Returns
     -------
@@ -183,9 +187,10 @@ def refine(units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100
     moved: set[tuple[int, int]] = set()
     for _ in range(n_moves):
         compute = np.bincount(stage, weights=a.compute, minlength=len(groups))
+        memory = np.bincount(stage, weights=a.memory, minlength=len(groups))
         choice: tuple[tuple[float, float, float], int, int] | None = None
         for v, target in _candidates(units, stage, len(groups)):
-            if (v, target) in moved:
+            if (v, target) in moved or memory[target] + a.memory[v] > memory_limit_bytes:
                 continue
             gain = _gain(units, stage, compute, distance, v, target)
             if gain > (0.0, 0.0, 0.0) and (choice is None or gain > choice[0]):
