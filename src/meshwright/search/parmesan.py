@@ -231,7 +231,7 @@ def cut_published(
     if not new_flow:
         n_clusters = max(label) + 1
         blocks = tuple(tuple(v for v in range(len(units)) if label[v] == c) for c in range(n_clusters))
-        blocks = coarsen.refine(units, blocks, memory_limit_bytes=memory_limit_bytes)
+        blocks = coarsen.refine(units, blocks, memory_limit_bytes=memory_limit_bytes, clusters=True)
         label = tuple(next(c for c, block in enumerate(blocks) if v in block) for v in range(len(units)))
     coarse = Operators(
         operators.compute, operators.host, operators.memory, operators.supported, operators.edges,
