@@ -106,14 +106,40 @@ def _ring_reach(groups: list[tuple[float, NDArray[np.int64]]], n_replicas: int) 
     return reach
 
 
+def _rules(sizes: NDArray[np.int64], n_stages: int, n_replicas: int) -> list[tuple[int, int, int]]:
+    """Return what one replica at least keeps: its longest piece, its longest with a whole ring, and for how many such rings.
+
+    At most the sum of g // (x + 1) replicas have a piece longer than x, because it fills x + 1 places of a group of g. Where this and
+    those that break the other rule are fewer than all replicas, one keeps both.
+    """
+    largest = int(sizes.max())
+    mean = largest // n_replicas
+    found: set[tuple[int, int, int]] = set()
+    longest, most = 1, min(largest, n_stages)
+    while longest <= most:
+        n_longer = int((sizes // (longest + 1)).sum()) if longest < n_stages else 0
+        n_free = n_replicas - 1 - n_longer
+        if n_free < 0:
+            longest += 1
+            continue
+        found.add((longest, n_stages, 0))
+        for p in {1, 2, mean, mean + 1, 2 * mean} if mean else ():
+            n_beyond = (largest - n_replicas) // p
+            n_short = n_stages if n_beyond == 0 else min(n_free // n_beyond, n_stages)
+            if n_short > 0 and p < longest:
+                found.add((longest, p, n_short))
+        longest = most if longest < most < 2 * longest else 2 * longest
+    return sorted(found)
+
+
 def _apart_bound(
     packed: MapArrays, groups: list[tuple[float, NDArray[np.int64]]], reach: NDArray[np.float64], n_replicas: int
 ) -> float:
     """Return a bound from groups of devices that are near each other: what does not fit into one must cross a slower link.
 
     Between two groups every link costs the threshold or more. So a replica of the chain of stages falls into pieces that fit into
-    the largest group of G devices, and a ring is whole (in one group) or pays the threshold. Groups of g devices hold g // R whole
-    rings. A piece that contains a stage with a whole ring is in the group of that ring for each of the R replicas, so these pieces have
+    groups, and a ring is whole (in one group) or pays the threshold. Groups of g devices hold g // R whole rings; the largest has G.
+    A piece that contains a stage with a whole ring is in the group of that ring for each of the R replicas, so these pieces have
     at most G stages together: those of at most (G - R) // p replicas are longer than p. With m such stages and m ((G - R) // p) < R,
     one replica has none of the m in a piece longer than p. Any such replica costs at least what the best way to cut costs.
     """
@@ -137,16 +163,7 @@ def _apart_bound(
         n_whole = int((sizes // n_replicas).sum())
         inside = reach[sizes[label] >= n_replicas]
         whole = packed.ring * (inside.min() if len(inside) else level)
-        n_longest = min(largest, n_stages)
-        some_cut = n_stages > 1 and int((sizes // n_stages).sum()) < n_replicas
-        asked = {(min(n_longest, n_stages - 1) if some_cut else n_longest, n_stages, 0)}
-        mean = largest // n_replicas
-        for p in {1, 2, mean, mean + 1, 2 * mean} if mean else ():
-            n_beyond = (largest - n_replicas) // p
-            n_short = n_stages if n_beyond == 0 else min(-(-n_replicas // n_beyond) - 1, n_stages)
-            if n_short > 0 and p < n_longest:
-                asked.add((n_longest, p, n_short))
-        for longest, short, n_short in sorted(asked):
+        for longest, short, n_short in _rules(sizes, n_stages, n_replicas):
             value = chain_in_pieces(
                 base, volume * (level - fastest), whole, packed.ring * level, longest, short, n_short, n_whole
             )
