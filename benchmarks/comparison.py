@@ -1,13 +1,77 @@
-"""What the comparisons with a published flow share: a summary in Markdown and a plot of ratios, one line for each case."""
+"""What the comparisons with a published flow share: runs in slices, a summary in Markdown and a plot of ratios, one line for each case."""
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Mapping, Sequence
+import os
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["summary", "svg"]
+__all__ = ["Row", "add_options", "collect", "summary", "svg"]
 
 Row = Mapping[str, object]
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options that both comparisons have."""
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="one seed of the smallest cases")
+    parser.add_argument(
+        "--csv", default="", help="append rows to this file as they come; rows it already has are not run again"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no row after so long; call again with the same --csv"
+    )
+    parser.add_argument("--svg", default="", help="write a plot of all rows to this file")
+
+
+def collect(asked: Iterable[tuple[str, int, Callable[[], Row]]], path: str, seconds: float) -> list[Row]:
+    """Return the rows of all cases and seeds, those in a file without running them again; print and append the others."""
+    begun = time.monotonic()
+    rows = _read(path)
+    known = {(row["case"], row["seed"]) for row in rows}
+    n_left = 0
+    for case, seed, run in asked:
+        if (case, seed) in known:
+            continue
+        if time.monotonic() - begun > seconds:
+            n_left += 1
+            continue
+        row = run()
+        rows.append(row)
+        if len(rows) == 1:
+            print("columns:", ", ".join(row))
+        print("  ".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
+        if path:
+            fresh = not os.path.exists(path)
+            with open(path, "a", newline="") as file:
+                writer = csv.DictWriter(file, list(row))
+                if fresh:
+                    writer.writeheader()
+                writer.writerow(row)
+    if n_left:
+        print(f"{n_left} rows are left: call again with the same --csv")
+    return rows
+
+
+def _read(path: str) -> list[Row]:
+    """Return the rows of a file that `collect` has written; none where there is no file."""
+    if not path or not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        return [{name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(name: str, text: str) -> object:
+    """Return a field as it was before it was written."""
+    if name == "case":
+        return text
+    if text in ("True", "False"):
+        return text == "True"
+    return int(text) if text.isdigit() else float(text)
 
 
 def _number(row: Row, name: str) -> float:

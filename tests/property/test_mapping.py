@@ -77,6 +77,32 @@ def test_the_mapping_is_the_best_of_all_and_proven(seed: int, shape: tuple[int, 
     assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from([(2, 2, 4), (2, 2, 5), (1, 4, 5), (4, 1, 5), (3, 2, 6), (2, 3, 6), (6, 1, 6)]),
+    sizes=st.sampled_from([(2, 2, 2), (3, 3), (1, 2, 3), (4, 2), (5, 1)]),
+)
+def test_the_bound_lies_below_every_mapping_onto_groups(seed: int, shape: tuple[int, int, int], sizes: tuple[int, ...]) -> None:
+    graph, slow = problem_of(seed, *shape)
+    random = np.random.default_rng(seed)
+    group = np.repeat(np.arange(len(sizes)), sizes)[random.permutation(6)][: shape[2]]
+    slow = np.where(group[:, None] == group, slow, float(random.choice([10.0, 20.0, 50.0])) + slow * random.integers(0, 2))
+    np.fill_diagonal(slow, 0.0)
+    assert lower_bound(graph, slow) <= brute(graph, slow) * (1 + 1e-12)
+
+
+def test_the_bound_proves_mappings_onto_nodes() -> None:
+    random = np.random.default_rng(0)
+    for cluster, n_stages in (("parmesan-two-level:64", 8), ("parmesan-two-level:64", 16), ("parmesan-dgx1:64", 8)):
+        transfers = tuple((s, s + 1, 20e6) for s in range(n_stages - 1))
+        graph = StageGraph(
+            random.uniform(0.8e-3, 1e-3, n_stages), transfers, random.uniform(5e6, 3e7, n_stages), 64 // n_stages
+        )
+        found = map_stages(graph, pair_seconds(topologies.cluster(cluster)))
+        assert found.seconds <= found.bound_seconds * 1.15
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(4, 5, 24), (3, 8, 24), (1, 12, 12), (20, 1, 20)]))
 def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, shape: tuple[int, int, int]) -> None:
@@ -99,7 +125,7 @@ def test_annealing_keeps_its_costs_up_to_date(seed: int, shape: tuple[int, int, 
     place = random.permutation(shape[2])[: shape[0] * shape[1]]
     rings = np.tile(np.arange(shape[1]), (shape[0], 1))
     near = np.argsort(slow, axis=1, kind="stable")[:, 1:4].copy()
-    place, rings, seconds = kernel.anneal(packed, place, rings, near, 3000, 1.0, random)
+    place, rings, seconds = kernel.anneal(packed, place, rings, near, 3000, 1.0, 3, random)
     assert seconds == pytest.approx(kernel.all_costs(packed, place, rings).max(), rel=1e-12)
 
 

@@ -121,15 +121,15 @@ def all_costs(m, place, rings):
 
 
 @njit(cache=True)
-def _power(x):
-    """The eighth power: the sum of these over all slots is a smooth stand-in for the largest."""
-    x = x * x
-    x = x * x
-    return x * x
+def _power(x, n_squarings):
+    """A high power: the sum of these over all slots is a smooth stand-in for the largest."""
+    for _ in range(n_squarings):
+        x = x * x
+    return x
 
 
 @njit(cache=True)
-def anneal(m, place, rings, near, n_moves, heat, random):
+def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
     """Improve a mapping by swaps of devices and reversals of ring segments; return the best seen and its largest cost.
 
     Parameters
@@ -144,6 +144,8 @@ def anneal(m, place, rings, near, n_moves, heat, random):
         Moves to try.
     heat : float
         Starting temperature, in units of the largest slot's share; falls to a hundredth.
+    n_squarings : int
+        The sum of which powers of the slots' costs is annealed: 3 for the eighth.
     random : numpy.random.Generator
         Source of chance.
     """
@@ -241,7 +243,7 @@ def anneal(m, place, rings, near, n_moves, heat, random):
             t = changed // n_replicas
             before = own[changed] + ring[t]
             after = fresh[changed] + (new_ring[t] if t == s or t == t_other else ring[t])
-            change += _power(after / reference) - _power(before / reference)
+            change += _power(after / reference, n_squarings) - _power(before / reference, n_squarings)
             highest_before = max(highest_before, before)
             highest_after = max(highest_after, after)
         if change <= 0.0 or random.random() < np.exp(-change / temperature):

@@ -14,6 +14,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.sim import engine, transfers
+from meshwright.solvers import operator_stages
 from meshwright.solvers.mapping import Mapping, StageGraph
 from meshwright.strategy import Strategy
 
@@ -214,15 +215,19 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     return (smallest,) if problem.costs == "partition" else (math.inf, smallest)
 
 
-def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:
+def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_stages: int) -> tuple[tuple[Judged, ...], float]:
     """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest device.
 
     Parameters
     ----------
     problem : Problem
         The question.
+    posed : Question
+        Its operators.
     judged : sequence of Judged
-        Plans in any order.
+        Plans in any order; none where no partition keeps the memory limits.
+    most_stages : int
+        Stages that were tried at most.
 
     Returns
     -------
@@ -232,6 +237,8 @@ def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, .
         Infinite where all that were looked at fit.
     """
     assert problem.cluster is not None
+    if not judged:
+        return (), max(0.0, operator_stages.least_memory(posed.operators, most_stages) - memory_limits(problem, posed)[-1])
     module = _plugins.load("costs", problem.costs, "cost model")
     kept: list[Judged] = []
     missing = float("inf")

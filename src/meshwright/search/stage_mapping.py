@@ -135,7 +135,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         found, best = _rounds(_Asked(problem, params, posed, units, slow, slower, laid, limits, shape, seed))
         judged += found
         mapped += [] if best is None else [best]
-    order = sorted(range(len(mapped)), key=lambda i: (mapped[i].seconds_per_sample, i))
+    order = sorted(range(len(mapped)), key=lambda i: (mapped[i].objective_seconds, i))
     for i in order[:_REFINED]:
         found, mapped[i] = _refined(mapped[i])
         judged += found
@@ -147,7 +147,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if problem.costs == "partition" and len(slow) <= MOST_UNEQUAL:
         judged += swapped(problem, judged)
     if problem.costs == "partition":
-        ranked, missing_bytes = fitting(problem, judged)
+        ranked, missing_bytes = fitting(problem, posed, judged, max(n_stages for n_stages, _ in pairs))
         nearest = "more devices, devices with more memory, or a smaller --micro-batch"
     else:
         ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample), published)
@@ -269,7 +269,7 @@ class _Mapped:
     groups: _Groups
     graph: StageGraph
     mapping: Mapping
-    seconds_per_sample: float
+    objective_seconds: float
 
 
 def _published(problem: Problem, params: Params, seed: int) -> list[Judged]:
@@ -357,8 +357,8 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
             quick = map_stages(graph, slow, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
             tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, graph)], f"round {turn}")
             judged += tried
-            better = best is None or now.seconds_per_sample < best.seconds_per_sample * (1 - 1e-9)
-            if best is None or now.seconds_per_sample < best.seconds_per_sample:
+            better = best is None or now.objective_seconds < best.objective_seconds * (1 - 1e-9)
+            if best is None or now.objective_seconds < best.objective_seconds:
                 best = now
             if not better or n_stages == 1 or typical == 0.0:
                 break
@@ -387,7 +387,7 @@ def _refined(mapped: _Mapped) -> tuple[list[Judged], _Mapped]:
     asked = mapped.asked
     mapping = map_stages(mapped.graph, asked.slow, seed=asked.seed, n_moves=asked.moves(1), n_nodes=50_000_000)
     tried, now = _judged(asked, mapped.groups, mapped.graph, [("annealed", mapping)], "refined")
-    if now.seconds_per_sample > mapped.seconds_per_sample:
+    if now.objective_seconds > mapped.objective_seconds:
         bound = max(mapping.bound_seconds, mapped.mapping.bound_seconds)
         return tried, replace(mapped, mapping=replace(mapped.mapping, bound_seconds=min(bound, mapped.mapping.seconds)))
     return tried, now

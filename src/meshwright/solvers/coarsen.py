@@ -147,7 +147,12 @@ def _numbered(owner: list[int], succ: list[set[int]]) -> tuple[int, ...]:
 
 
 def refine(
-    units: Units, groups: tuple[tuple[int, ...], ...], n_moves: int = 100, memory_limit_bytes: float = float("inf")
+    units: Units,
+    groups: tuple[tuple[int, ...], ...],
+    n_moves: int = 100,
+    memory_limit_bytes: float = float("inf"),
+    *,
+    clusters: bool = False,
 ) -> tuple[tuple[int, ...], ...]:
     """Move units across the cuts of a partition; return the best partition seen.
 
@@ -161,11 +166,14 @@ def refine(
         Most moves.
     memory_limit_bytes : float
         No stage grows beyond this.
+    clusters : bool
+        Whether the groups are clusters that are yet to be made stages of: then all moves count, not only those up to the
+        least largest load.
 
     Returns
     -------
     tuple of tuple of int
-        Never with a larger largest load than `groups`.
+        Stages: never with a larger largest load than `groups`.
 
     Notes
     -----
@@ -186,10 +194,11 @@ def refine(
     best, value = groups, max(loads_of(units, groups, (False,) * len(groups)))
     moved: set[tuple[int, int]] = set()
     for _ in range(n_moves):
-        compute, held = (np.bincount(stage, weights=column, minlength=len(groups)) for column in (a.compute, a.memory))
+        compute = np.bincount(stage, weights=a.compute, minlength=len(groups))
+        memory = np.bincount(stage, weights=a.memory, minlength=len(groups))
         choice: tuple[tuple[float, float, float], int, int] | None = None
         for v, target in _candidates(units, stage, len(groups)):
-            if (v, target) in moved or held[target] + a.memory[v] > memory_limit_bytes:
+            if (v, target) in moved or memory[target] + a.memory[v] > memory_limit_bytes:
                 continue
             gain = _gain(units, stage, compute, distance, v, target)
             if gain > (0.0, 0.0, 0.0) and (choice is None or gain > choice[0]):
@@ -201,7 +210,7 @@ def refine(
         stage[v] = target
         now = tuple(tuple(int(u) for u in np.flatnonzero(stage == s)) for s in range(len(groups)))
         new = max(loads_of(units, now, (False,) * len(groups)))
-        if new < value:
+        if clusters or new < value:
             best, value = now, new
     return best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from meshwright.solvers import mapping_proof
 from meshwright.solvers.mapping_bounds import lower_bound
 
 __all__ = ["Mapping", "StageGraph", "consecutive", "evaluate", "map_stages", "pair_seconds", "point_to_point", "usual_moves"]
+
+_LONGEST_TOUR = 1024  # devices of a ring that is bettered; beyond, a walk to the nearest must do
+_PHASES = ((1.0, 3), (0.3, 6))  # heat of an annealing, and the power that it sums: 2 to the 3rd, 2 to the 6th
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,15 +132,16 @@ def evaluate(graph: StageGraph, slow: NDArray[np.float64], devices: NDArray[np.i
 
 
 def _ring(slow: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a good ring order: the best of up to nine devices, else the better of the given and the nearest-neighbour order."""
+    """Return a good ring order: the best of up to nine devices, else the better of the given and the nearest-neighbour order, bettered."""
     n = len(devices)
     if n <= 9:
         order: NDArray[np.int64] = mapping_search.best_ring(slow, np.ascontiguousarray(devices))
         return order
     table = slow[np.ix_(devices, devices)]
-    walk = _walk(table, 0)
-    given = np.arange(n, dtype=np.int64)
-    return min((given, walk), key=lambda o: float(table[o, np.roll(o, -1)].max()))
+    begun = (np.arange(n, dtype=np.int64), _walk(table, 0))
+    if n <= _LONGEST_TOUR:
+        begun = (*begun, *(mapping_search.shorter_ring(table, order) for order in begun))
+    return min(begun, key=lambda order: float(table[order, np.roll(order, -1)].max()))
 
 
 def _walk(slow: NDArray[np.float64], start: int) -> NDArray[np.int64]:
@@ -153,15 +158,32 @@ def _walk(slow: NDArray[np.float64], start: int) -> NDArray[np.int64]:
     return order
 
 
+def _path(slow: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return a short path through all: a bettered ring, cut where it is slowest."""
+    ring: NDArray[np.int64] = mapping_search.shorter_ring(slow, _walk(slow, 0))
+    return np.roll(ring, -int(np.argmax(slow[np.roll(ring, 1), ring])))
+
+
 def _starts(graph: StageGraph, slow: NDArray[np.float64], seed: int) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield structured starting mappings, then random ones."""
     n = len(slow)
     walk = _walk(slow, 0)
     middle = _walk(slow, int(np.argmin(slow.sum(axis=1))))
     fast = np.argsort(np.sort(slow, axis=1)[:, : min(4, n)].sum(axis=1), kind="stable")
-    for name, order in (("numbering", np.arange(n)), ("walk", walk), ("central walk", middle), ("fastest first", fast)):
-        yield f"consecutive, {name}", consecutive(graph, order)
-        yield f"point to point, {name}", point_to_point(graph, order)
+    orders = [("numbering", np.arange(n)), ("walk", walk), ("central walk", middle), ("fastest first", fast)]
+    if n <= _LONGEST_TOUR:
+        orders.append(("tour", mapping_search.shorter_ring(slow, walk)))
+    for name, order in orders:
+        rows = consecutive(graph, order)
+        yield f"consecutive, {name}", rows
+        if 2 < graph.n_stages <= _LONGEST_TOUR and graph.n_replicas > 1:
+            apart = np.array([[slow[one, other].max() for other in rows] for one in rows])
+            yield f"rows in a walk, {name}", rows[_path(apart)]
+        straight = point_to_point(graph, order)
+        yield f"point to point, {name}", straight
+        folded = straight.copy()
+        folded[:, 1::2] = folded[::-1, 1::2]
+        yield f"point to point and back, {name}", folded
     yield "tiles", _tiles(graph, slow, walk)
     random = np.random.default_rng(seed)
     for k in range(2):
@@ -229,7 +251,8 @@ def map_stages(
 
     Notes
     -----
-    Structured starts are ranked by their cost, the best are annealed on the sum of eighth powers, and what was seen with the
+    Structured starts are ranked by their cost, the best are annealed on the sum of eighth powers and, less hot, of 64th powers: a
+    move that makes the largest cost a little smaller and several others as large is worth it only there. What was seen with the
     least largest cost is kept. The published mapper (Parmesan, IEEE TCAD 2024, section V) searches depth first with either the
     transfers or the ring in its cost; here both are, and ring orders are chosen.
     """
@@ -244,14 +267,23 @@ def map_stages(
     near = np.argsort(slow + np.diag(np.full(len(slow), np.inf)), axis=1, kind="stable")[:, : min(12, max(len(slow) - 1, 1))]
     near = np.ascontiguousarray(near)
     moves = n_moves or usual_moves(graph.n_stages, graph.n_replicas)
+    unlike = [k == 0 or entry[0].seconds > begun[k - 1][0].seconds * (1 + 1e-9) for k, entry in enumerate(begun)]
+    begun = list(itertools.compress(begun, unlike))
     chosen = begun[:3] if n_slots > 2 and len(slow) > 1 else []
     for rank, (start, name, _) in enumerate(chosen):
         if best.seconds <= bound * (1 + 1e-12):
             break
-        for heat in (1.0, 0.05):
+        for heat, n_squarings in _PHASES:
             random = np.random.default_rng([seed, rank, int(heat * 100)])
             place, rings, seconds = kernel.anneal(
-                packed, start.devices.ravel().copy(), start.rings.copy(), near, moves // (2 * len(chosen)), heat, random
+                packed,
+                start.devices.ravel().copy(),
+                start.rings.copy(),
+                near,
+                moves // (len(_PHASES) * len(chosen)),
+                heat,
+                n_squarings,
+                random,
             )
             if seconds < best.seconds:
                 best, best_name = Mapping(place.reshape(graph.n_stages, -1), rings, float(seconds)), name

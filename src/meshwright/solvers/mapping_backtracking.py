@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,11 +19,25 @@ __all__ = ["Found", "backtrack"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """A mapping with its largest cost in the terms that were counted; `finished` unless some search gave up."""
+    """A mapping and the work it took.
+
+    Parameters
+    ----------
+    devices : ndarray, shape (n_stages, n_replicas), int64
+        The mapping.
+    seconds : float
+        Its largest cost in the terms that were counted.
+    finished : bool
+        Whether no search gave up.
+    n_searches, n_placements : int
+        Depth-first searches, and devices tried in all of them.
+    """
 
     devices: NDArray[np.int64]
     seconds: float
     finished: bool
+    n_searches: int = 0
+    n_placements: int = 0
 
 
 def backtrack(
@@ -33,6 +48,7 @@ def backtrack(
     n_same_target: int = 1,
     n_nodes: int = 300_000,
     n_rounds: int = 12,
+    timeout_seconds: float = math.inf,
 ) -> Found:
     """Bisect the largest cost between a lower bound and the best start.
 
@@ -52,6 +68,8 @@ def backtrack(
         Placements after which one search gives up.
     n_rounds : int
         Rounds.
+    timeout_seconds : float
+        After so long, what is under way gives up and no further search begins.
 
     Returns
     -------
@@ -68,6 +86,8 @@ def backtrack(
     devices, high = best.devices, best.seconds
     low, finished = lower_bound(graph, slow), True
     order = np.arange(graph.n_stages * n_replicas).reshape(graph.n_stages, n_replicas).T.ravel().copy()
+    n_searches = n_placements = 0
+    clock = _Clock(time.monotonic(), timeout_seconds)
     for _ in range(n_rounds):
         if high <= low * (1 + 1e-3):
             break
@@ -76,13 +96,17 @@ def backtrack(
             outcome = math.inf
             complete = False
             for turn in range(n_same_target):
+                allowed = min(n_nodes, clock.placements(n_placements))
+                if allowed < 1:
+                    break
                 turned = np.roll(np.arange(n), -(turn * n) // n_same_target)
                 table = np.ascontiguousarray(slow[np.ix_(turned, turned)])
                 table.setflags(write=False)
                 place, value, visited = mapping_search.branch(
-                    packed._replace(slow=table), order, n_replicas, n_nodes, float(target)
+                    packed._replace(slow=table), order, n_replicas, allowed, float(target)
                 )
-                complete = complete or visited <= n_nodes
+                n_searches, n_placements = n_searches + 1, n_placements + int(visited)
+                complete = complete or visited <= allowed
                 if math.isfinite(value):
                     devices, outcome = turned[place].reshape(graph.n_stages, n_replicas), float(value)
                     break
@@ -96,4 +120,20 @@ def backtrack(
         if floor == low and not improved:
             break  # every target gave up: nothing is learned by asking again
         low = floor
-    return Found(np.ascontiguousarray(devices), high, finished)
+    return Found(np.ascontiguousarray(devices), high, finished, n_searches, n_placements)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """A timeout told in placements, which a search counts anyway."""
+
+    begun_seconds: float
+    timeout_seconds: float
+
+    def placements(self, n_so_far: int) -> int:
+        """Return how many placements fit into the time left, at the rate so far."""
+        if math.isinf(self.timeout_seconds):
+            return 1 << 62
+        passed = time.monotonic() - self.begun_seconds
+        rate = n_so_far / passed if n_so_far else 1e5
+        return max(0, int(rate * (self.timeout_seconds - passed)))

@@ -42,7 +42,7 @@ class Drawn:
     device: str = _fields.kind()
     latency_seconds: float = _fields.latency(0.0)
     launch_seconds: float = _fields.launch()
-    seed: int = 0
+    seed: int = _fields.whole(0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
