@@ -121,7 +121,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
     problem = costed(problem)
-    pairs = shapes(problem, params.n_stages, whole_batch=problem.costs == "partition")
+    pairs = shapes(problem, params.n_stages)
+    if problem.costs != "partition":  # a tensor degree may share replicas out that do not split the batch
+        pairs = tuple(dict.fromkeys((*shapes(problem, params.n_stages, whole_batch=False), *pairs)))
     posed = question(problem)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)

@@ -167,3 +167,9 @@ def test_a_plan_of_unequal_replicas_is_checked_from_its_file_and_a_changed_claim
     again = replaying.replay(str(path))
     assert again.timeline is not None and result.timeline is not None
     assert again.timeline.step_seconds == pytest.approx(result.timeline.step_seconds, rel=1e-12)
+
+
+def test_a_batch_that_no_full_number_of_replicas_splits_leaves_devices_idle() -> None:
+    answer = api.plan(posed("full-mesh:6", 1), search="stage_mapping", settings={"n_stages": "2"}).answer
+    assert answer.plan is not None and answer.plan.global_batch == 1 and answer.plan.n_devices == 2
+    assert any("4 of 6 devices are not used" in note for note in answer.notes)
