@@ -139,6 +139,122 @@ def attention() -> nn.Module:
     return nn.Sequential(Attention()), torch.zeros(2, 6, 16)  # type: ignore[return-value]
 
 
+class Eager(nn.Module):
+    """Attention written out: ``matmul`` on (samples, heads, rows, head), or sums by name; queries, keys and values together or not."""
+
+    def __init__(self, form: str, n_heads: int = 4, n_key_heads: int = 4) -> None:
+        super().__init__()
+        self.form, self.n_heads, self.n_key_heads = form, n_heads, n_key_heads
+        sizes = (16, 4 * n_key_heads, 4 * n_key_heads)
+        self.project = nn.ModuleDict({name: nn.Linear(16, size) for name, size in zip("qkv", sizes, strict=True)})
+        self.together = nn.Linear(16, 48) if form == "together" else None
+        if self.together is not None:
+            del self.project
+        self.drop, self.out = nn.Dropout(0.1), nn.Linear(16, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        n, length = stream.shape[:2]
+        if self.together is not None:
+            query, key, value = self.together(stream).view(n, length, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            query, key, value = (self.project[name](stream).view(n, length, -1, 4) for name in "qkv")
+        if self.form == "sums":
+            weights = torch.einsum("bqhd,bkhd->bhqk", query, key).div(2).softmax(-1)
+            mixed = torch.einsum("bhqk,bkhd->bqhd", weights, value)
+        elif self.form == "groups":
+            query = query.view(n, length, self.n_key_heads, -1, 4)
+            weights = torch.einsum("bqgrd,bkgd->bgrqk", query, key).div(2).softmax(-1)
+            mixed = torch.einsum("bgrqk,bkgd->bqgrd", weights, value)
+        else:
+            if self.together is None:
+                query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+                key, value = (tensor.repeat_interleave(self.n_heads // self.n_key_heads, 1) for tensor in (key, value))
+            mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+            scores = (query @ key.transpose(-1, -2) / 2).masked_fill(mask, -1e9)
+            mixed = (self.drop(scores.float().softmax(-1)) @ value).transpose(1, 2)
+        return stream + self.out(mixed.reshape(n, length, 16))
+
+
+def _layers_of(form: str, n_key_heads: int = 4) -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Eager(form, n_key_heads=n_key_heads) for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+def eager() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("products")
+
+
+def eager_grouped() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("products", 2)
+
+
+def eager_together() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("together")
+
+
+def eager_sums() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("sums")
+
+
+def eager_groups() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("groups", 2)
+
+
+def eager_one_key_head() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("groups", 1)
+
+
+def packed() -> tuple[nn.Module, torch.Tensor]:
+    """PyTorch's own module, asked for the weights of attention: it does not fuse then."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, stream: torch.Tensor) -> torch.Tensor:
+            return stream + self.attention(stream, stream, stream)[0]
+
+    return nn.Sequential(*(Net() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+class Gate(nn.Module):
+    """A soft maximum between two products that is no attention: over the outputs of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        return stream + self.down(self.up(stream).softmax(-1))
+
+
+def gates() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Gate() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+class Latent(nn.Module):
+    """Fused attention whose values are narrower than its keys, with one rotated key head for all and a learned bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key_value, self.shared = nn.Linear(16, 24), nn.Linear(16, 32), nn.Linear(16, 2)
+        self.bias, self.out = nn.Parameter(torch.zeros(4, 6, 6)), nn.Linear(16, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        n, length = stream.shape[:2]
+        query = self.query(stream).view(n, length, 4, 6).transpose(1, 2)
+        key, value = self.key_value(stream).view(n, length, 4, 8).transpose(1, 2).split([4, 4], -1)
+        shared = self.shared(stream).view(n, 1, length, 2).expand(n, 4, length, 2)
+        mixed = nn.functional.scaled_dot_product_attention(
+            query, torch.cat([key, shared], -1), value, attn_mask=self.bias[None]
+        )
+        return stream + self.out(mixed.transpose(1, 2).reshape(n, length, 16))
+
+
+def latent() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Latent() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
 def recurrent() -> tuple[nn.Module, torch.Tensor]:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -319,6 +435,66 @@ def test_attention_is_split_by_heads_and_knows_its_shared_key_heads() -> None:
     assert forward_flops(core) == 2 * 6 * 6 * 4 * 8 / 2
     products = [operator.tensor_axis for op in found.graph.ops for operator in op.body if operator.kind == "matmul"]
     assert products == ["out", "out", "out", "in"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key_heads", "products"),
+    [
+        ("eager", 4, ["out", "out", "out", "in"]),
+        ("eager_grouped", 2, ["out", "out", "out", "in"]),
+        ("eager_together", 4, ["out", "in"]),
+        ("eager_sums", 4, ["out", "out", "out", "in"]),
+        ("eager_groups", 2, ["out", "out", "out", "in"]),
+        ("eager_one_key_head", 1, ["out", "sequence", "sequence", "in"]),
+        ("packed", 4, ["out", "in"]),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_heads_of_attention_that_is_written_out_are_recognised(
+    name: str, key_heads: int, products: list[str], batch: int
+) -> None:
+    found = _of(name, batch=batch)
+    assert len(found.graph.ops) == 3
+    kinds = [operator.kind for operator in found.graph.ops[1].body]
+    core = found.graph.ops[1].body[kinds.index("attention")]
+    assert dict(core.dims) == {"sequence": 6, "key_sequence": 6, "heads": 4, "kv_heads": key_heads, "head": 4, "value": 4}
+    assert core.tensor_axis == "heads"
+    assert forward_flops(core) == 2 * (2 * 6 * 6 * 4 * 4)
+    softmax = found.graph.ops[1].body[kinds.index("attention") + 1]
+    assert (softmax.kind, softmax.dims) == ("softmax", (("sequence", 6), ("hidden", 4 * 6)))
+    assert [operator.tensor_axis for operator in found.graph.ops[1].body if operator.kind == "matmul"] == products
+    body = sum(operator.saved_elements * 4 + operator.saved_extra_bytes for operator in found.graph.ops[1].body)
+    assert body == found.figures[1].saved_bytes
+    assert found.totals.backward_flops == 2 * found.totals.forward_flops - _first_input(found)
+
+
+def _first_input(found: Captured) -> float:
+    """The input of the model needs no gradient: what the first layer's first products would take for it."""
+    inputs = [operator for operator in found.graph.ops[0].body if operator.kind == "matmul"][:-1]
+    return sum(forward_flops(operator) for operator in inputs)
+
+
+def test_a_soft_maximum_between_products_of_weights_is_no_attention() -> None:
+    body = _of("gates").graph.ops[1].body
+    assert [(operator.kind, operator.tensor_axis) for operator in body if operator.kind != "elementwise"] == [
+        ("matmul", "sequence"), ("softmax", "sequence"), ("matmul", "sequence"),
+    ]  # fmt: skip
+
+
+def test_fused_attention_without_a_kernel_on_the_processor_is_one_operator_as_on_a_gpu() -> None:
+    found = _of("latent")
+    core = next(operator for operator in found.graph.ops[1].body if operator.kind == "attention")
+    assert dict(core.dims) == {"sequence": 6, "key_sequence": 6, "heads": 4, "kv_heads": 4, "head": 6, "value": 4}
+    assert core.tensor_axis == "heads"
+    products = {operator.name: operator.tensor_axis for operator in found.graph.ops[1].body if operator.kind == "matmul"}
+    assert products == {"query.addmm": "out", "key_value.addmm": "out", "shared.addmm": "sequence", "out.addmm": "in"}
+    # queries, keys, what the values are a part of, the result, and a figure per row and head; the bias is a weight
+    assert core.saved_elements + core.saved_extra_bytes // 4 == 6 * (24 + 24 + 32 + 16 + 4)
+    square = 2 * 6 * 6 * 4 * (6 + 4)
+    weights = 16 * (24 + 32 + 2 + 16)
+    assert found.totals.forward_flops == 3 * (square + 2 * 6 * weights)
+    first = 2 * 6 * 16 * (24 + 32 + 2)
+    assert found.totals.backward_flops == 3 * (2.5 * square + 2 * 2 * 6 * weights) - first
 
 
 def test_a_recurrent_module_is_one_operator() -> None:

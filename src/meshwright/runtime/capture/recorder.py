@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from meshwright.runtime.capture import formulas
-from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor
+from meshwright.runtime.capture.fused_attention import FusedAttention
+from meshwright.runtime.capture.trace import COPIES, Trace, TracedOperator, TracedTensor
 
 __all__ = ["Recorder", "record"]
 
 _VIEWS = ("detach", "alias", "_unsafe_view", "_reshape_alias", "lift_fresh", "t", "view")
-_NO_DROPOUT = "drop-out inside attention was left out: fused kernels keep no mask for it"
-_DROPOUT_PLACE = 10  # of the arguments of multi_head_attention_forward
 _LEAVES = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 
@@ -28,7 +26,7 @@ class Recorder(TorchDispatchMode):
     booked at the forward operator that it belongs to; the same number tells which operator keeps a tensor.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.stack: list[tuple[str, torch.nn.Module]] = [("", module)]
         self.phase = "forward"
@@ -38,6 +36,7 @@ class Recorder(TorchDispatchMode):
         self._producer: dict[int, int] = {}
         self._weight: dict[int, str] = {}
         self._trained: set[int] = set()
+        self._fed = {id(tensor) for tensor in inputs}
         self._alive: list[Any] = []
         self._of_number: dict[int, int] = {}
         self._storages: set[int] = set()
@@ -80,7 +79,7 @@ class Recorder(TorchDispatchMode):
         row["causal"] = formulas.is_causal(name, args, kwargs)
         if row["trained"]:
             row["forward_flops"] = formulas.flops(func, args, kwargs, out) * (0.5 if row["causal"] else 1.0)
-        if row["view"] and len(inputs) > 0 and id(inputs[0]) in self._weight:
+        if (row["view"] or name in COPIES) and len(inputs) > 0 and id(inputs[0]) in self._weight:
             for tensor in outputs:
                 self._weight[id(tensor)] = self._weight[id(inputs[0])]
         self._of_number.setdefault(torch._C._autograd._get_sequence_nr() - 1, len(self._rows) - 1)
@@ -88,6 +87,7 @@ class Recorder(TorchDispatchMode):
     def _row(self, name: str, inputs: list[Any], outputs: list[Any]) -> dict[str, Any]:
         """Add a record and make it the producer of its outputs."""
         trained = any(id(tensor) in self._trained for tensor in inputs)
+        fed = any(id(tensor) in self._fed for tensor in inputs)
         row: dict[str, Any] = {
             "name": name,
             "module": self.stack[-1][0],
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
             "outputs": tuple(map(_tensor, outputs)),
             "sources": tuple(self._producer.get(id(tensor), -1) for tensor in inputs),
             "weights": tuple(self._weight.get(id(tensor), "") for tensor in inputs),
-            "numbers": (), "trained": trained, "view": False, "causal": False, "forward_flops": 0.0, "backward_flops": 0.0,
+            "numbers": (), "trained": trained, "fed": fed, "view": False, "causal": False, "forward_flops": 0.0, "backward_flops": 0.0,
             "n_backward": 0, "saved_bytes": 0, "saved_other_bytes": 0,
         }  # fmt: skip
         for tensor in outputs:
@@ -103,6 +103,8 @@ class Recorder(TorchDispatchMode):
             self._alive.append(tensor)
             if trained:
                 self._trained.add(id(tensor))
+            if fed:
+                self._fed.add(id(tensor))
         self._rows.append(row)
         return row
 
@@ -158,50 +160,41 @@ class Recorder(TorchDispatchMode):
         self.stack.pop()
         row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
         row["backward_flops"] = 2.0 * row["forward_flops"]
-        for number in range(self._leaf_number, torch._C._autograd._get_sequence_nr()):
-            self._of_number.setdefault(number, len(self._rows) - 1)
+        self._book(self._leaf_number)
+
+    def one_operator(
+        self, name: str, call: Callable[[], torch.Tensor], inputs: list[torch.Tensor], *, causal: bool
+    ) -> torch.Tensor:
+        """Run a call of attention on `inputs` (query, key, value, perhaps a mask) and record it as one operator."""
+        if self._leaf is not None:
+            return call()
+        number = torch._C._autograd._get_sequence_nr()
+        self._leaf = self.stack[-1]
+        try:
+            out = call()
+        finally:
+            self._leaf = None
+        row = self._row(name, inputs, [out])
+        row["causal"] = causal
+        row["forward_flops"], row["backward_flops"] = formulas.attention_flops(*inputs[:3], causal=causal)
+        self._book(number)
+        return out
+
+    def _book(self, number: int) -> None:
+        """Let the latest record own the nodes of the backward pass from `number` on."""
+        for later in range(number, torch._C._autograd._get_sequence_nr()):
+            self._of_number.setdefault(later, len(self._rows) - 1)
 
     def operators(self) -> tuple[TracedOperator, ...]:
         """Return the records."""
         return tuple(TracedOperator(**row) for row in self._rows)
 
 
-class _Attention(TorchFunctionMode):
-    """Asks for fused attention as a GPU would run it, where the CPU's kernel has no such choice."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Take drop-out and a causal mask out of a call of attention."""
-        kwargs = dict(kwargs or {})
-        if func is torch.nn.functional.multi_head_attention_forward and args[_DROPOUT_PLACE]:
-            args = (*args[:_DROPOUT_PLACE], 0.0, *args[_DROPOUT_PLACE + 1 :])
-            self.recorder.notes[_NO_DROPOUT] = None
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            args = list(args)
-            for place, name in ((3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")):
-                if len(args) > place:
-                    kwargs[name] = args[place]
-            args = tuple(args[:3])
-            owner = self.recorder.stack[-1][1]
-            if kwargs.get("dropout_p"):
-                kwargs["dropout_p"] = 0.0
-                self.recorder.notes[_NO_DROPOUT] = None
-            mask = kwargs.get("attn_mask")
-            causal = getattr(owner, "is_causal", False) is True and not getattr(owner, "sliding_window", None)
-            if mask is not None and causal and mask.shape[-1] == mask.shape[-2]:
-                kwargs |= {"attn_mask": None, "is_causal": True}
-                self.recorder.notes["masks of causal attention were taken to be plain triangles (no packing, no padding)"] = (
-                    None
-                )
-        return func(*args, **kwargs)
-
-
 def _tensor(tensor: torch.Tensor) -> TracedTensor:
     """Return the record of a tensor."""
-    return TracedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.dtype.is_floating_point)
+    return TracedTensor(
+        tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.dtype.is_floating_point or tensor.is_complex()
+    )
 
 
 def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder, batch: int) -> Trace:
@@ -228,7 +221,7 @@ def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder,
         handles.append(part.register_forward_pre_hook(lambda part, args, path=path: recorder.enter(path, part, args)))
         handles.append(part.register_forward_hook(lambda part, args, out: recorder.leave(out), always_call=True))
     try:
-        with _Attention(recorder), recorder, torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda kept: kept):
+        with FusedAttention(recorder), recorder, torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda kept: kept):
             loss = _loss(call(), recorder)
             recorder.settle()
             recorder.phase = "backward"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.runtime.capture import repeats, source
@@ -82,7 +83,7 @@ def _trace(
     InputError
         When an operator or the module's own code cannot run without values; names the module.
     """
-    recorder = Recorder(module)
+    recorder = Recorder(module, [leaf for leaf in tree_leaves((positional, keywords)) if isinstance(leaf, torch.Tensor)])
     try:
         with mode, _quiet():
             return record(module, lambda: module(*positional, **keywords), recorder, batch)
