@@ -360,6 +360,111 @@ def branching() -> tuple[nn.Module, torch.Tensor]:
     return Branching(), torch.zeros(2, 3, 16, 16)
 
 
+class Recommending(nn.Module):
+    """Tables of which a sample reads several rows at once, inputs in a dictionary with a list, outputs in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(13, 8)
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, 8, mode="sum") for rows in (100, 20000))
+        self.top = nn.Linear(24, 1)
+
+    def forward(self, samples: dict[str, object]) -> dict[str, torch.Tensor]:
+        dense = self.dense(samples["dense"])
+        rows = [table(ids) for table, ids in zip(self.tables, samples["ids"], strict=True)]  # type: ignore[call-overload]
+        return {"logit": self.top(torch.cat([dense, *rows], 1))}
+
+
+def recommending() -> tuple[nn.Module, dict[str, object]]:
+    ids = [torch.zeros(4, 10, dtype=torch.int64) for _ in range(2)]
+    return Recommending(), {"samples": {"dense": torch.zeros(4, 13), "ids": ids}}
+
+
+class Checkpointed(Chain):
+    """The chain above, its blocks recomputed in the backward pass."""
+
+    reentrant = False
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        stream = self.words(ids)
+        for block in self.blocks:
+            stream = torch.utils.checkpoint.checkpoint(block, stream, use_reentrant=self.reentrant)
+        return self.out(stream)
+
+
+def checkpointed() -> nn.Module:
+    return Checkpointed(5)
+
+
+def checkpointed_reentrant() -> nn.Module:
+    net = Checkpointed(5)
+    net.reentrant = True
+    return net
+
+
+def grouped_convolutions() -> tuple[nn.Module, torch.Tensor]:
+    net = nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.GroupNorm(2, 8),
+        nn.ConvTranspose2d(8, 4, 2, 2),
+    )
+    return net, torch.zeros(2, 4, 6, 6)
+
+
+class Squared(torch.autograd.Function):
+    """A function with a backward pass of its own: it multiplies once more and takes both gradients."""
+
+    @staticmethod
+    def forward(ctx, left, right):  # type: ignore[no-untyped-def,override]
+        ctx.save_for_backward(left, right)
+        return (left @ right.t()).square()
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def,override]
+        left, right = ctx.saved_tensors
+        inner = 2 * (left @ right.t()) * grad
+        return inner @ right, inner.t() @ left
+
+
+class OwnFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.weight = nn.Linear(8, 8), nn.Parameter(torch.zeros(8, 8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return Squared.apply(self.before(inputs), self.weight)
+
+
+def own_function() -> tuple[nn.Module, torch.Tensor]:
+    return OwnFunction(), torch.zeros(4, 8)
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.used(inputs)
+
+
+def unused() -> tuple[nn.Module, torch.Tensor]:
+    return Unused(), torch.zeros(2, 4)
+
+
+def lazy() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(nn.LazyLinear(4)), torch.zeros(2, 4)
+
+
+def scripted() -> tuple[nn.Module, torch.Tensor]:
+    return torch.jit.script(nn.Sequential(nn.Linear(4, 4))), torch.zeros(2, 4)
+
+
+def failing() -> nn.Module:
+    raise RuntimeError("no weights\ntoday")
+
+
 def test_a_chain_has_the_parameters_and_flops_that_its_shapes_tell() -> None:
     found = _of("chain_of_five")
     block = 2 * 8 + (8 * 32 + 32) + (32 * 8 + 8)
@@ -506,6 +611,58 @@ def test_a_recurrent_module_is_one_operator() -> None:
     assert cells[0].n_parameters == weights + 2 * 2 * 3 * 8
 
 
+def test_tables_that_are_summed_up_are_look_ups_and_inputs_may_be_nested() -> None:
+    found = _of("recommending", batch=6)
+    assert found.batch == 6
+    assert found.graph.n_parameters == 13 * 8 + 8 + 8 * (100 + 20000) + 24 + 1
+    large = next(operator for op in found.graph.ops for operator in op.body if operator.size("vocabulary") == 20000)
+    assert (large.kind, large.dims[0], large.tensor_axis) == ("embedding", ("sequence", 1), "vocabulary")
+    assert large.moved_elements == (10 + 1) * 8  # ten rows are read for each that is written
+
+
+@pytest.mark.parametrize("name", ["checkpointed", "checkpointed_reentrant"])
+def test_checkpoints_inside_a_module_are_left_to_the_plan(name: str) -> None:
+    found, plain = _of(name), _of("chain_of_five")
+    assert found.totals == plain.totals
+    assert [op.body for op in found.graph.ops] == [op.body for op in plain.graph.ops]
+    assert any("the plan chooses" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["grouped_convolutions", "own_function", "eager_groups", "convolutional", "recommending"])
+def test_figures_equal_those_of_a_real_run(name: str) -> None:
+    """FLOPs as PyTorch's own counter sees them, and the bytes that hooks see kept, both on real tensors."""
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import FlopCounterMode
+
+    found = _of(name)
+    net, inputs = globals()[name]()
+    constant = {tensor.untyped_storage().data_ptr() for tensor in (*net.parameters(), *net.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in constant:
+            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = net(**inputs) if isinstance(inputs, dict) else net(inputs)
+    with FlopCounterMode(display=False) as backward:
+        torch.stack([leaf.sum() for leaf in tree_leaves(out)]).sum().backward()
+    expected = backward.get_total_flops()
+    if name == "grouped_convolutions":  # PyTorch counts the gradient of the weights as if there were no groups
+        expected -= 2 * (2 * 36 * 9 * 8 * 8 - 2 * 36 * 9 * 8)
+    assert found.totals.forward_flops * found.batch == forward.get_total_flops()
+    assert found.totals.backward_flops * found.batch == expected
+    assert found.totals.saved_bytes * found.batch == sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert sum(figures.saved_bytes for figures in found.figures) == found.totals.saved_bytes
+
+
+def test_weights_that_a_call_does_not_use_are_noted_and_counted() -> None:
+    found = _of("unused")
+    assert found.graph.n_parameters == 2 * (16 + 4)
+    assert any(note.startswith("20 weights are not used by this call") and "idle" in note for note in found.notes)
+
+
 def test_every_computing_operator_is_a_node_at_the_level_of_operators() -> None:
     layers, operators = _of("chain_of_five"), _of("chain_of_five", level="operator")
     assert len(operators.graph.ops) == 1 + 5 * 5 + 1
@@ -550,6 +707,9 @@ def test_shapes_can_be_typed() -> None:
         ("leaving", {}, ("module '1' (Leaving)", "SystemExit: 5")),
         ("leaving_early", {}, ("calling it failed: SystemExit: 5",)),
         ("nowhere", {}, ("has no 'nowhere'",)),
+        ("lazy", {}, ("'0.weight' is not known yet", "call the lazy module once")),
+        ("scripted", {}, ("TorchScript",)),
+        ("failing", {}, ("RuntimeError: no weights today",)),
     ],
 )
 def test_what_cannot_be_captured_is_said_plainly(name: str, options: dict[str, object], words: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshwright.runtime.capture.operators import LOOK_UPS
 from meshwright.runtime.capture.splits import Part, Split, agreed, columns, through_view
 from meshwright.runtime.capture.trace import TracedOperator
 
@@ -13,7 +14,7 @@ __all__ = ["Axes", "tensor_axes"]
 _LARGE_TABLE = 8192  # rows from which on a look-up table is split over the vocabulary
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm")
 _COPIES = ("clone", "split", "split_with_sizes", "chunk", "unsafe_split")
-_LOOK_UPS = ("index", "index_select", "embedding")
+_CHOICES = ("index", "index_select", "embedding")
 _NORMS = ("native_layer_norm", "_fused_rms_norm")
 _SOFT_MAXIMA = ("_softmax", "_safe_softmax")
 _ALONG_ROWS = ("topk", "sort", "cumsum", "cumprod")
@@ -98,7 +99,7 @@ class _Walk:
             return
         if name in _PRODUCTS and any(operator.weights) and _is_flat(operator):
             self._product(i, operator)
-        elif name == "embedding":
+        elif name in LOOK_UPS:
             table = operator.inputs[0].shape
             self.axes[i] = "vocabulary" if table[0] >= _LARGE_TABLE else ""
         elif not sources:
@@ -201,7 +202,7 @@ class _Walk:
             return True
         if source < self.first or not self.operators[source].trained or not self.operators[source].fed:
             return True  # of weights alone: a bias of positions
-        if self.operators[source].name in _LOOK_UPS and self.operators[source].weights[0]:
+        if self.operators[source].name in _CHOICES and self.operators[source].weights[0]:
             return part.axis == -1  # rows of a table of weights: each rank has its columns
         while source >= self.first:  # one head that was repeated for all
             step = self.operators[source]

@@ -13,7 +13,7 @@ from meshwright.runtime.capture.operators import MEMORY_BOUND, operator_of
 from meshwright.runtime.capture.segments import Segment
 from meshwright.runtime.capture.trace import COPIES, Trace
 
-__all__ = ["Layer", "build"]
+__all__ = ["Layer", "build", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
     sequence : int
         Tokens per sample.
     """
-    unread = _unread_parameters(trace)
+    idle_weights = unread(trace)
     layers: list[Layer] = []
     later = _read_later(trace, parts)
     for k, part in enumerate(parts):
@@ -60,7 +60,7 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
             for i, n_parameters in _weights(trace, part).items()
         ]
         made = _with_exchange(trace, made, sequence)
-        idle = _idle(unread, parts, k)
+        idle = _idle(idle_weights, parts, k)
         if level == "operator":
             layers += _single(trace, made, idle)
             continue
@@ -101,8 +101,8 @@ def _weights(trace: Trace, part: Segment) -> dict[int, int]:
     return found
 
 
-def _unread_parameters(trace: Trace) -> dict[str, int]:
-    """Return the parameters that no computing operator reads."""
+def unread(trace: Trace) -> dict[str, int]:
+    """Return the parameters that no computing operator reads, and how many weights each holds."""
     read = {
         weight
         for operator in trace.operators
@@ -112,10 +112,10 @@ def _unread_parameters(trace: Trace) -> dict[str, int]:
     return {name: math.prod(shape) for name, shape in trace.parameters.items() if name not in read}
 
 
-def _idle(unread: dict[str, int], parts: Sequence[Segment], k: int) -> int:
+def _idle(weights: dict[str, int], parts: Sequence[Segment], k: int) -> int:
     """Return the unread parameters of layer `k`: those under its path, and for the last layer those under no path."""
     total = 0
-    for name, count in unread.items():
+    for name, count in weights.items():
         home = next((j for j, part in enumerate(parts) if part.path and name.startswith(part.path + ".")), len(parts) - 1)
         total += count if home == k else 0
     return total

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["attention_flops", "flops", "is_causal", "recurrent_flops"]
+__all__ = ["attention_flops", "flops", "is_causal", "recurrent_flops", "recurrent_kept"]
 
 _BACKWARD_PRODUCTS = 2.5  # fused attention computes the scores once more: five products for the two of the forward pass
 
@@ -80,5 +80,26 @@ def recurrent_flops(module: torch.nn.Module, inputs: list[torch.Tensor]) -> floa
     inputs : list of torch.Tensor
         What it was called with; the first holds the steps, its last axis the features.
     """
-    n_steps = inputs[0].numel() // inputs[0].shape[-1] if inputs else 0
-    return 2.0 * n_steps * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)
+    return 2.0 * _steps(inputs) * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)
+
+
+def recurrent_kept(module: torch.nn.Module, inputs: list[torch.Tensor]) -> int:
+    """Return the elements that a recurrent module keeps inside: gates and states of every layer, direction and step.
+
+    Parameters
+    ----------
+    module : torch.nn.RNNBase or torch.nn.RNNCellBase
+        The module.
+    inputs : list of torch.Tensor
+        What it was called with.
+    """
+    gates = sum(weight.shape[0] for name, weight in module.named_parameters() if name.startswith("weight_hh"))
+    states = 2 if "LSTM" in type(module).__name__ else 1
+    hidden: int = module.hidden_size  # type: ignore[assignment]
+    n_layers = sum(name.startswith("weight_hh") for name, _ in module.named_parameters())
+    return _steps(inputs) * (gates + n_layers * states * hidden)
+
+
+def _steps(inputs: list[torch.Tensor]) -> int:
+    """Return the steps of all samples."""
+    return inputs[0].numel() // inputs[0].shape[-1] if inputs else 0

@@ -10,10 +10,13 @@ from meshwright.graph import Operator
 from meshwright.runtime.capture.attention import repeats
 from meshwright.runtime.capture.trace import Trace, TracedOperator
 
-__all__ = ["MEMORY_BOUND", "moved_elements", "operator_of"]
+__all__ = ["LOOK_UPS", "MEMORY_BOUND", "moved_elements", "operator_of"]
 
 MEMORY_BOUND = ("elementwise", "other")
 """Kinds that compilers fuse with their neighbours."""
+
+LOOK_UPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only")
+"""Operators that read rows of a table of weights."""
 
 _NORMS = ("native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
           "cudnn_batch_norm", "batch_norm", "_batch_norm_with_update")  # fmt: skip
@@ -55,6 +58,8 @@ def operator_of(i: int, trace: Trace, name: str, axis: str, n_parameters: int, s
     moved = 0
     if kind in ("other", "convolution", "pooling"):
         moved = moved_elements(operator) // batch
+    elif operator.name in LOOK_UPS[1:]:  # many rows are read for each that is written
+        moved = (operator.inputs[1].n_elements * operator.inputs[0].shape[-1] + operator.outputs[0].n_elements) // batch
     made = Operator(
         name, kind, dims, axis if kind != "convolution" else "", n_parameters, kind == "grouped_matmul",
         saved_elements=operator.saved_bytes // trace.item_bytes // trace.batch,
@@ -92,7 +97,7 @@ def _space(operator: TracedOperator, batch: int, sequence: int) -> tuple[str, Di
         top_k = max(1, rows // (batch * sequence))
         space = (max(1, rows // (batch * top_k)), top_k, n_experts, inner, columns)
         return "grouped_matmul", tuple(zip(("sequence", "top_k", "experts", "in", "out"), space, strict=True))
-    if name == "embedding":
+    if name in LOOK_UPS:
         rows, hidden = operator.inputs[0].shape
         return "embedding", (("sequence", max(1, elements // hidden // samples)), ("vocabulary", rows), ("hidden", hidden))
     if name in _NORMS:

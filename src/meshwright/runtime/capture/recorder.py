@@ -40,7 +40,7 @@ class Recorder(TorchDispatchMode):
         self._alive: list[Any] = []
         self._of_number: dict[int, int] = {}
         self._storages: set[int] = set()
-        self._leaf: tuple[str, torch.nn.Module] | None = None
+        self._leaf: torch.nn.Module | str = ""
         self._leaf_inputs: list[torch.Tensor] = []
         self._leaf_number = 0
         self._kept: list[tuple[int, bool, int]] = []
@@ -54,7 +54,7 @@ class Recorder(TorchDispatchMode):
         """Run one operator and record it."""
         kwargs = kwargs or {}
         try:
-            out = func(*args, **kwargs)
+            out = _run(func, args, kwargs)
         except Exception:
             self.failed_at = self.failed_at or (self.stack[-1][0], str(func).removesuffix(".default"))
             raise
@@ -68,7 +68,7 @@ class Recorder(TorchDispatchMode):
 
     def _forward(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record an operator of the forward pass."""
-        if self._leaf is not None:
+        if self._leaf:
             return
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
@@ -122,6 +122,8 @@ class Recorder(TorchDispatchMode):
     def keep(self, tensor: Any) -> Any:
         """Book a tensor that autograd keeps."""
         storage = tensor.untyped_storage()
+        if isinstance(self._leaf, torch.nn.Module) and not any(tensor is given for given in self._leaf_inputs):
+            return tensor  # what a recurrent module keeps is known from its sizes
         if self.phase == "forward" and storage._cdata not in self._constant and storage._cdata not in self._storages:
             self._storages.add(storage._cdata)
             self._alive.append(tensor)
@@ -137,43 +139,46 @@ class Recorder(TorchDispatchMode):
             if row is None:
                 earlier = [known for known in numbers if known <= number]
                 row = self._of_number[earlier[-1]] if earlier else 0
+            # inside a function of its own the first operator may be a view: what computes keeps
+            computing = (k for k in range(row, len(self._rows)) if self._rows[k]["trained"] and not self._rows[k]["view"])
             if self._rows:
-                self._rows[row]["saved_bytes" if own else "saved_other_bytes"] += n_bytes
+                self._rows[next(computing, row)]["saved_bytes" if own else "saved_other_bytes"] += n_bytes
 
     def enter(self, path: str, module: torch.nn.Module, args: Any) -> None:
         """Note that a module starts."""
         self.stack.append((path, module))
-        if isinstance(module, _LEAVES) and self._leaf is None:
-            self._leaf = (path, module)
+        if isinstance(module, _LEAVES) and not self._leaf:
+            self._leaf = module
             self._leaf_number = torch._C._autograd._get_sequence_nr()
             self._leaf_inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
 
     def leave(self, out: Any) -> None:
         """Note that a module ends; a recurrent one is recorded as one operator."""
         path, module = self.stack.pop()
-        if self._leaf is None or self._leaf[1] is not module:
+        if self._leaf is not module:
             return
-        self._leaf = None
+        self._leaf = ""
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         self.stack.append((path, module))
         row = self._row(f"leaf:{type(module).__name__}", [*self._leaf_inputs, *module.parameters()], outputs)
         self.stack.pop()
         row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
         row["backward_flops"] = 2.0 * row["forward_flops"]
+        row["saved_bytes"] = formulas.recurrent_kept(module, self._leaf_inputs) * self.dtype.itemsize
         self._book(self._leaf_number)
 
     def one_operator(
         self, name: str, call: Callable[[], torch.Tensor], inputs: list[torch.Tensor], *, causal: bool
     ) -> torch.Tensor:
         """Run a call of attention on `inputs` (query, key, value, perhaps a mask) and record it as one operator."""
-        if self._leaf is not None:
+        if self._leaf:
             return call()
         number = torch._C._autograd._get_sequence_nr()
-        self._leaf = self.stack[-1]
+        self._leaf = name
         try:
             out = call()
         finally:
-            self._leaf = None
+            self._leaf = ""
         row = self._row(name, inputs, [out])
         row["causal"] = causal
         row["forward_flops"], row["backward_flops"] = formulas.attention_flops(*inputs[:3], causal=causal)
@@ -188,6 +193,14 @@ class Recorder(TorchDispatchMode):
     def operators(self) -> tuple[TracedOperator, ...]:
         """Return the records."""
         return tuple(TracedOperator(**row) for row in self._rows)
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run one operator; the grouped product of experts, which the processor only knows in bf16, in any type."""
+    if func is not torch.ops.aten._grouped_mm.default or args[0].dtype == torch.bfloat16:
+        return func(*args, **kwargs)
+    left, right = (tensor.to(torch.bfloat16) for tensor in args[:2])
+    return func(left, right, *args[2:], **kwargs).to(args[0].dtype)
 
 
 def _tensor(tensor: torch.Tensor) -> TracedTensor:
