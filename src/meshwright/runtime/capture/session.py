@@ -126,13 +126,14 @@ def _everything_kept(recorder: Recorder) -> Iterator[None]:
         recorder.notes[_CHECKPOINTS] = None
         yield
 
-    before = checkpoints.CheckpointFunction, checkpoints._checkpoint_without_reentrant_generator
-    checkpoints.CheckpointFunction = SimpleNamespace(apply=plainly)
-    checkpoints._checkpoint_without_reentrant_generator = around
+    # functions of PyTorch's own that `checkpoint` calls by these names
+    instead = {"CheckpointFunction": SimpleNamespace(apply=plainly), "_checkpoint_without_reentrant_generator": around}
+    before = {name: vars(checkpoints)[name] for name in instead if name in vars(checkpoints)}
+    vars(checkpoints).update({name: instead[name] for name in before})
     try:
         yield
     finally:
-        checkpoints.CheckpointFunction, checkpoints._checkpoint_without_reentrant_generator = before
+        vars(checkpoints).update(before)
 
 
 def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: BaseException) -> str:
