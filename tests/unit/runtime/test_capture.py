@@ -251,6 +251,25 @@ class Latent(nn.Module):
         return stream + self.out(mixed.transpose(1, 2).reshape(n, length, 16))
 
 
+class Shared(nn.Module):
+    """Fused attention whose keys and values have fewer heads than its queries, as such kernels take them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key_value, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        n, length = stream.shape[:2]
+        query = self.query(stream).view(n, length, 4, 4).transpose(1, 2)
+        key, value = self.key_value(stream).view(n, length, 2, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return stream + self.out(mixed.transpose(1, 2).reshape(n, length, 16))
+
+
+def shared_heads() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Shared() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
 def latent() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*(Latent() for _ in range(3))), torch.zeros(2, 6, 16)
 
@@ -600,6 +619,15 @@ def test_fused_attention_without_a_kernel_on_the_processor_is_one_operator_as_on
     assert found.totals.forward_flops == 3 * (square + 2 * 6 * weights)
     first = 2 * 6 * 16 * (24 + 32 + 2)
     assert found.totals.backward_flops == 3 * (2.5 * square + 2 * 2 * 6 * weights) - first
+
+
+def test_key_heads_that_fused_attention_shares_are_kept_once() -> None:
+    body = _of("shared_heads").graph.ops[1].body
+    core = next(operator for operator in body if operator.kind == "causal_attention")
+    assert (core.size("heads"), core.size("kv_heads"), core.tensor_axis) == (4, 2, "heads")
+    # queries, keys with values, the result (which the next product reads as it lies), a figure per row and head
+    assert core.saved_elements + core.saved_extra_bytes // 4 == 6 * (16 + 16 + 16 + 4)
+    assert [operator.kind for operator in body] == ["matmul", "matmul", "causal_attention", "matmul", "elementwise"]
 
 
 def test_a_recurrent_module_is_one_operator() -> None:

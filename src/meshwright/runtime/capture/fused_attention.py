@@ -73,9 +73,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any = None) -> Any:  # type: ignore[override]
         """Return the mixed values; kept are inputs, result and one sum of exponentials per row and head."""
-        lead = torch.broadcast_shapes(query.shape[:-2], (1,) if query.ndim > 2 else ())
-        out = query.new_empty(*lead, query.shape[-2], value.shape[-1])
-        sums = query.new_empty(*lead, query.shape[-2], dtype=torch.float32)
+        out = query.new_empty(*query.shape[:-1], value.shape[-1])
+        if query.ndim == 4:  # heads lie side by side, as the next product reads them
+            out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
+        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, out, sums, *([] if mask is None else [mask]))
         return out
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,12 +18,11 @@ from meshwright.runtime.capture.bodies import unread
 from meshwright.runtime.capture.expansion import expand
 from meshwright.runtime.capture.layers import Captured, graph_of
 from meshwright.runtime.capture.recorder import Recorder, record
+from meshwright.runtime.capture.stand_ins import standing_in
 from meshwright.runtime.capture.trace import Trace
 from meshwright.runtime.source import load
 
 __all__ = ["run"]
-
-_CHECKPOINTS = "checkpoints inside the module were left out: the plan chooses what is recomputed"
 
 
 def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...], level: str, precision: str) -> Captured:
@@ -93,7 +91,7 @@ def _trace(
     """
     recorder = Recorder(module, [leaf for leaf in tree_leaves((positional, keywords)) if isinstance(leaf, torch.Tensor)])
     try:
-        with mode, _quiet(), _everything_kept(recorder):
+        with mode, _quiet(), standing_in(recorder.notes):
             return record(module, lambda: module(*positional, **keywords), recorder, batch)
     except MeshwrightError:
         raise
@@ -111,29 +109,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
-
-
-@contextmanager
-def _everything_kept(recorder: Recorder) -> Iterator[None]:
-    """Run checkpointed parts as if they were not: what is recomputed is for the plan to choose."""
-    import torch.utils.checkpoint as checkpoints
-
-    def plainly(run: Any, _: Any, *args: Any) -> Any:
-        recorder.notes[_CHECKPOINTS] = None
-        return run(*args)
-
-    def around(*_: Any, **__: Any) -> Iterator[None]:
-        recorder.notes[_CHECKPOINTS] = None
-        yield
-
-    # functions of PyTorch's own that `checkpoint` calls by these names
-    instead = {"CheckpointFunction": SimpleNamespace(apply=plainly), "_checkpoint_without_reentrant_generator": around}
-    before = {name: vars(checkpoints)[name] for name in instead if name in vars(checkpoints)}
-    vars(checkpoints).update({name: instead[name] for name in before})
-    try:
-        yield
-    finally:
-        vars(checkpoints).update(before)
 
 
 def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: BaseException) -> str:
