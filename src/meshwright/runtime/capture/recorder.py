@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -264,4 +265,6 @@ def _loss(out: Any, recorder: Recorder) -> torch.Tensor | None:
 def _tensors(out: Any) -> list[torch.Tensor]:
     """Return the tensors of an output, whatever holds them."""
     values = list(out.values()) if hasattr(out, "values") and not isinstance(out, torch.Tensor) else out
+    if is_dataclass(values):
+        values = [getattr(values, field.name) for field in fields(values)]
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
