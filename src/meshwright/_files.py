@@ -14,6 +14,9 @@ from meshwright.errors import InputError
 __all__ = ["check_target", "check_targets", "load_json", "write"]
 
 
+_MOST_DIGITS = 300  # a float has room for 308
+
+
 def load_json(text: str) -> tuple[Any, str]:
     """Return what JSON text holds, and which key stands twice in one object, of which one value would be lost.
 
@@ -46,7 +49,13 @@ def load_json(text: str) -> tuple[Any, str]:
             repeated.append(f"the key '{key}' stands twice in {place}; keep one of the two")
         return entry
 
-    return json.loads(text, object_pairs_hook=made), repeated[0] if repeated else ""
+    content = json.loads(text, object_pairs_hook=made, parse_int=_whole_number)
+    return content, repeated[0] if repeated else ""
+
+
+def _whole_number(digits: str) -> int | float:
+    """Return a whole number, or infinity where no float holds it: whoever reads it refuses that like 1e400."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def check_target(path: str | Path, option: str) -> Path:

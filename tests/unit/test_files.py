@@ -68,3 +68,8 @@ def test_a_key_that_stands_twice_in_one_object_of_a_json_text_is_told() -> None:
     assert content == {"a": 1, "list": [{"id": 3, "b": 2}]}
     assert repeated == "the key 'b' stands twice in the object with id: 3; keep one of the two"
     assert _files.load_json('{"a": {"b": 1}, "c": {"b": 1}}') == ({"a": {"b": 1}, "c": {"b": 1}}, "")
+
+
+def test_a_whole_number_that_no_float_holds_reads_as_infinite() -> None:
+    content, _ = _files.load_json('{"small": ' + "9" * 30 + ', "large": 1' + "0" * 400 + "}")
+    assert content == {"small": int("9" * 30), "large": float("inf")}

@@ -60,7 +60,7 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
     Parameters
     ----------
     problem : Problem
-        A placement graph, a PipeDream profile, or any model with a cost model and a cluster.
+        A placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
     bandwidth : float
         Of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's slowest hop
         between neighbouring devices, or a stated default.
@@ -85,9 +85,9 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
         return _placement(instance)
     if problem.reading.format == "pipedream_txt":
         return _profile(problem, bandwidth)
-    if instance is not None and problem.costs != "analytic":
+    if instance is not None and problem.costs not in ("analytic", "profiled"):
         raise InputError(
-            f"{problem.reading.spec}: the partitioner reads operator graphs, profiles and models; it has no times for the format "
+            f"{problem.reading.spec}: the partitioner reads operator graphs, measured profiles and models; it has no times for the format "
             f"'{problem.reading.format}'"
         )
     return _modelled(problem, bandwidth)
@@ -189,6 +189,8 @@ def _modelled(problem: Problem, bandwidth: float) -> Question:
     output_bytes = np.zeros(len(graph.ops))
     for edge in graph.edges:
         n_bytes = edge.n_elements * problem.training.activation_bytes * micro_batch
+        if problem.costs == "profiled":  # in the type that was measured
+            n_bytes = loads[edge.source].output_bytes
         output_bytes[edge.source] = max(output_bytes[edge.source], n_bytes)
     operators = _forward_graph(problem, compute, memory, 2.0 * output_bytes / bytes_per_second)
     weights = np.array([load.gradient_bytes for load in loads])

@@ -6,16 +6,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshwright.cluster import Device
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.readers.profile_json import Layer, Measure, Profile
+from meshwright.strategy import Strategy
 from meshwright.table import StageLoad
 
-__all__ = ["layer_seconds", "loads"]
+__all__ = ["compute_seconds", "illegal", "layer_seconds", "loads"]
 
 _ALIKE_RATIO = 3.0
 """Links whose measured rates differ by less count as alike: pairs on one machine differ by chance alone."""
+
+
+_NO_AXES = "profiles hold no context or expert parallelism"
+
+
+def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
+    """Return why a strategy cannot be priced, in one sentence; empty when it can.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its reading is a profile.
+    strategy : Strategy
+        Degrees.
+    micro_batch : int
+        Samples of one micro-batch and replica; any number can be priced.
+    """
+    profile = problem.reading.instance
+    assert isinstance(profile, Profile)
+    if strategy.context > 1 or strategy.expert > 1:
+        return _NO_AXES
+    if strategy.tensor > 1 and not any(tensor == strategy.tensor for _, tensor in profile.measures):
+        return f"the tensor degree {strategy.tensor} was not measured; measure it with 'meshwright profile --tensor'"
+    return ""
 
 
 def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
@@ -52,7 +78,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     result = []
     for i, stage in enumerate(plan.stages):
         if stage.strategy.context > 1 or stage.strategy.expert > 1:
-            raise InputError(f"costs profiled: stage {i}: profiles hold no context or expert parallelism")
+            raise InputError(f"costs profiled: stage {i}: {_NO_AXES}")
         result.append(_stage(problem, profile, stage, rows_of_microbatch / stage.strategy.data))
     return tuple(result)
 
@@ -94,6 +120,30 @@ def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> Sta
         activation_bytes=float(sums[4]),
         working_bytes=working,
     )
+
+
+def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
+    """Return what every layer computes, forward and backward, for one micro-batch.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its reading is a profile.
+    strategy : Strategy
+        Degrees; only the tensor degree matters.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    device : Device
+        Any: layers were measured on one kind of device.
+
+    Returns
+    -------
+    dict of int to float
+        Seconds by id of the layer.
+    """
+    profile = problem.reading.instance
+    assert isinstance(profile, Profile)
+    return {op: sum(layer_seconds(profile, op, micro_batch, strategy.tensor)) for op in range(len(profile.layers))}
 
 
 def layer_seconds(profile: Profile, op: int, rows: float, tensor: int) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, sim
 from meshwright.costs import profiled
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
@@ -100,3 +100,30 @@ def test_a_profile_is_simulated_on_its_own_links(tmp_path: pathlib.Path) -> None
 def test_a_wrong_profile_is_told(changed: dict[str, Any], told: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=told):
         problem(tmp_path, **changed)
+
+
+@pytest.mark.parametrize(
+    ("search", "settings"), [("partition", {"n_stages": "2"}), ("parmesan", {}), ("stage_mapping", {"unequal": "false"})]
+)
+def test_partition_and_mapping_take_measured_times_and_links(
+    search: str, settings: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    found = problem(tmp_path, layers=[layer | {"output_bytes": 4.0} for layer in content()["layers"]])
+    result = api.plan(found, search=search, settings=settings)
+    assert result.plan is not None and result.problem.costs == "profiled"
+    loads = profiled.loads(result.problem, result.plan)
+    assert result.timeline.step_seconds == pytest.approx(sim.simulate(result.problem, result.plan, loads).step_seconds)
+    if search == "partition":  # 3.5 s for the first layer, 7 s for each other; a tensor of 4 bytes there and back
+        assert [stage.ops for stage in result.plan.stages] == [(0, 1), (2,)]
+        assert result.answer.objective is not None and result.answer.objective.value == pytest.approx(3.5 + 7.0 + 2 * 4 * 0.25)
+
+
+def test_what_was_not_measured_is_not_legal(tmp_path: pathlib.Path) -> None:
+    found = problem(tmp_path)
+    assert profiled.illegal(found, Strategy(tensor=2, data=4), 8) == ""
+    assert "4 was not measured" in profiled.illegal(found, Strategy(tensor=4))
+    assert "context" in profiled.illegal(found, Strategy(context=2))
+    device = found.cluster.device(0) if found.cluster else None
+    assert device is not None
+    # a layer that the tensor axis does not split is computed whole
+    assert profiled.compute_seconds(found, Strategy(tensor=2), 4, device) == pytest.approx({0: 14.0, 1: 14.0, 2: 14.0})

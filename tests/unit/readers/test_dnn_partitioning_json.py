@@ -58,6 +58,8 @@ def test_names_that_repeat_are_told_apart_by_the_id(tmp_path: Path) -> None:
         (lambda c: c["nodes"][1].update(fpgaLatency=-1), ["nodes[1]", "fpgaLatency", "-1", ">= 0"]),
         (lambda c: c["nodes"][1].update(fpgaLatency="fast"), ["nodes[1]", "'fast'", "must be a number"]),
         (lambda c: c["nodes"][1].update(fpgaLatency=float("inf")), ["nodes[1]", "inf", "finite"]),
+        (lambda c: c["edges"][0].update(cost=10**400), ["edges[0]", "'cost' is inf", "finite"]),
+        (lambda c: c.update(maxCPUs=10**400), ["'maxCPUs' is inf", "whole number"]),
         (lambda c: c["nodes"][1].update(isBackwardNode=2), ["nodes[1]", "isBackwardNode", "true, false, 0 or 1"]),
         (lambda c: c["nodes"][1].update(id=7), ["nodes[1]", "7", "nodes[0]", "unique"]),
         (lambda c: c["edges"][0].update(destId=8), ["edges[0]", "destId", "8", "no node"]),

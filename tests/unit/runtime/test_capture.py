@@ -139,6 +139,141 @@ def attention() -> nn.Module:
     return nn.Sequential(Attention()), torch.zeros(2, 6, 16)  # type: ignore[return-value]
 
 
+class Eager(nn.Module):
+    """Attention written out: ``matmul`` on (samples, heads, rows, head), or sums by name; queries, keys and values together or not."""
+
+    def __init__(self, form: str, n_heads: int = 4, n_key_heads: int = 4) -> None:
+        super().__init__()
+        self.form, self.n_heads, self.n_key_heads = form, n_heads, n_key_heads
+        sizes = (16, 4 * n_key_heads, 4 * n_key_heads)
+        self.project = nn.ModuleDict({name: nn.Linear(16, size) for name, size in zip("qkv", sizes, strict=True)})
+        self.together = nn.Linear(16, 48) if form == "together" else None
+        if self.together is not None:
+            del self.project
+        self.drop, self.out = nn.Dropout(0.1), nn.Linear(16, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        n, length = stream.shape[:2]
+        if self.together is not None:
+            query, key, value = self.together(stream).view(n, length, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            query, key, value = (self.project[name](stream).view(n, length, -1, 4) for name in "qkv")
+        if self.form == "sums":
+            weights = torch.einsum("bqhd,bkhd->bhqk", query, key).div(2).softmax(-1)
+            mixed = torch.einsum("bhqk,bkhd->bqhd", weights, value)
+        elif self.form == "groups":
+            query = query.view(n, length, self.n_key_heads, -1, 4)
+            weights = torch.einsum("bqgrd,bkgd->bgrqk", query, key).div(2).softmax(-1)
+            mixed = torch.einsum("bgrqk,bkgd->bqgrd", weights, value)
+        else:
+            if self.together is None:
+                query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+                key, value = (tensor.repeat_interleave(self.n_heads // self.n_key_heads, 1) for tensor in (key, value))
+            mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+            scores = (query @ key.transpose(-1, -2) / 2).masked_fill(mask, -1e9)
+            mixed = (self.drop(scores.float().softmax(-1)) @ value).transpose(1, 2)
+        return stream + self.out(mixed.reshape(n, length, 16))
+
+
+def _layers_of(form: str, n_key_heads: int = 4) -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Eager(form, n_key_heads=n_key_heads) for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+def eager() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("products")
+
+
+def eager_grouped() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("products", 2)
+
+
+def eager_together() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("together")
+
+
+def eager_sums() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("sums")
+
+
+def eager_groups() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("groups", 2)
+
+
+def eager_one_key_head() -> tuple[nn.Module, torch.Tensor]:
+    return _layers_of("groups", 1)
+
+
+def packed() -> tuple[nn.Module, torch.Tensor]:
+    """PyTorch's own module, asked for the weights of attention: it does not fuse then."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, stream: torch.Tensor) -> torch.Tensor:
+            return stream + self.attention(stream, stream, stream)[0]
+
+    return nn.Sequential(*(Net() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+class Gate(nn.Module):
+    """A soft maximum between two products that is no attention: over the outputs of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        return stream + self.down(self.up(stream).softmax(-1))
+
+
+def gates() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Gate() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+class Latent(nn.Module):
+    """Fused attention whose values are narrower than its keys, with one rotated key head for all and a learned bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key_value, self.shared = nn.Linear(16, 24), nn.Linear(16, 32), nn.Linear(16, 2)
+        self.bias, self.out = nn.Parameter(torch.zeros(4, 6, 6)), nn.Linear(16, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        n, length = stream.shape[:2]
+        query = self.query(stream).view(n, length, 4, 6).transpose(1, 2)
+        key, value = self.key_value(stream).view(n, length, 4, 8).transpose(1, 2).split([4, 4], -1)
+        shared = self.shared(stream).view(n, 1, length, 2).expand(n, 4, length, 2)
+        mixed = nn.functional.scaled_dot_product_attention(
+            query, torch.cat([key, shared], -1), value, attn_mask=self.bias[None]
+        )
+        return stream + self.out(mixed.transpose(1, 2).reshape(n, length, 16))
+
+
+class Shared(nn.Module):
+    """Fused attention whose keys and values have fewer heads than its queries, as such kernels take them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key_value, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        n, length = stream.shape[:2]
+        query = self.query(stream).view(n, length, 4, 4).transpose(1, 2)
+        key, value = self.key_value(stream).view(n, length, 2, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return stream + self.out(mixed.transpose(1, 2).reshape(n, length, 16))
+
+
+def shared_heads() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Shared() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
+def latent() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Latent() for _ in range(3))), torch.zeros(2, 6, 16)
+
+
 def recurrent() -> tuple[nn.Module, torch.Tensor]:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -244,6 +379,111 @@ def branching() -> tuple[nn.Module, torch.Tensor]:
     return Branching(), torch.zeros(2, 3, 16, 16)
 
 
+class Recommending(nn.Module):
+    """Tables of which a sample reads several rows at once, inputs in a dictionary with a list, outputs in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(13, 8)
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, 8, mode="sum") for rows in (100, 20000))
+        self.top = nn.Linear(24, 1)
+
+    def forward(self, samples: dict[str, object]) -> dict[str, torch.Tensor]:
+        dense = self.dense(samples["dense"])
+        rows = [table(ids) for table, ids in zip(self.tables, samples["ids"], strict=True)]  # type: ignore[call-overload]
+        return {"logit": self.top(torch.cat([dense, *rows], 1))}
+
+
+def recommending() -> tuple[nn.Module, dict[str, object]]:
+    ids = [torch.zeros(4, 10, dtype=torch.int64) for _ in range(2)]
+    return Recommending(), {"samples": {"dense": torch.zeros(4, 13), "ids": ids}}
+
+
+class Checkpointed(Chain):
+    """The chain above, its blocks recomputed in the backward pass."""
+
+    reentrant = False
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        stream = self.words(ids)
+        for block in self.blocks:
+            stream = torch.utils.checkpoint.checkpoint(block, stream, use_reentrant=self.reentrant)
+        return self.out(stream)
+
+
+def checkpointed() -> nn.Module:
+    return Checkpointed(5)
+
+
+def checkpointed_reentrant() -> nn.Module:
+    net = Checkpointed(5)
+    net.reentrant = True
+    return net
+
+
+def grouped_convolutions() -> tuple[nn.Module, torch.Tensor]:
+    net = nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.GroupNorm(2, 8),
+        nn.ConvTranspose2d(8, 4, 2, 2),
+    )
+    return net, torch.zeros(2, 4, 6, 6)
+
+
+class Squared(torch.autograd.Function):
+    """A function with a backward pass of its own: it multiplies once more and takes both gradients."""
+
+    @staticmethod
+    def forward(ctx, left, right):  # type: ignore[no-untyped-def,override]
+        ctx.save_for_backward(left, right)
+        return (left @ right.t()).square()
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def,override]
+        left, right = ctx.saved_tensors
+        inner = 2 * (left @ right.t()) * grad
+        return inner @ right, inner.t() @ left
+
+
+class OwnFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.weight = nn.Linear(8, 8), nn.Parameter(torch.zeros(8, 8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return Squared.apply(self.before(inputs), self.weight)
+
+
+def own_function() -> tuple[nn.Module, torch.Tensor]:
+    return OwnFunction(), torch.zeros(4, 8)
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.used(inputs)
+
+
+def unused() -> tuple[nn.Module, torch.Tensor]:
+    return Unused(), torch.zeros(2, 4)
+
+
+def lazy() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(nn.LazyLinear(4)), torch.zeros(2, 4)
+
+
+def scripted() -> tuple[nn.Module, torch.Tensor]:
+    return torch.jit.script(nn.Sequential(nn.Linear(4, 4))), torch.zeros(2, 4)
+
+
+def failing() -> nn.Module:
+    raise RuntimeError("no weights\ntoday")
+
+
 def test_a_chain_has_the_parameters_and_flops_that_its_shapes_tell() -> None:
     found = _of("chain_of_five")
     block = 2 * 8 + (8 * 32 + 32) + (32 * 8 + 8)
@@ -321,6 +561,75 @@ def test_attention_is_split_by_heads_and_knows_its_shared_key_heads() -> None:
     assert products == ["out", "out", "out", "in"]
 
 
+@pytest.mark.parametrize(
+    ("name", "key_heads", "products"),
+    [
+        ("eager", 4, ["out", "out", "out", "in"]),
+        ("eager_grouped", 2, ["out", "out", "out", "in"]),
+        ("eager_together", 4, ["out", "in"]),
+        ("eager_sums", 4, ["out", "out", "out", "in"]),
+        ("eager_groups", 2, ["out", "out", "out", "in"]),
+        ("eager_one_key_head", 1, ["out", "sequence", "sequence", "in"]),
+        ("packed", 4, ["out", "in"]),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_heads_of_attention_that_is_written_out_are_recognised(
+    name: str, key_heads: int, products: list[str], batch: int
+) -> None:
+    found = _of(name, batch=batch)
+    assert len(found.graph.ops) == 3
+    kinds = [operator.kind for operator in found.graph.ops[1].body]
+    core = found.graph.ops[1].body[kinds.index("attention")]
+    assert dict(core.dims) == {"sequence": 6, "key_sequence": 6, "heads": 4, "kv_heads": key_heads, "head": 4, "value": 4}
+    assert core.tensor_axis == "heads"
+    assert forward_flops(core) == 2 * (2 * 6 * 6 * 4 * 4)
+    softmax = found.graph.ops[1].body[kinds.index("attention") + 1]
+    assert (softmax.kind, softmax.dims) == ("softmax", (("sequence", 6), ("hidden", 4 * 6)))
+    assert [operator.tensor_axis for operator in found.graph.ops[1].body if operator.kind == "matmul"] == products
+    body = sum(operator.saved_elements * 4 + operator.saved_extra_bytes for operator in found.graph.ops[1].body)
+    assert body == found.figures[1].saved_bytes
+    assert found.totals.backward_flops == 2 * found.totals.forward_flops - _first_input(found)
+
+
+def _first_input(found: Captured) -> float:
+    """The input of the model needs no gradient: what the first layer's first products would take for it."""
+    inputs = [operator for operator in found.graph.ops[0].body if operator.kind == "matmul"][:-1]
+    return sum(forward_flops(operator) for operator in inputs)
+
+
+def test_a_soft_maximum_between_products_of_weights_is_no_attention() -> None:
+    body = _of("gates").graph.ops[1].body
+    assert [(operator.kind, operator.tensor_axis) for operator in body if operator.kind != "elementwise"] == [
+        ("matmul", "sequence"), ("softmax", "sequence"), ("matmul", "sequence"),
+    ]  # fmt: skip
+
+
+def test_fused_attention_without_a_kernel_on_the_processor_is_one_operator_as_on_a_gpu() -> None:
+    found = _of("latent")
+    core = next(operator for operator in found.graph.ops[1].body if operator.kind == "attention")
+    assert dict(core.dims) == {"sequence": 6, "key_sequence": 6, "heads": 4, "kv_heads": 4, "head": 6, "value": 4}
+    assert core.tensor_axis == "heads"
+    products = {operator.name: operator.tensor_axis for operator in found.graph.ops[1].body if operator.kind == "matmul"}
+    assert products == {"query.addmm": "out", "key_value.addmm": "out", "shared.addmm": "sequence", "out.addmm": "in"}
+    # queries, keys, what the values are a part of, the result, and a figure per row and head; the bias is a weight
+    assert core.saved_elements + core.saved_extra_bytes // 4 == 6 * (24 + 24 + 32 + 16 + 4)
+    square = 2 * 6 * 6 * 4 * (6 + 4)
+    weights = 16 * (24 + 32 + 2 + 16)
+    assert found.totals.forward_flops == 3 * (square + 2 * 6 * weights)
+    first = 2 * 6 * 16 * (24 + 32 + 2)
+    assert found.totals.backward_flops == 3 * (2.5 * square + 2 * 2 * 6 * weights) - first
+
+
+def test_key_heads_that_fused_attention_shares_are_kept_once() -> None:
+    body = _of("shared_heads").graph.ops[1].body
+    core = next(operator for operator in body if operator.kind == "causal_attention")
+    assert (core.size("heads"), core.size("kv_heads"), core.tensor_axis) == (4, 2, "heads")
+    # queries, keys with values, the result (which the next product reads as it lies), a figure per row and head
+    assert core.saved_elements + core.saved_extra_bytes // 4 == 6 * (16 + 16 + 16 + 4)
+    assert [operator.kind for operator in body] == ["matmul", "matmul", "causal_attention", "matmul", "elementwise"]
+
+
 def test_a_recurrent_module_is_one_operator() -> None:
     found = _of("recurrent")
     cells = found.graph.ops[0].body
@@ -328,6 +637,58 @@ def test_a_recurrent_module_is_one_operator() -> None:
     weights = 3 * 8 * (4 + 8) + 3 * 8 * (8 + 8)
     assert forward_flops(cells[0]) == 2 * 5 * weights
     assert cells[0].n_parameters == weights + 2 * 2 * 3 * 8
+
+
+def test_tables_that_are_summed_up_are_look_ups_and_inputs_may_be_nested() -> None:
+    found = _of("recommending", batch=6)
+    assert found.batch == 6
+    assert found.graph.n_parameters == 13 * 8 + 8 + 8 * (100 + 20000) + 24 + 1
+    large = next(operator for op in found.graph.ops for operator in op.body if operator.size("vocabulary") == 20000)
+    assert (large.kind, large.dims[0], large.tensor_axis) == ("embedding", ("sequence", 1), "vocabulary")
+    assert large.moved_elements == (10 + 1) * 8  # ten rows are read for each that is written
+
+
+@pytest.mark.parametrize("name", ["checkpointed", "checkpointed_reentrant"])
+def test_checkpoints_inside_a_module_are_left_to_the_plan(name: str) -> None:
+    found, plain = _of(name), _of("chain_of_five")
+    assert found.totals == plain.totals
+    assert [op.body for op in found.graph.ops] == [op.body for op in plain.graph.ops]
+    assert any("the plan chooses" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["grouped_convolutions", "own_function", "eager_groups", "convolutional", "recommending"])
+def test_figures_equal_those_of_a_real_run(name: str) -> None:
+    """FLOPs as PyTorch's own counter sees them, and the bytes that hooks see kept, both on real tensors."""
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import FlopCounterMode
+
+    found = _of(name)
+    net, inputs = globals()[name]()
+    constant = {tensor.untyped_storage().data_ptr() for tensor in (*net.parameters(), *net.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in constant:
+            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = net(**inputs) if isinstance(inputs, dict) else net(inputs)
+    with FlopCounterMode(display=False) as backward:
+        torch.stack([leaf.sum() for leaf in tree_leaves(out)]).sum().backward()
+    expected = backward.get_total_flops()
+    if name == "grouped_convolutions":  # PyTorch counts the gradient of the weights as if there were no groups
+        expected -= 2 * (2 * 36 * 9 * 8 * 8 - 2 * 36 * 9 * 8)
+    assert found.totals.forward_flops * found.batch == forward.get_total_flops()
+    assert found.totals.backward_flops * found.batch == expected
+    assert found.totals.saved_bytes * found.batch == sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert sum(figures.saved_bytes for figures in found.figures) == found.totals.saved_bytes
+
+
+def test_weights_that_a_call_does_not_use_are_noted_and_counted() -> None:
+    found = _of("unused")
+    assert found.graph.n_parameters == 2 * (16 + 4)
+    assert any(note.startswith("20 weights are not used by this call") and "idle" in note for note in found.notes)
 
 
 def test_every_computing_operator_is_a_node_at_the_level_of_operators() -> None:
@@ -374,6 +735,9 @@ def test_shapes_can_be_typed() -> None:
         ("leaving", {}, ("module '1' (Leaving)", "SystemExit: 5")),
         ("leaving_early", {}, ("calling it failed: SystemExit: 5",)),
         ("nowhere", {}, ("has no 'nowhere'",)),
+        ("lazy", {}, ("'0.weight' is not known yet", "call the lazy module once")),
+        ("scripted", {}, ("TorchScript",)),
+        ("failing", {}, ("RuntimeError: no weights today",)),
     ],
 )
 def test_what_cannot_be_captured_is_said_plainly(name: str, options: dict[str, object], words: tuple[str, ...]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.graph import Operator
-from meshwright.runtime.capture.axes import tensor_axes
+from meshwright.runtime.capture import attention
+from meshwright.runtime.capture.axes import Axes, tensor_axes
 from meshwright.runtime.capture.operators import MEMORY_BOUND, operator_of
 from meshwright.runtime.capture.segments import Segment
-from meshwright.runtime.capture.trace import Trace
+from meshwright.runtime.capture.trace import COPIES, Trace
 
-__all__ = ["Layer", "build"]
+__all__ = ["Layer", "build", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +50,22 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
     sequence : int
         Tokens per sample.
     """
-    unread = _unread_parameters(trace)
+    idle_weights = unread(trace)
     layers: list[Layer] = []
     later = _read_later(trace, parts)
     for k, part in enumerate(parts):
         axes = _axes(trace, part, later)
         made = [
-            (i, operator_of(i, trace, _name(trace, i, part), axes.get(i, ""), n_parameters, sequence))
+            (i, operator_of(i, trace, _name(trace, i, part), axes.words.get(i, ""), n_parameters, sequence))
             for i, n_parameters in _weights(trace, part).items()
         ]
         made = _with_exchange(trace, made, sequence)
-        idle = _idle(unread, parts, k)
+        idle = _idle(idle_weights, parts, k)
         if level == "operator":
             layers += _single(trace, made, idle)
             continue
+        for found in attention.find(trace, part.operators, axes.splits):
+            made = _with_attention(made, found)
         body = _fused(trace, made, part)
         if idle:
             body = (*body, Operator("unread", "other", (), n_parameters=idle))
@@ -70,10 +73,9 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
     return _unique(layers) if level == "operator" else layers
 
 
-def _axes(trace: Trace, part: Segment, later: frozenset[int]) -> dict[int, str]:
+def _axes(trace: Trace, part: Segment, later: frozenset[int]) -> Axes:
     """Return the tensor axes of a layer's operators."""
-    first, last = part.operators[0], part.operators[-1]
-    return tensor_axes(trace.operators[first : last + 1], first, later)
+    return tensor_axes(trace.operators, part.operators[0], part.operators[-1], later)
 
 
 def _read_later(trace: Trace, parts: Sequence[Segment]) -> frozenset[int]:
@@ -92,22 +94,28 @@ def _weights(trace: Trace, part: Segment) -> dict[int, int]:
     seen: set[str] = set()
     found: dict[int, int] = {}
     for i in part.operators:
-        new = {weight for weight in trace.operators[i].weights if weight} - seen
+        copies = trace.operators[i].name in COPIES  # the weights belong to the operator that computes with the copy
+        new = set() if copies else {weight for weight in trace.operators[i].weights if weight} - seen
         seen |= new
         found[i] = sum(math.prod(trace.parameters[weight]) for weight in new)
     return found
 
 
-def _unread_parameters(trace: Trace) -> dict[str, int]:
-    """Return the parameters that no computing operator reads."""
-    read = {weight for operator in trace.operators if operator.trained and not operator.view for weight in operator.weights}
+def unread(trace: Trace) -> dict[str, int]:
+    """Return the parameters that no computing operator reads, and how many weights each holds."""
+    read = {
+        weight
+        for operator in trace.operators
+        if operator.trained and not operator.view and operator.name not in COPIES
+        for weight in operator.weights
+    }
     return {name: math.prod(shape) for name, shape in trace.parameters.items() if name not in read}
 
 
-def _idle(unread: dict[str, int], parts: Sequence[Segment], k: int) -> int:
+def _idle(weights: dict[str, int], parts: Sequence[Segment], k: int) -> int:
     """Return the unread parameters of layer `k`: those under its path, and for the last layer those under no path."""
     total = 0
-    for name, count in unread.items():
+    for name, count in weights.items():
         home = next((j for j, part in enumerate(parts) if part.path and name.startswith(part.path + ".")), len(parts) - 1)
         total += count if home == k else 0
     return total
@@ -144,6 +152,29 @@ def _with_exchange(trace: Trace, made: list[tuple[int, Operator]], sequence: int
                 changed[k] = (i, replace(operator, kind="combine", dims=dims, tensor_axis="", saved_axis="", moved_elements=0))
                 break
     return [changed[k] for k in range(len(made))]
+
+
+def _with_attention(made: list[tuple[int, Operator]], found: attention.Attention) -> list[tuple[int, Operator]]:
+    """Put both products of an attention that is not fused together, the soft maximum of its scores right behind them."""
+    by_id = dict(made)
+    scores, softmax, values = by_id[found.scores], by_id[found.softmax], by_id[found.values]
+    sizes = dict(found.dims)
+    split = scores.tensor_axis == values.tensor_axis == "heads"
+    core = replace(
+        scores, name=f"{scores.name.rpartition('.')[0]}.attention".lstrip("."), kind="attention", dims=found.dims,
+        tensor_axis="heads" if split else scores.tensor_axis if scores.tensor_axis != "heads" else "",
+        saved_elements=scores.saved_elements + values.saved_elements,
+        saved_extra_bytes=scores.saved_extra_bytes + values.saved_extra_bytes,
+    )  # fmt: skip
+    spread = (("sequence", sizes["sequence"]), ("hidden", sizes["heads"] * sizes["key_sequence"]))
+    behind = [(found.scores, core), (found.softmax, replace(softmax, dims=spread))]
+    changed: list[tuple[int, Operator]] = []
+    for i, operator in made:
+        if i == found.scores:
+            changed += behind
+        elif i not in (found.softmax, found.values):
+            changed.append((i, operator))
+    return changed
 
 
 def _fused(trace: Trace, made: list[tuple[int, Operator]], part: Segment) -> tuple[Operator, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["flops", "is_causal", "recurrent_flops"]
+__all__ = ["attention_flops", "flops", "is_causal", "recurrent_flops", "recurrent_kept"]
 
 _BACKWARD_PRODUCTS = 2.5  # fused attention computes the scores once more: five products for the two of the forward pass
 
@@ -26,22 +26,40 @@ def flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     """
     name = func._schema.name.partition("::")[2]
     if name.startswith("_scaled_dot_product") and "backward" not in name:
-        return _attention(args[0], args[1], args[2])
+        return attention_flops(*args[:3], causal=False)[0]
     if name.startswith("_scaled_dot_product"):
-        return _BACKWARD_PRODUCTS * _attention(args[1], args[2], args[3])
+        return attention_flops(*args[1:4], causal=False)[1]
     if name == "_grouped_mm":
         left, right = args[0], args[1]
         if left.ndim == 2 and right.ndim == 2:  # the gradient of the weights: rows are split between the groups
             return 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
         return 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1] * (left.shape[0] if left.ndim == 3 else 1)
+    if name == "convolution_backward":
+        return _convolution_backward(*args)
     formula = flop_registry.get(func.overloadpacket)
     return 0.0 if formula is None else float(formula(*args, **kwargs, out_val=out))
 
 
-def _attention(query: Any, key: Any, value: Any) -> float:
-    """Scores and weighted values of one attention: query (batch, heads, rows, head), key and value (batch, heads, columns, head)."""
-    batch, heads, rows, head = query.shape
-    return 2.0 * batch * heads * rows * key.shape[-2] * (head + value.shape[-1])
+def _convolution_backward(grad: Any, inputs: Any, weight: Any, *rest: Any) -> float:
+    """Each gradient takes the products of the forward pass: groups as well (PyTorch's own formula counts those of no groups)."""
+    transposed, wanted = rest[4], rest[7]
+    positions = (inputs if transposed else grad).shape[2:].numel()
+    return 2.0 * inputs.shape[0] * positions * weight.numel() * sum(wanted[:2])
+
+
+def attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> tuple[float, float]:
+    """Return the products of one fused attention, forward and backward; half of the square where it is causal.
+
+    Parameters
+    ----------
+    query, key, value : torch.Tensor
+        (..., rows, head), (..., columns, head), (..., columns, value); keys and values may have fewer heads.
+    causal : bool
+        Whether positions see only those before them.
+    """
+    square = query.numel() // query.shape[-1] * key.shape[-2]
+    forward = 2.0 * square * (query.shape[-1] + value.shape[-1]) * (0.5 if causal else 1.0)
+    return forward, _BACKWARD_PRODUCTS * forward
 
 
 def is_causal(name: str, args: Any, kwargs: Any) -> bool:
@@ -62,5 +80,26 @@ def recurrent_flops(module: torch.nn.Module, inputs: list[torch.Tensor]) -> floa
     inputs : list of torch.Tensor
         What it was called with; the first holds the steps, its last axis the features.
     """
-    n_steps = inputs[0].numel() // inputs[0].shape[-1] if inputs else 0
-    return 2.0 * n_steps * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)
+    return 2.0 * _steps(inputs) * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)
+
+
+def recurrent_kept(module: torch.nn.Module, inputs: list[torch.Tensor]) -> int:
+    """Return the elements that a recurrent module keeps inside: gates and states of every layer, direction and step.
+
+    Parameters
+    ----------
+    module : torch.nn.RNNBase or torch.nn.RNNCellBase
+        The module.
+    inputs : list of torch.Tensor
+        What it was called with.
+    """
+    gates = sum(weight.shape[0] for name, weight in module.named_parameters() if name.startswith("weight_hh"))
+    states = 2 if "LSTM" in type(module).__name__ else 1
+    hidden: int = module.hidden_size  # type: ignore[assignment]
+    n_layers = sum(name.startswith("weight_hh") for name, _ in module.named_parameters())
+    return _steps(inputs) * (gates + n_layers * states * hidden)
+
+
+def _steps(inputs: list[torch.Tensor]) -> int:
+    """Return the steps of all samples."""
+    return inputs[0].numel() // inputs[0].shape[-1] if inputs else 0

@@ -13,6 +13,7 @@ from meshwright.errors import InputError, UnknownNameError
 __all__ = ["inputs", "typed"]
 
 _LONGEST = 4096
+_SECOND = 16000  # values of sound as speech models sample it
 _TYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 _SAME_LABELS = re.compile(r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenClassification)$|LMHeadModel$|ForPreTraining$")
 
@@ -52,13 +53,13 @@ def inputs(module: torch.nn.Module, batch: int, sequence_length: int, weight: to
     Parameters
     ----------
     module : torch.nn.Module
-        With ``config`` and ``input_ids`` or ``pixel_values`` among its arguments.
+        With ``config``, and words, pictures or sound among its arguments.
     batch : int
         Samples.
     sequence_length : int
         Tokens per sample; 0 for the smaller of the model's longest and 4096.
     weight : torch.dtype
-        Type of images.
+        Type of pictures and sound.
 
     Raises
     ------
@@ -69,25 +70,48 @@ def inputs(module: torch.nn.Module, batch: int, sequence_length: int, weight: to
     arguments = inspect.signature(module.forward).parameters
     if config is None or not hasattr(config, "model_type"):
         return None
+    text, vision = (getattr(config, part, None) or config for part in ("text_config", "vision_config"))
+    marks_pictures = any(hasattr(config, name) for name in ("image_token_id", "image_token_index"))
     found: dict[str, torch.Tensor] = {}
-    if "pixel_values" in arguments and "input_ids" not in arguments:
-        side = getattr(config, "image_size", None) or 224
-        height, width = side if isinstance(side, (tuple, list)) else (side, side)
-        found["pixel_values"] = torch.empty(
-            batch, getattr(config, "num_channels", 3), height, width, dtype=weight, device="meta"
-        )
-        labels: tuple[int, ...] = (batch,)
-    elif "input_ids" in arguments:
-        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 512
-        tokens = sequence_length or min(int(longest), _LONGEST)
-        if tokens > longest and any("position" in name for name, _ in module.named_parameters()):
-            raise InputError(f"--sequence-length {tokens}: the model's table of positions holds {longest}")
-        found["input_ids"] = torch.empty(batch, tokens, dtype=torch.int64, device="meta")
-        labels = (batch, tokens) if _SAME_LABELS.search(type(module).__name__) else (batch,)
-    else:
+    if "pixel_values" in arguments and ("input_ids" not in arguments or (vision is not config and not marks_pictures)):
+        side = getattr(vision, "image_size", None) or 224
+        sides = tuple(side) if isinstance(side, (tuple, list)) else (side, side)
+        found["pixel_values"] = _empty((batch, getattr(vision, "num_channels", 3), *sides), weight)
+    for name, shape in (("input_features", _spectrum(config)), ("input_values", _spectrum(config) or (_SECOND,))):
+        if name in arguments and shape:
+            found[name] = _empty((batch, *shape), weight)
+    tokens = 0
+    if "input_ids" in arguments:
+        tokens = _length(module, text, sequence_length)
+        found["input_ids"] = _empty((batch, tokens), torch.int64)
+    elif "input_features" in found:
+        tokens = sequence_length or int(getattr(config, "max_target_positions", 0))
+    if not found:
         return None
-    if "labels" in arguments:
-        found["labels"] = torch.empty(labels, dtype=torch.int64, device="meta")
+    by_token = tokens and _SAME_LABELS.search(type(module).__name__)
+    if "labels" in arguments and not type(module).__name__.endswith("ForCTC"):
+        found["labels"] = _empty((batch, tokens) if by_token else (batch,), torch.int64)
     if "next_sentence_label" in arguments:
-        found["next_sentence_label"] = torch.empty((batch,), dtype=torch.int64, device="meta")
+        found["next_sentence_label"] = _empty((batch,), torch.int64)
     return found
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _spectrum(config: Any) -> tuple[int, ...]:
+    """Return the shape of a spectrum of sound: bands by time for an encoder with positions, time by bands otherwise; none without."""
+    bands, positions = getattr(config, "num_mel_bins", 0), getattr(config, "max_source_positions", 0)
+    if bands and positions:
+        return bands, 2 * positions  # the first convolutions halve the time
+    return (config.max_length, bands) if bands and getattr(config, "max_length", 0) else ()
+
+
+def _length(module: torch.nn.Module, config: Any, sequence_length: int) -> int:
+    """Return the tokens of a sample."""
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 512
+    tokens = sequence_length or min(int(longest), _LONGEST)
+    if tokens > longest and any("position" in name for name, _ in module.named_parameters()):
+        raise InputError(f"--sequence-length {tokens}: the model's table of positions holds {longest}")
+    return tokens

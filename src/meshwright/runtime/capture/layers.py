@@ -22,7 +22,7 @@ class Figures:
     forward_flops, backward_flops : float
         Of products, convolutions and attention; causal attention half of its square.
     parameter_bytes : int
-        Weights in the type they have.
+        Weights, each in the type of the first.
     output_bytes : int
         Of the results that leave.
     saved_bytes : int

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 from meshwright.flops import forward_flops
 from meshwright.graph import Operator
+from meshwright.runtime.capture.attention import repeats
 from meshwright.runtime.capture.trace import Trace, TracedOperator
 
-__all__ = ["MEMORY_BOUND", "moved_elements", "operator_of"]
+__all__ = ["LOOK_UPS", "MEMORY_BOUND", "moved_elements", "operator_of"]
 
 MEMORY_BOUND = ("elementwise", "other")
 """Kinds that compilers fuse with their neighbours."""
+
+LOOK_UPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only")
+"""Operators that read rows of a table of weights."""
 
 _NORMS = ("native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
           "cudnn_batch_norm", "batch_norm", "_batch_norm_with_update")  # fmt: skip
@@ -46,13 +50,16 @@ def operator_of(i: int, trace: Trace, name: str, axis: str, n_parameters: int, s
         ``dims`` where the kind has any; where they do not tell the FLOPs that were traced, these are set as well.
     """
     operator = trace.operators[i]
-    kind, dims = _space(operator, trace.batch, sequence)
     if operator.name.startswith("_scaled_dot_product"):
-        dims = _grouped_heads(trace, operator, dims)
+        kind, dims = "causal_attention" if operator.causal else "attention", _attention_space(trace, operator)
+    else:
+        kind, dims = _space(operator, trace.batch, sequence)
     batch = _samples(operator, trace.batch)
     moved = 0
     if kind in ("other", "convolution", "pooling"):
         moved = moved_elements(operator) // batch
+    elif operator.name in LOOK_UPS[1:]:  # many rows are read for each that is written
+        moved = (operator.inputs[1].n_elements * operator.inputs[0].shape[-1] + operator.outputs[0].n_elements) // batch
     made = Operator(
         name, kind, dims, axis if kind != "convolution" else "", n_parameters, kind == "grouped_matmul",
         saved_elements=operator.saved_bytes // trace.item_bytes // trace.batch,
@@ -90,9 +97,7 @@ def _space(operator: TracedOperator, batch: int, sequence: int) -> tuple[str, Di
         top_k = max(1, rows // (batch * sequence))
         space = (max(1, rows // (batch * top_k)), top_k, n_experts, inner, columns)
         return "grouped_matmul", tuple(zip(("sequence", "top_k", "experts", "in", "out"), space, strict=True))
-    if name.startswith("_scaled_dot_product"):
-        return _attention_space(operator, batch)
-    if name == "embedding":
+    if name in LOOK_UPS:
         rows, hidden = operator.inputs[0].shape
         return "embedding", (("sequence", max(1, elements // hidden // samples)), ("vocabulary", rows), ("hidden", hidden))
     if name in _NORMS:
@@ -126,23 +131,13 @@ def _product_dims(operator: TracedOperator, samples: int) -> Dims:
     return (("sequence", max(1, rows // samples)), ("in", inner), ("out", columns))
 
 
-def _attention_space(operator: TracedOperator, batch: int) -> tuple[str, Dims]:
+def _attention_space(trace: Trace, operator: TracedOperator) -> Dims:
     """Return the space of fused attention; windows of one sample count as more rows."""
     query, key, value = (tensor.shape for tensor in operator.inputs[:3])
-    rows = max(1, query[0] * query[2] // batch)
-    sizes = (rows, key[2], query[1], key[1], query[3], value[3])
-    dims = tuple(zip(("sequence", "key_sequence", "heads", "kv_heads", "head", "value"), sizes, strict=True))
-    return "causal_attention" if operator.causal else "attention", dims
-
-
-def _grouped_heads(trace: Trace, operator: TracedOperator, dims: Dims) -> Dims:
-    """Count key heads as the product made them, before each was repeated for the query heads that share it."""
-    sizes = dict(dims)
-    source = operator.sources[1]
-    while source >= 0 and trace.operators[source].name not in ("mm", "addmm"):
-        source = next((earlier for _, earlier in trace.operators[source].activations if earlier >= 0), -1)
-    columns = trace.operators[source].outputs[0].shape[-1] if source >= 0 else 0
-    made = columns // sizes["head"]
-    if columns % sizes["head"] or not 0 < made < sizes["heads"] or sizes["heads"] % made:
-        return dims
-    return tuple((axis, made if axis == "kv_heads" else size) for axis, size in dims)
+    heads = query[-3] if len(query) > 3 else 1
+    key_heads = min(heads, key[-3] if len(key) > 3 else 1) // repeats(trace, operator.sources[1])
+    sizes = (
+        max(1, math.prod(query[:-1]) // heads // trace.batch), key[-2], heads,
+        key_heads if key_heads and heads % key_heads == 0 else heads, query[-1], value[-1],
+    )  # fmt: skip
+    return tuple(zip(("sequence", "key_sequence", "heads", "kv_heads", "head", "value"), sizes, strict=True))

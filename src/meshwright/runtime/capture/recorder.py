@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from meshwright.runtime.capture import formulas
-from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor
+from meshwright.runtime.capture.fused_attention import FusedAttention
+from meshwright.runtime.capture.trace import COPIES, Trace, TracedOperator, TracedTensor
 
 __all__ = ["Recorder", "record"]
 
 _VIEWS = ("detach", "alias", "_unsafe_view", "_reshape_alias", "lift_fresh", "t", "view")
-_NO_DROPOUT = "drop-out inside attention was left out: fused kernels keep no mask for it"
-_DROPOUT_PLACE = 10  # of the arguments of multi_head_attention_forward
 _LEAVES = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 
@@ -28,7 +27,7 @@ class Recorder(TorchDispatchMode):
     booked at the forward operator that it belongs to; the same number tells which operator keeps a tensor.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.stack: list[tuple[str, torch.nn.Module]] = [("", module)]
         self.phase = "forward"
@@ -38,10 +37,11 @@ class Recorder(TorchDispatchMode):
         self._producer: dict[int, int] = {}
         self._weight: dict[int, str] = {}
         self._trained: set[int] = set()
+        self._fed = {id(tensor) for tensor in inputs}
         self._alive: list[Any] = []
         self._of_number: dict[int, int] = {}
         self._storages: set[int] = set()
-        self._leaf: tuple[str, torch.nn.Module] | None = None
+        self._leaf: torch.nn.Module | str = ""
         self._leaf_inputs: list[torch.Tensor] = []
         self._leaf_number = 0
         self._kept: list[tuple[int, bool, int]] = []
@@ -55,7 +55,7 @@ class Recorder(TorchDispatchMode):
         """Run one operator and record it."""
         kwargs = kwargs or {}
         try:
-            out = func(*args, **kwargs)
+            out = _run(func, args, kwargs)
         except Exception:
             self.failed_at = self.failed_at or (self.stack[-1][0], str(func).removesuffix(".default"))
             raise
@@ -69,7 +69,7 @@ class Recorder(TorchDispatchMode):
 
     def _forward(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record an operator of the forward pass."""
-        if self._leaf is not None:
+        if self._leaf:
             return
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
         row["causal"] = formulas.is_causal(name, args, kwargs)
         if row["trained"]:
             row["forward_flops"] = formulas.flops(func, args, kwargs, out) * (0.5 if row["causal"] else 1.0)
-        if row["view"] and len(inputs) > 0 and id(inputs[0]) in self._weight:
+        if (row["view"] or name in COPIES) and len(inputs) > 0 and id(inputs[0]) in self._weight:
             for tensor in outputs:
                 self._weight[id(tensor)] = self._weight[id(inputs[0])]
         self._of_number.setdefault(torch._C._autograd._get_sequence_nr() - 1, len(self._rows) - 1)
@@ -88,6 +88,7 @@ class Recorder(TorchDispatchMode):
     def _row(self, name: str, inputs: list[Any], outputs: list[Any]) -> dict[str, Any]:
         """Add a record and make it the producer of its outputs."""
         trained = any(id(tensor) in self._trained for tensor in inputs)
+        fed = any(id(tensor) in self._fed for tensor in inputs)
         row: dict[str, Any] = {
             "name": name,
             "module": self.stack[-1][0],
@@ -95,7 +96,7 @@ class Recorder(TorchDispatchMode):
             "outputs": tuple(map(_tensor, outputs)),
             "sources": tuple(self._producer.get(id(tensor), -1) for tensor in inputs),
             "weights": tuple(self._weight.get(id(tensor), "") for tensor in inputs),
-            "numbers": (), "trained": trained, "view": False, "causal": False, "forward_flops": 0.0, "backward_flops": 0.0,
+            "numbers": (), "trained": trained, "fed": fed, "view": False, "causal": False, "forward_flops": 0.0, "backward_flops": 0.0,
             "n_backward": 0, "saved_bytes": 0, "saved_other_bytes": 0,
         }  # fmt: skip
         for tensor in outputs:
@@ -103,6 +104,8 @@ class Recorder(TorchDispatchMode):
             self._alive.append(tensor)
             if trained:
                 self._trained.add(id(tensor))
+            if fed:
+                self._fed.add(id(tensor))
         self._rows.append(row)
         return row
 
@@ -120,6 +123,8 @@ class Recorder(TorchDispatchMode):
     def keep(self, tensor: Any) -> Any:
         """Book a tensor that autograd keeps."""
         storage = tensor.untyped_storage()
+        if isinstance(self._leaf, torch.nn.Module) and not any(tensor is given for given in self._leaf_inputs):
+            return tensor  # what a recurrent module keeps is known from its sizes
         if self.phase == "forward" and storage._cdata not in self._constant and storage._cdata not in self._storages:
             self._storages.add(storage._cdata)
             self._alive.append(tensor)
@@ -135,73 +140,75 @@ class Recorder(TorchDispatchMode):
             if row is None:
                 earlier = [known for known in numbers if known <= number]
                 row = self._of_number[earlier[-1]] if earlier else 0
+            # inside a function of its own the first operator may be a view: what computes keeps
+            computing = (k for k in range(row, len(self._rows)) if self._rows[k]["trained"] and not self._rows[k]["view"])
             if self._rows:
-                self._rows[row]["saved_bytes" if own else "saved_other_bytes"] += n_bytes
+                self._rows[next(computing, row)]["saved_bytes" if own else "saved_other_bytes"] += n_bytes
 
     def enter(self, path: str, module: torch.nn.Module, args: Any) -> None:
         """Note that a module starts."""
         self.stack.append((path, module))
-        if isinstance(module, _LEAVES) and self._leaf is None:
-            self._leaf = (path, module)
+        if isinstance(module, _LEAVES) and not self._leaf:
+            self._leaf = module
             self._leaf_number = torch._C._autograd._get_sequence_nr()
             self._leaf_inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
 
     def leave(self, out: Any) -> None:
         """Note that a module ends; a recurrent one is recorded as one operator."""
         path, module = self.stack.pop()
-        if self._leaf is None or self._leaf[1] is not module:
+        if self._leaf is not module:
             return
-        self._leaf = None
+        self._leaf = ""
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         self.stack.append((path, module))
         row = self._row(f"leaf:{type(module).__name__}", [*self._leaf_inputs, *module.parameters()], outputs)
         self.stack.pop()
         row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
         row["backward_flops"] = 2.0 * row["forward_flops"]
-        for number in range(self._leaf_number, torch._C._autograd._get_sequence_nr()):
-            self._of_number.setdefault(number, len(self._rows) - 1)
+        row["saved_bytes"] = formulas.recurrent_kept(module, self._leaf_inputs) * self.dtype.itemsize
+        self._book(self._leaf_number)
+
+    def one_operator(
+        self, name: str, call: Callable[[], torch.Tensor], inputs: list[torch.Tensor], *, causal: bool
+    ) -> torch.Tensor:
+        """Run a call of attention on `inputs` (query, key, value, perhaps a mask) and record it as one operator."""
+        if self._leaf:
+            return call()
+        number = torch._C._autograd._get_sequence_nr()
+        self._leaf = name
+        try:
+            out = call()
+        finally:
+            self._leaf = ""
+        row = self._row(name, inputs, [out])
+        row["causal"] = causal
+        row["forward_flops"], row["backward_flops"] = formulas.attention_flops(*inputs[:3], causal=causal)
+        self._book(number)
+        return out
+
+    def _book(self, number: int) -> None:
+        """Let the latest record own the nodes of the backward pass from `number` on."""
+        for later in range(number, torch._C._autograd._get_sequence_nr()):
+            self._of_number.setdefault(later, len(self._rows) - 1)
 
     def operators(self) -> tuple[TracedOperator, ...]:
         """Return the records."""
         return tuple(TracedOperator(**row) for row in self._rows)
 
 
-class _Attention(TorchFunctionMode):
-    """Asks for fused attention as a GPU would run it, where the CPU's kernel has no such choice."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Take drop-out and a causal mask out of a call of attention."""
-        kwargs = dict(kwargs or {})
-        if func is torch.nn.functional.multi_head_attention_forward and args[_DROPOUT_PLACE]:
-            args = (*args[:_DROPOUT_PLACE], 0.0, *args[_DROPOUT_PLACE + 1 :])
-            self.recorder.notes[_NO_DROPOUT] = None
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            args = list(args)
-            for place, name in ((3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")):
-                if len(args) > place:
-                    kwargs[name] = args[place]
-            args = tuple(args[:3])
-            owner = self.recorder.stack[-1][1]
-            if kwargs.get("dropout_p"):
-                kwargs["dropout_p"] = 0.0
-                self.recorder.notes[_NO_DROPOUT] = None
-            mask = kwargs.get("attn_mask")
-            causal = getattr(owner, "is_causal", False) is True and not getattr(owner, "sliding_window", None)
-            if mask is not None and causal and mask.shape[-1] == mask.shape[-2]:
-                kwargs |= {"attn_mask": None, "is_causal": True}
-                self.recorder.notes["masks of causal attention were taken to be plain triangles (no packing, no padding)"] = (
-                    None
-                )
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run one operator; the grouped product of experts, which the processor only knows in bf16, in any type."""
+    if func is not torch.ops.aten._grouped_mm.default or args[0].dtype == torch.bfloat16:
         return func(*args, **kwargs)
+    left, right = (tensor.to(torch.bfloat16) for tensor in args[:2])
+    return func(left, right, *args[2:], **kwargs).to(args[0].dtype)
 
 
 def _tensor(tensor: torch.Tensor) -> TracedTensor:
     """Return the record of a tensor."""
-    return TracedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.dtype.is_floating_point)
+    return TracedTensor(
+        tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.dtype.is_floating_point or tensor.is_complex()
+    )
 
 
 def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder, batch: int) -> Trace:
@@ -228,7 +235,7 @@ def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder,
         handles.append(part.register_forward_pre_hook(lambda part, args, path=path: recorder.enter(path, part, args)))
         handles.append(part.register_forward_hook(lambda part, args, out: recorder.leave(out), always_call=True))
     try:
-        with _Attention(recorder), recorder, torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda kept: kept):
+        with FusedAttention(recorder), recorder, torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda kept: kept):
             loss = _loss(call(), recorder)
             recorder.settle()
             recorder.phase = "backward"
@@ -258,4 +265,6 @@ def _loss(out: Any, recorder: Recorder) -> torch.Tensor | None:
 def _tensors(out: Any) -> list[torch.Tensor]:
     """Return the tensors of an output, whatever holds them."""
     values = list(out.values()) if hasattr(out, "values") and not isinstance(out, torch.Tensor) else out
+    if is_dataclass(values):
+        values = [getattr(values, field.name) for field in fields(values)]
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]

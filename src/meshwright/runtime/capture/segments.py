@@ -9,7 +9,7 @@ from meshwright.runtime.capture.trace import Trace
 __all__ = ["Segment", "segments"]
 
 _WRAPPER_RATIO = 0.99  # of a layer's operators in one list inside it: the layer is nothing but that list
-_BODY_RATIO = 0.5  # of a part's FLOPs in lists inside it: the lists are its layers
+_BODY_RATIO = 0.5  # of a part's FLOPs or operators in lists inside it: the lists are its layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _split_paths(trace: Trace) -> frozenset[str]:
         flops_listed = (
             sum(flops for (_, flops), there in zip(inside, in_lists, strict=True) if there) / total if total else n_listed
         )
-        if path and path not in trace.lists and not in_list and flops_listed < _BODY_RATIO:
+        if path and path not in trace.lists and not in_list and max(flops_listed, n_listed) < _BODY_RATIO:
             return
         split.add(path)
         children = dict.fromkeys(module[len(prefix) :].partition(".")[0] for module, _ in inside if module != path)

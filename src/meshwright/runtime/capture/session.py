@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.runtime.capture import repeats, source
+from meshwright.runtime.capture.bodies import unread
 from meshwright.runtime.capture.expansion import expand
 from meshwright.runtime.capture.layers import Captured, graph_of
 from meshwright.runtime.capture.recorder import Recorder, record
+from meshwright.runtime.capture.stand_ins import standing_in
 from meshwright.runtime.capture.trace import Trace
 from meshwright.runtime.source import load
 
@@ -47,11 +50,15 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
         trace = _trace(name, module, mode, positional, keywords, n)
     if not any(operator.trained and not operator.view for operator in trace.operators):
         raise InputError(f"capture {name}: {type(module).__name__} computes nothing from its parameters")
-    tokens = _tokens((*positional, *keywords.values()))
+    tokens = _tokens(tree_leaves((positional, keywords)))
     found = graph_of(
         trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else ""
     )
     notes = (*subject.notes, *found.notes)
+    idle = unread(trace)
+    if idle:
+        parts = ", ".join(dict.fromkeys(".".join(key.split(".")[:2]) for key in idle))
+        notes += (f"{sum(idle.values())} weights are not used by this call, they train without work: {parts}",)
     if found.totals.n_backward == 0:
         notes += (f"no output of {type(module).__name__} carries a gradient: the graph has no backward pass",)
     return replace(found, notes=notes)
@@ -82,9 +89,9 @@ def _trace(
     InputError
         When an operator or the module's own code cannot run without values; names the module.
     """
-    recorder = Recorder(module)
+    recorder = Recorder(module, [leaf for leaf in tree_leaves((positional, keywords)) if isinstance(leaf, torch.Tensor)])
     try:
-        with mode, _quiet():
+        with mode, _quiet(), standing_in(recorder.notes):
             return record(module, lambda: module(*positional, **keywords), recorder, batch)
     except MeshwrightError:
         raise
@@ -122,7 +129,7 @@ def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Base
     part = dict(module.named_modules()).get(path, module)
     where = f"module '{path}' ({type(part).__name__})" if path else f"module {type(part).__name__}"
     where += f" at {line}" if line else ""
-    kind, text = type(error).__name__, str(error).strip().splitlines()[0] if str(error).strip() else ""
+    kind, text = type(error).__name__, next(iter(str(error).strip().splitlines()), "")
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
         return (
             f"capture {name}: {where}: {operator or text} depends on the values of a tensor; data-dependent control flow and shapes "
@@ -144,7 +151,7 @@ def _parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _tokens(values: tuple[Any, ...]) -> int:
+def _tokens(values: list[Any]) -> int:
     """Return the tokens per sample: the second axis of the first whole-number input with two; 0 for none."""
     for value in values:
         if isinstance(value, torch.Tensor) and not value.is_floating_point() and value.ndim == 2:

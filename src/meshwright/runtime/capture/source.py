@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.errors import InputError
 from meshwright.runtime.capture import guesses
@@ -67,8 +68,12 @@ def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
             try:
                 made = maker()
             except (Exception, SystemExit) as error:
-                raise InputError(f"capture {name}: calling it failed: {type(error).__name__}: {error}") from error
-            notes = (f"{name} could not be built without memory ({type(first).__name__}: {first}); it was built on the CPU",)
+                raise InputError(
+                    f"capture {name}: calling it failed: {type(error).__name__}: {' '.join(str(error).split())}"
+                ) from error
+            notes = (
+                f"{name} could not be built without memory ({type(first).__name__}: {' '.join(str(first).split())}); it was built on the CPU",
+            )
         finally:
             torch.set_default_dtype(before)
     examples = None
@@ -77,6 +82,14 @@ def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
         made = made[0]
     if not isinstance(made, torch.nn.Module):
         raise InputError(f"capture {name}: returned a {type(made).__name__}; it must return an nn.Module, or (module, inputs)")
+    if isinstance(made, torch.jit.ScriptModule):
+        raise InputError(f"capture {name}: returned a TorchScript module; return the nn.Module that it was made from")
+    lazy = [key for key, value in made.named_parameters() if isinstance(value, torch.nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise InputError(
+            f"capture {name}: {type(made).__name__}: the shape of '{lazy[0]}' is not known yet; call the lazy module once on inputs "
+            "before returning it"
+        )
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise InputError(f"capture {name}: {type(made).__name__} has no parameters that can be trained")
     if examples is None:
@@ -123,10 +136,9 @@ def call(
         )
     keywords = dict(given) if isinstance(given, Mapping) else {}
     positional = () if keywords else tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    own = _samples([*positional, *keywords.values()])
+    own = _samples((positional, keywords))
     n = batch or own
-    positional = tuple(_resized(value, own, n, mode, weight) for value in positional)
-    keywords = {key: _resized(value, own, n, mode, weight) for key, value in keywords.items()}
+    positional, keywords = tree_map(lambda value: _resized(value, own, n, mode, weight), (positional, keywords))
     try:
         inspect.signature(subject.module.forward).bind(*positional, **keywords)
     except TypeError as error:
@@ -146,9 +158,9 @@ def _needs(module: torch.nn.Module) -> str:
     return f"{type(module).__name__}.forward needs {', '.join(needed) or 'inputs'}"
 
 
-def _samples(values: list[Any]) -> int:
-    """Return the first axis of the first tensor that has one."""
-    for value in values:
+def _samples(values: Any) -> int:
+    """Return the first axis of the first tensor that has one, whatever holds it."""
+    for value in tree_leaves(values):
         if isinstance(value, torch.Tensor) and value.ndim:
             return int(value.shape[0])
     return 1

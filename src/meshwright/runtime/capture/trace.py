@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Trace", "TracedOperator", "TracedTensor"]
+__all__ = ["COPIES", "Trace", "TracedOperator", "TracedTensor"]
+
+COPIES = ("clone", "_to_copy", "copy")
+"""Operators that lay out or cast what they read: a copy of weights is still those weights."""
 
 
 class TracedTensor(NamedTuple):
@@ -42,6 +45,8 @@ class TracedOperator:
         Whole numbers among the arguments: the axes of a transposition.
     trained : bool
         Whether the result depends on a parameter; what does not (positions, masks) is a constant of the model.
+    fed : bool
+        Whether it depends on an input of the model.
     view : bool
         Whether the result shares memory with the input: nothing is computed.
     causal : bool
@@ -63,6 +68,7 @@ class TracedOperator:
     weights: tuple[str, ...]
     numbers: tuple[int, ...]
     trained: bool
+    fed: bool
     view: bool
     causal: bool
     forward_flops: float
