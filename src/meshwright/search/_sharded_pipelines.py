@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -89,20 +90,26 @@ def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] 
     Notes
     -----
     Replicas of a stage that stand next to each other in its order split layers between them (sequence parallel), or all replicas
-    share out the optimizer's state, gradients and weights; each stage recomputes no more than it takes to fit. The menu of strategies is the cost model's: what is illegal for the model is left out.
+    share out the optimizer's state, gradients and weights; each stage recomputes no more than it takes to fit. The menu of strategies is
+    the cost model's: what is illegal for the model is left out. A variant whose busiest stage alone, recomputing nothing, works longer
+    than the first few found so far take is not played.
     """
     module = _plugins.load("costs", problem.costs, "cost model")
     found: list[Judged] = []
+    seconds: list[float] = []  # per sample of what was found, ascending
     missing = float("inf")
     for one in _different(ranked):
         for label, plain in _variants(problem, one.plan):
             if any(module.illegal(problem, stage.strategy, plain.samples_of_replica(stage)) for stage in plain.stages):
+                continue
+            if len(seconds) >= _SPARED and _work_seconds(problem, module, plain) >= seconds[_SPARED - 1]:
                 continue
             for schedule in _SCHEDULES if len(plain.stages) > 1 else ("1f1b",):
                 fits, over = _recomputed(problem, module, replace(plain, schedule=schedule))
                 missing = min(missing, over)
                 if fits is not None:
                     found.append(replace(fits, label=f"{one.label}{label}, {schedule}"))
+                    bisect.insort(seconds, fits.seconds_per_sample)
     for one in others:
         timeline, excess = _played(problem, module, one.plan)
         if max(excess) <= 0.0:
@@ -110,6 +117,12 @@ def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] 
     order = sorted(range(len(found)), key=lambda i: (found[i].seconds_per_sample, i))
     best = [_spared(problem, module, found[i]) for i in order[:_SPARED]] + [found[i] for i in order[_SPARED:]]
     return tuple(sorted(best, key=lambda one: one.seconds_per_sample)), missing
+
+
+def _work_seconds(problem: Problem, module: Any, plan: Plan) -> float:
+    """Return the seconds per sample that the busiest stage of a plan works, transfers and the end of the step apart."""
+    most = max(load.forward_total_seconds + load.backward_total_seconds for load in module.loads(problem, plan))
+    return float(plan.n_microbatches * most / plan.global_batch)
 
 
 def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | None, float]:
