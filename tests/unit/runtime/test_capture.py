@@ -379,6 +379,41 @@ def branching() -> tuple[nn.Module, torch.Tensor]:
     return Branching(), torch.zeros(2, 3, 16, 16)
 
 
+class Widening(Block):
+    """A block that hands on a wider type than the first of its kind reads."""
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        return stream.double() + super().forward(stream.float())
+
+
+class Widened(Chain):
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.blocks = nn.ModuleList(Widening(8) for _ in range(6))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        stream = self.words(ids)
+        for block in self.blocks:
+            stream = block(stream)
+        return self.out(stream.float())
+
+
+def widened() -> nn.Module:
+    return Widened()
+
+
+class OneTower(Chain):
+    """A list that this call does not use beside one that it uses."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.tower = nn.ModuleList(Block(8) for _ in range(4))
+
+
+def one_tower() -> nn.Module:
+    return OneTower()
+
+
 class Recommending(nn.Module):
     """Tables of which a sample reads several rows at once, inputs in a dictionary with a list, outputs in another."""
 
@@ -500,10 +535,32 @@ def test_a_shortened_chain_counts_as_much_as_the_same_chain_traced_whole(monkeyp
     short = _of("chain_of_five")
     from meshwright.runtime.capture import repeats
 
-    monkeypatch.setattr(repeats, "shorten", lambda module: ((), []))
+    monkeypatch.setattr(repeats, "shorten", lambda module, n_apart: ((), []))
     whole = _of("chain_of_five")
     assert short.totals == whole.totals
     assert short.graph == whole.graph
+
+
+@pytest.mark.parametrize(("name", "n_traces"), [("chain_of_five", 1), ("widened", 2), ("one_tower", 1)])
+def test_two_layers_of_a_run_are_traced_even_where_the_first_differs_or_none_is_used(
+    name: str, n_traces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshwright.runtime.capture import repeats, session
+
+    lengths: list[int] = []
+    record = session.record
+
+    def counted(module: nn.Module, *rest: object) -> object:
+        lengths.append(len(module.blocks))  # type: ignore[arg-type]
+        return record(module, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "record", counted)
+    short = _of(name)
+    assert len(lengths) == n_traces and max(lengths) <= 3
+    monkeypatch.setattr(repeats, "shorten", lambda module, n_apart: ((), []))
+    whole = _of(name)
+    assert short.graph == whole.graph
+    assert short.totals.forward_flops == whole.totals.forward_flops
 
 
 def test_layers_split_the_first_product_by_columns_and_the_second_by_rows() -> None:

@@ -41,7 +41,8 @@ def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
                 members.append(i)
     if not all(_is_chain(trace, run, ids[_path(run, 0)], ids[_path(run, 1)]) for run in runs):
         return None
-    return _repeated(trace, {ids[_path(run, 1)][0]: run for run in runs}, ids)
+    starts = {(ids[_path(run, 1)] or [-1 - k])[0]: run for k, run in enumerate(runs)}
+    return _repeated(trace, starts, ids)
 
 
 def _path(run: Run, copy: int) -> str:
@@ -55,6 +56,8 @@ def _inside(module: str, path: str) -> bool:
 def _is_chain(trace: Trace, run: Run, one: list[int], two: list[int]) -> bool:
     """Whether the second layer does the same as the first, on the first one's result, which nobody else reads."""
     n = len(one)
+    if not one and not two:
+        return True  # layers that this call does not use
     if not n or n != len(two) or one != list(range(one[0], one[0] + n)) or two != list(range(one[0] + n, one[0] + 2 * n)):
         return False
     prefixes = _path(run, 0), _path(run, 1)

@@ -34,13 +34,15 @@ class Run:
     n_layers: int
 
 
-def shorten(module: torch.nn.Module) -> tuple[tuple[Run, ...], list[tuple[torch.nn.Module, dict[str, Any]]]]:
+def shorten(module: torch.nn.Module, n_apart: int = 0) -> tuple[tuple[Run, ...], list[tuple[torch.nn.Module, dict[str, Any]]]]:
     """Take all but two modules out of every run of at least three equal ones; runs inside runs stay.
 
     Parameters
     ----------
     module : torch.nn.Module
         Changed in place; `restore` undoes it.
+    n_apart : int
+        Modules at the beginning of each run that are no part of it: the first layer may read something else.
 
     Returns
     -------
@@ -51,7 +53,7 @@ def shorten(module: torch.nn.Module) -> tuple[tuple[Run, ...], list[tuple[torch.
     """
     runs: list[Run] = []
     taken: list[tuple[torch.nn.Module, dict[str, Any]]] = []
-    _visit(module, "", runs, taken)
+    _visit(module, "", n_apart, runs, taken)
     return tuple(runs), taken
 
 
@@ -61,26 +63,28 @@ def restore(taken: list[tuple[torch.nn.Module, dict[str, Any]]]) -> None:
         container._modules = children
 
 
-def _visit(module: torch.nn.Module, path: str, runs: list[Run], taken: list[tuple[torch.nn.Module, dict[str, Any]]]) -> None:
+def _visit(
+    module: torch.nn.Module, path: str, n_apart: int, runs: list[Run], taken: list[tuple[torch.nn.Module, dict[str, Any]]]
+) -> None:
     """Shorten the lists in a module, outermost first."""
     children = dict(module._modules)
     is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and all(name.isdigit() for name in children)
     if not is_list:
         for name, child in children.items():
             if child is not None:
-                _visit(child, f"{path}.{name}".lstrip("."), runs, taken)
+                _visit(child, f"{path}.{name}".lstrip("."), n_apart, runs, taken)
         return
     kept: list[torch.nn.Module] = []
     parts = [child for child in children.values() if child is not None]
     start = 0
     while start < len(parts):
         end = _end_of_run(parts, start)
-        if end - start > _KEPT:
-            runs.append(Run(path, len(kept), start, end - start))
-            kept += parts[start : start + _KEPT]
+        if end - start > _KEPT + n_apart:
+            runs.append(Run(path, len(kept) + n_apart, start + n_apart, end - start - n_apart))
+            kept += parts[start : start + n_apart + _KEPT]
         else:
             for part in parts[start:end]:
-                _visit(part, f"{path}.{len(kept)}".lstrip("."), runs, taken)
+                _visit(part, f"{path}.{len(kept)}".lstrip("."), n_apart, runs, taken)
                 kept.append(part)
         start = end
     if len(kept) < len(parts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,19 +35,11 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
     positional, keywords, n = source.call(
         name, subject, mode, batch=batch, sequence_length=sequence_length, shapes=shapes
     )  # fmt: skip
-    runs, taken = repeats.shorten(module)
-    trace: Trace | None = None
-    if runs:
-        try:
-            trace = expand(_trace(name, module, mode, positional, keywords, n), runs)
-        except MeshwrightError:
-            trace = None  # the module counts its own layers: trace it whole
-        finally:
-            repeats.restore(taken)
-        if trace is not None and _counted(trace) != _parameters(module):
-            trace = None
-    if trace is None:
-        trace = _trace(name, module, mode, positional, keywords, n)
+
+    def traced() -> Trace:
+        return _trace(name, module, mode, positional, keywords, n)
+
+    trace = _shortened(module, traced, n_apart=0) or _shortened(module, traced, n_apart=1) or traced()
     if not any(operator.trained and not operator.view for operator in trace.operators):
         raise InputError(f"capture {name}: {type(module).__name__} computes nothing from its parameters")
     tokens = _tokens(tree_leaves((positional, keywords)))
@@ -62,6 +54,20 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
     if found.totals.n_backward == 0:
         notes += (f"no output of {type(module).__name__} carries a gradient: the graph has no backward pass",)
     return replace(found, notes=notes)
+
+
+def _shortened(module: torch.nn.Module, traced: Callable[[], Trace], n_apart: int) -> Trace | None:
+    """Return the trace of the whole module from that of one with fewer repeated layers; None where only the whole one tells."""
+    runs, taken = repeats.shorten(module, n_apart)
+    if not runs:
+        return None
+    try:
+        trace = expand(traced(), runs)
+    except MeshwrightError:
+        return None  # the module counts its own layers: trace it whole
+    finally:
+        repeats.restore(taken)
+    return trace if trace is not None and _counted(trace) == _parameters(module) else None
 
 
 def _prepare(module: torch.nn.Module) -> None:
