@@ -25,11 +25,12 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
         When something is wrong.
     """
     from meshwright.errors import InputError
-    from meshwright.runtime import autocast, checkpoints, preflight, source
+    from meshwright.runtime import autocast, checkpoints, meshes, preflight, source
     from meshwright.runtime.data import example_of
     from meshwright.runtime.layout import layout
 
     places = layout(read.plan)
+    meshes.check(places)
     for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
         if name:
             source.load(name, option)

@@ -40,8 +40,8 @@ def _state(trainer: Trainer) -> dict[str, Any]:
             entries[f"rank{trainer.rank}/stage{stage}/weight{i}"] = local(parameter.detach())
         for name, buffer in weights.module.named_buffers():
             entries[f"rank{trainer.rank}/stage{stage}/buffer/{name}"] = buffer
-        if weights.flat is not None:
-            entries[f"rank{trainer.rank}/stage{stage}/part"] = weights.flat.detach()
+        for i, part in enumerate(weights.parts()):
+            entries[f"rank{trainer.rank}/stage{stage}/part{i}"] = part.detach()
     for i, parameter in enumerate(parameters):
         for key, value in sorted(trainer.optimizer.state.get(parameter, {}).items()):
             if isinstance(value, torch.Tensor):
@@ -146,6 +146,7 @@ def _signature(trainer: Trainer) -> list[Any]:
             stage.strategy.data,
             stage.strategy.context,
             stage.strategy.tensor,
+            stage.strategy.expert,
             stage.strategy.shard,
             stage.strategy.shard_degree,
         ]

@@ -17,6 +17,7 @@ from meshwright.runtime.autocast import check_weights
 from meshwright.runtime.context_parallel import spans_context
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import Sample, repeated
+from meshwright.runtime.experts import experts_of
 from meshwright.runtime.layout import Layout
 
 __all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
@@ -87,6 +88,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
         strategy, place = stage.strategy, f"{where}: stage {i}"
         if strategy.sequence_parallel:
             _check_length(sample, strategy.context * strategy.tensor, f"{place}: sequence")
+        if strategy.expert > 1:
+            _check_experts(units, names, entering, stage, place)
         if strategy.tensor > 1:
             _check_tensor(units, names, entering, wishes, stage, place)
         for op in stage.ops if strategy.context > 1 else ():
@@ -96,6 +99,24 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
                 parts.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
             seen.add((strategy.context, alike))
     return units
+
+
+def _check_experts(
+    units: Sequence[nn.Module], names: Sequence[str], entering: Sequence[Sequence[torch.Tensor]], stage: Stage, where: str
+) -> None:
+    """Refuse a stage with experts that cannot be divided, or a model without any that can."""
+    degree = stage.strategy.expert
+    if not any(experts_of(unit) for unit in units):
+        raise InputError(
+            f"{where}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one entry for "
+            "each of its num_experts, called with tokens, the experts chosen and their weights; plan again with --set expert=1"
+        )
+    seen = set()
+    for op in stage.ops:
+        alike = parts.structure(units[op], entering[op])
+        if alike not in seen:
+            parts.check_experts(units[op], entering[op], degree, f"{where}: layer '{names[op]}'")
+        seen.add(alike)
 
 
 def _check_length(sample: Sample, degree: int, what: str) -> None:

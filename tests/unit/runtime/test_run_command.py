@@ -75,7 +75,7 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
 @pytest.mark.parametrize(
     ("plan", "words", "told"),
     [
-        (plan_of([(3, [0], {}), (4, [1], {})], n_layers=5), ("--model", "models:small"), "holds 6 layers, but the plan has 5"),
+        (plan_of([(3, [0], {}), (4, [1], {})]), ("--model", "models:small"), "holds 6 layers, but the plan has 5"),
         (plan_of([(3, list(range(16)), {}), (5, [16], {})], global_batch=64), ("--model", "models:small"), "17 processes"),
         (
             plan_of([(3, [0, 1], {}), (5, [2], {})], global_batch=4),
@@ -97,18 +97,18 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         (plan_of(UNEVEN), ("--model", "models:small", "--emulate"), "is not known"),
         (plan_of(UNEVEN), ("--model", "models:small", "--optimizer", "fragile:none"), "has no 'none'"),
         (
-            plan_of([(2, [0], {}), (4, [1], {})], n_layers=4),
+            plan_of([(2, [0], {}), (4, [1], {})]),
             ("--model", "zoo:Biased"),
             "is trained and has no rows of the batch",
         ),
-        (plan_of([(2, [0], {}), (4, [1], {})], n_layers=4), ("--model", "zoo:Overwrites"), "in-place"),
+        (plan_of([(2, [0], {}), (4, [1], {})]), ("--model", "zoo:Overwrites"), "in-place"),
         (
             plan_of([(8, [0, 1], {"context": 2})], sequence_length=15),
             ("--model", "models:small"),
             "does not divide the 15 tokens",
         ),
         (plan_of([(8, [0, 1], {"context": 2})]), ("--model", "fragile:Encoder"), "context degree 2: on parts of a sequence"),
-        (plan_of([(8, [0, 1], {"expert": 2})]), ("--model", "models:small"), "plan again with --set expert=1"),
+        (plan_of([(8, [0, 1], {"expert": 2})]), ("--model", "models:small"), "no experts were recognised"),
         (plan_of(UNEVEN), ("--model", "models:small", "--precision", "fp8"), "must be bf16, fp16 or fp32"),
         (plan_of(UNEVEN), ("--model", "fragile:halved"), "is float16, in which updates are rounded away"),
     ],
