@@ -43,7 +43,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
         )
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
-            *preflight.notes_of(units, read.plan)]  # fmt: skip
+            *preflight.notes_of(units, read.plan, sample)]  # fmt: skip
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:

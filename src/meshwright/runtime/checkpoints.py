@@ -34,7 +34,9 @@ def last(folder: str) -> Path | None:
 def _state(trainer: Trainer) -> dict[str, Any]:
     """Return what this rank holds, under names that no other rank uses."""
     parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    entries: dict[str, Any] = {}
+    entries: dict[str, Any] = {f"rank{trainer.rank}/random/cpu": torch.get_rng_state()}
+    if trainer.executor.device.type == "cuda":
+        entries[f"rank{trainer.rank}/random/cuda"] = torch.cuda.get_rng_state()
     for stage, weights in trainer.weights.items():
         for i, parameter in enumerate(weights.parameters):
             entries[f"rank{trainer.rank}/stage{stage}/weight{i}"] = local(parameter.detach())
@@ -112,6 +114,9 @@ def load(trainer: Trainer, folder: str) -> int:
         for name, tensor in _state(trainer).items():
             if tensor.data_ptr() != state[name].data_ptr():
                 tensor.copy_(state[name])
+    torch.set_rng_state(state[f"rank{trainer.rank}/random/cpu"])
+    if trainer.executor.device.type == "cuda":
+        torch.cuda.set_rng_state(state[f"rank{trainer.rank}/random/cuda"])
     if trainer.loss_scale is not None and "loss_scale" in content:
         trainer.loss_scale.restore(content["loss_scale"])
     dist.barrier()

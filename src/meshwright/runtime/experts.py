@@ -47,9 +47,17 @@ def _n_experts(module: nn.Module) -> int:
     lengths = {weight.shape[0] if weight.dim() > 1 else 0 for weight in module.parameters()}
     if len(lengths) != 1 or any(True for child in module.children() for _ in child.parameters()):
         return 0
-    taken = [p for p in inspect.signature(module.forward).parameters.values() if p.default is inspect.Parameter.empty]
     n_experts = lengths.pop()
-    return n_experts if len(taken) == 3 and _counts(module, n_experts) else 0
+    return n_experts if _takes_choices(module) and _counts(module, n_experts) else 0
+
+
+def _takes_choices(module: nn.Module) -> bool:
+    """Whether a module can be called with tokens, choices and weights, and nothing else."""
+    try:
+        inspect.signature(module.forward).bind("tokens", "choices", "weights")
+    except TypeError:
+        return False
+    return True
 
 
 def _counts(module: nn.Module, n_experts: int) -> list[str]:

@@ -157,7 +157,7 @@ def apply(
     given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
     sample = example_of(model, given, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
-    told = (*read.notes(), *preflight.notes_of(units, read.plan))
+    told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += told
     return trainer

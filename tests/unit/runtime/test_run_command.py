@@ -163,12 +163,22 @@ def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
     from meshwright.runtime.preflight import notes_of
     from meshwright.strategy import Strategy
 
-    def told(model: torch.nn.Module, data: int) -> list[str]:
-        return notes_of([model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, 4 * data))
+    def told(model: torch.nn.Module, data: int, sample: torch.Tensor) -> list[str]:
+        return notes_of(
+            [model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, "1f1b", 4 * data), (sample,)
+        )
 
-    assert told(zoo.Plain(), 2) == told(zoo.Images(), 1) == []
-    assert "batch norms" in told(zoo.Images(), 2)[0]
-    assert "dropout" in told(torch.nn.Dropout(0.1), 1)[0] and told(torch.nn.Dropout(0.0), 1) == []
+    image, tokens = torch.zeros(1, 3, 8, 8), torch.zeros(1, 4, dtype=torch.long)
+    images = zoo.Images()
+    before = images.layers[0][1].running_var.clone()
+    assert told(zoo.Plain(), 2, tokens) == told(images, 1, image) == []
+    assert torch.equal(images.layers[0][1].running_var, before), "looking must change nothing"
+    assert "batch norms" in told(images, 2, image)[0]
+    assert "dropout" in told(torch.nn.Dropout(0.1), 1, image)[0] and told(torch.nn.Dropout(0.0), 1, image) == []
+    attention = torch.nn.MultiheadAttention(8, 2, dropout=0.1)  # holds no dropout module
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0)
+    layer.self_attn = attention
+    assert "dropout" in told(layer, 1, torch.zeros(1, 3, 8))[0]
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.5.1+cu124"])
@@ -257,6 +267,20 @@ def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> Non
     assert all(torch.equal(a, b) for a, b in zip(whole, drawn(0, disturbed=True), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(whole[3:], drawn(3, disturbed=True), strict=True))
     assert not torch.equal(whole[0].sort(0).values, whole[2].sort(0).values), "epochs must be shuffled anew"
+
+
+def test_synthetic_tokens_are_followed_by_tokens_only_where_the_model_says_something_about_each() -> None:
+    import torch
+
+    from meshwright.runtime.data import batches_of
+
+    tokens = (torch.zeros(1, 4, dtype=torch.long),)
+    each = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
+    inputs, targets = batches_of(None, each, tokens, 2, 0)(0)
+    assert torch.equal(inputs[0][:, 1:], targets[:, :-1])
+    whole = torch.nn.Sequential(torch.nn.EmbeddingBag(9, 4), torch.nn.Linear(4, 3))
+    _, targets = batches_of(None, whole, tokens, 2, 0)(0)
+    assert targets.shape == (2, 3) and targets.is_floating_point()
 
 
 @pytest.mark.parametrize(
