@@ -88,7 +88,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     for i, stage in enumerate(plan.stages):
         strategy, place = stage.strategy, f"{where}: stage {i}"
         if strategy.sequence_parallel:
-            _check_lengths([entering[op] for op in stage.ops], strategy.context * strategy.tensor, f"{place}: sequence")
+            split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+            _check_lengths(split, strategy.context * strategy.tensor, f"{place}: sequence")
         if strategy.expert > 1:
             _check_experts(units, names, entering, stage, place)
         if strategy.tensor > 1:

@@ -232,6 +232,7 @@ ZOO: dict[str, tuple[str, dict]] = {
     "a mask handed on": ("Masked", plan_of([(2, [0], {}), (4, [1], {})])),
     "batch norms": ("images", plan_of([(3, [0], {}), (3, [1], {})])),
     "a stage without weights": ("images", plan_of([(1, [0], {}), (5, [1], {})])),
+    "options left out": ("Options", plan_of([(3, [0], {}), (3, [1], {})])),
     "two inputs": ("two_inputs", plan_of([(3, [0], {}), (3, [1], {})])),
     "two inputs, replicas": ("two_inputs", plan_of([(6, [0, 1], {})], n_microbatches=3)),
     "micro-batches that do not divide": ("Plain", plan_of([(5, [0], {}), (1, [1], {})], n_microbatches=3, global_batch=14)),

@@ -45,6 +45,18 @@ class Returns(Plain):
         return logits, {"mean": logits.mean()}
 
 
+class Options(Plain):
+    """Takes more than its input, all of it left out."""
+
+    def forward(
+        self, tokens: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 0.5, flag: bool = True
+    ) -> torch.Tensor:
+        x = self.embed(tokens) * scale
+        for layer in self.layers:
+            x = layer(x) if mask is None else layer(x) * mask
+        return self.head(x) if flag else x
+
+
 class Wide(nn.Module):
     """A layer whose products stand beside its norm, not in a module of their own."""
 
