@@ -232,6 +232,9 @@ ZOO: dict[str, tuple[str, dict]] = {
     "a mask handed on": ("Masked", plan_of([(2, [0], {}), (4, [1], {})])),
     "batch norms": ("images", plan_of([(3, [0], {}), (3, [1], {})])),
     "a stage without weights": ("images", plan_of([(1, [0], {}), (5, [1], {})])),
+    "names without the beginning that all share": (
+        "UnlikeDepths", plan_of([(4, [0], {}), (5, [1], {})], names=["embed", "0.0", "1.0", "1.1", "1.2", "2.0", "2.1", "3.0", "head"]),
+    ),
     "options left out": ("Options", plan_of([(3, [0], {}), (3, [1], {})])),
     "two inputs": ("two_inputs", plan_of([(3, [0], {}), (3, [1], {})])),
     "two inputs, replicas": ("two_inputs", plan_of([(6, [0, 1], {})], n_microbatches=3)),

@@ -227,6 +227,35 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path
 
 
 @pytest.mark.slow
+def test_a_run_whose_time_is_up_tells_where_each_rank_was(tmp_path: pathlib.Path) -> None:
+    words = ("--model", "models:small", "--data", "fragile:hangs_on_rank_one", "--timeout", "30")
+    hung = meshwright("run", written(tmp_path, plan_of(UNEVEN)), *words)
+    assert (hung.returncode, hung.stdout) == (1, "")
+    assert "the run was ended: the time given is up" in hung.stderr
+    one = hung.stderr.partition("rank 1 was at")[2]
+    assert "in hangs_on_rank_one" in one and "in hangs_on_rank_one" not in hung.stderr.partition("rank 1 was at")[0]
+
+
+def test_a_checkpoint_of_another_plan_is_told_from_the_plan_alone(tmp_path: pathlib.Path) -> None:
+    from meshwright.errors import InputError
+    from meshwright.plan import Plan, Stage
+    from meshwright.runtime import checkpoints
+    from meshwright.strategy import Strategy
+
+    def two(**degrees: int) -> Plan:
+        return Plan((Stage((0, 1), (0, 1), Strategy(**degrees)),), global_batch=4)
+
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
+        checkpoints.check(str(tmp_path), two(data=2))
+    (tmp_path / "step-3").mkdir()
+    (tmp_path / "step-3" / "done.json").write_text(json.dumps({"step": 3, "plan": checkpoints._signature(two(data=2))}))
+    assert checkpoints.check(str(tmp_path), two(data=2))[1]["step"] == 3
+    for other in (two(tensor=2), two(data=2, shard=3), two(data=2, expert=2)):
+        with pytest.raises(InputError, match="written under another plan"):
+            checkpoints.check(str(tmp_path), other)
+
+
+@pytest.mark.slow
 def test_a_run_in_fp16_resumes_with_the_loss_scale_it_had_found(tmp_path: pathlib.Path) -> None:
     names = ["0", "1", "2", "3"]
     plan = written(tmp_path, plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1))
