@@ -19,9 +19,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PATIENCE_SECONDS = 500
 
 
-def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 4, global_batch: int = 16, names: list[str] | None = None,
+def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, global_batch: int = 16, names: list[str] | None = None,
             sequence_length: int = 16) -> dict:  # fmt: skip
-    """Return a plan file's content from (number of layers, devices, options) of every stage."""
+    """Return a plan file's content from (number of layers, devices, options) of every stage; a pipeline has four micro-batches."""
+    n_microbatches = n_microbatches or (4 if len(stages) > 1 else 2)
     n_layers = sum(stage[0] for stage in stages)
     names = names or ["embed", *[f"layers.{i}" for i in range(n_layers - 2)], "head"]
     entries, start = [], 0

@@ -282,8 +282,8 @@ def test_a_step_whose_gradients_overflow_in_fp16_is_skipped_by_all_ranks_as_one_
     names = ["0", "1", "2", "3"]
     plans = {  # and the parts of a step, on which it depends what overflows
         "a pipeline": (plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1), 4),
-        "optimizer state sharded": (plan_of([(4, [0, 1], {"shard": 1})], names=names, sequence_length=1), 8),
-        "weights sharded": (plan_of([(4, [0, 1], {"shard": 3})], names=names, sequence_length=1), 8),
+        "optimizer state sharded": (plan_of([(4, [0, 1], {"shard": 1})], names=names, sequence_length=1, n_microbatches=4), 8),
+        "weights sharded": (plan_of([(4, [0, 1], {"shard": 3})], names=names, sequence_length=1, n_microbatches=4), 8),
     }
     cases = {
         name: {"model": "fragile:steep", "plan": plan, "precision": "fp16", "parts": parts}
