@@ -24,25 +24,23 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     InputError
         When something is wrong.
     """
-    from meshwright.errors import InputError
-    from meshwright.runtime import autocast, checkpoints, preflight, source
+    from meshwright.runtime import autocast, checkpoints, meshes, preflight, source
     from meshwright.runtime.data import example_of
     from meshwright.runtime.layout import layout
 
     places = layout(read.plan)
+    meshes.check(places)
     for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
         if name:
             source.load(name, option)
     model, examples = source.build(job.model, job.seed)
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
-    if job.resume and checkpoints.last(job.save) is None:
-        raise InputError(
-            f"--resume: {job.save or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
-        )
+    if job.resume:
+        checkpoints.check(job.save, read.plan)
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
-            *preflight.notes_of(units, read.plan)]  # fmt: skip
+            *preflight.notes_of(units, read.plan, sample)]  # fmt: skip
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:

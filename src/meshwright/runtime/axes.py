@@ -1,4 +1,4 @@
-"""The layers of a stage, split over its tensor and context axes, and what is done to hidden states on the way in and out."""
+"""The layers of a stage, split over its tensor, context and expert axes, and what is done to hidden states on the way in and out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from meshwright.runtime import tensor_parallel
 from meshwright.runtime.context_parallel import InContext, gathered, spans_context
+from meshwright.runtime.experts import SpreadExperts, over_group, spread
 from meshwright.runtime.meshes import StageGroups
 from meshwright.runtime.tensor_parallel import Owner
 from meshwright.strategy import Strategy
@@ -62,6 +63,8 @@ def split_layers(
     split, spanned = [], []
     for i, (unit, (op, n_layers)) in enumerate(zip(units, places, strict=True)):
         layer = unit
+        if strategy.expert > 1:
+            spread(unit, groups.expert_index, strategy.expert, over_group(groups.expert))
         if strategy.tensor > 1 and tensor_parallel.styles(unit, wishes):
             split.append(i)
             found.partial["tensor"] += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
@@ -72,6 +75,12 @@ def split_layers(
             ]
             layer = InContext(unit, gathered(groups.context_mesh), groups.context_index, strategy.context)
         found.layers.append(layer)
+    experts = {
+        part for unit in units for module in unit.modules() if isinstance(module, SpreadExperts) for part in module.modules()
+    }
+    found.partial.update(
+        {axis: [owner for owner in owners if owner[0] not in experts] for axis, owners in found.partial.items()}
+    )
     _split_sequence(found, units, spanned, groups.context_mesh, strategy.context)
     if strategy.sequence_parallel:
         _split_sequence(found, units, split, groups.tensor_mesh, strategy.tensor)

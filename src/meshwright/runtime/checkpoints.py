@@ -13,12 +13,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from meshwright.errors import InputError
+from meshwright.plan import Plan
 from meshwright.runtime.sharding import local
 
 if TYPE_CHECKING:
     from meshwright.runtime.trainer import Trainer
 
-__all__ = ["last", "load", "save"]
+__all__ = ["check", "last", "load", "save"]
 
 
 _KEPT = 2
@@ -34,14 +35,16 @@ def last(folder: str) -> Path | None:
 def _state(trainer: Trainer) -> dict[str, Any]:
     """Return what this rank holds, under names that no other rank uses."""
     parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    entries: dict[str, Any] = {}
+    entries: dict[str, Any] = {f"rank{trainer.rank}/random/cpu": torch.get_rng_state()}
+    if trainer.executor.device.type == "cuda":
+        entries[f"rank{trainer.rank}/random/cuda"] = torch.cuda.get_rng_state()
     for stage, weights in trainer.weights.items():
         for i, parameter in enumerate(weights.parameters):
             entries[f"rank{trainer.rank}/stage{stage}/weight{i}"] = local(parameter.detach())
         for name, buffer in weights.module.named_buffers():
             entries[f"rank{trainer.rank}/stage{stage}/buffer/{name}"] = buffer
-        if weights.flat is not None:
-            entries[f"rank{trainer.rank}/stage{stage}/part"] = weights.flat.detach()
+        for i, part in enumerate(weights.parts()):
+            entries[f"rank{trainer.rank}/stage{stage}/part{i}"] = part.detach()
     for i, parameter in enumerate(parameters):
         for key, value in sorted(trainer.optimizer.state.get(parameter, {}).items()):
             if isinstance(value, torch.Tensor):
@@ -68,7 +71,7 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
     dist.barrier()
     dcp.save(_state(trainer), storage_writer=dcp.FileSystemWriter(partial), process_group=None)
     if trainer.rank == 0:
-        content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer)}
+        content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer.layout.plan)}
         if trainer.loss_scale is not None:
             content["loss_scale"] = trainer.loss_scale.state()
         (partial / "done.json").write_text(json.dumps(content))
@@ -77,6 +80,32 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
         for old in sorted(Path(folder).glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))[:-_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
+
+
+def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
+    """Return the newest checkpoint of a folder, and what is written about it.
+
+    Parameters
+    ----------
+    folder : str
+        Folder of checkpoints.
+    plan : Plan
+        The plan to go on with.
+
+    Raises
+    ------
+    InputError
+        When there is none, or it was written under another plan.
+    """
+    path = last(folder)
+    if path is None:
+        raise InputError(
+            f"--resume: {folder or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
+        )
+    content: dict[str, Any] = json.loads((path / "done.json").read_text())
+    if content["plan"] != _signature(plan):
+        raise InputError(f"--resume: {path} was written under another plan; resume with that plan")
+    return path, content
 
 
 def load(trainer: Trainer, folder: str) -> int:
@@ -99,12 +128,7 @@ def load(trainer: Trainer, folder: str) -> int:
     InputError
         When there is none, or it was written under another plan.
     """
-    path = last(folder)
-    if path is None:
-        raise InputError(f"--resume: {folder} holds no complete checkpoint; run without --resume to begin")
-    content = json.loads((path / "done.json").read_text())
-    if content["plan"] != _signature(trainer):
-        raise InputError(f"--resume: {path} was written under another plan; resume with that plan")
+    path, content = check(folder, trainer.layout.plan)
     _make_state(trainer)
     state = _state(trainer)
     dcp.load(state, storage_reader=dcp.FileSystemReader(path))
@@ -112,6 +136,9 @@ def load(trainer: Trainer, folder: str) -> int:
         for name, tensor in _state(trainer).items():
             if tensor.data_ptr() != state[name].data_ptr():
                 tensor.copy_(state[name])
+    torch.set_rng_state(state[f"rank{trainer.rank}/random/cpu"])
+    if trainer.executor.device.type == "cuda":
+        torch.cuda.set_rng_state(state[f"rank{trainer.rank}/random/cuda"])
     if trainer.loss_scale is not None and "loss_scale" in content:
         trainer.loss_scale.restore(content["loss_scale"])
     dist.barrier()
@@ -136,9 +163,8 @@ def _make_state(trainer: Trainer) -> None:
             parameter.grad = None
 
 
-def _signature(trainer: Trainer) -> list[Any]:
+def _signature(plan: Plan) -> list[Any]:
     """Return what must be the same for a checkpoint to fit: layers, devices and degrees of every stage."""
-    plan = trainer.layout.plan
     return [
         [
             len(stage.ops),
@@ -146,6 +172,7 @@ def _signature(trainer: Trainer) -> list[Any]:
             stage.strategy.data,
             stage.strategy.context,
             stage.strategy.tensor,
+            stage.strategy.expert,
             stage.strategy.shard,
             stage.strategy.shard_degree,
         ]

@@ -145,8 +145,20 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
             f"known while it runs ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
             "move that into the layers, or plan with a single stage of one layer"
         ) from None
+    _forget_defaults(graph, n_inputs)
     assigned = _assign(graph, paths, names, model)
     return _segments(graph, assigned, model, n_inputs)
+
+
+def _forget_defaults(graph: fx.Graph, n_inputs: int) -> None:
+    """Take the arguments after the inputs out of a graph, and what looks whether they still have the values it was traced with."""
+    fixed = {node for node in graph.nodes if node.op == "placeholder"} - set(list(graph.nodes)[:n_inputs])
+    for node in graph.nodes:
+        if not fixed.isdisjoint(node.all_input_nodes):
+            fixed.add(node)
+    for node in reversed(list(graph.nodes)):
+        if node in fixed:
+            graph.erase_node(node)
 
 
 class _Whole(nn.Module):

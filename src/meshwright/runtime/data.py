@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from meshwright.errors import InputError
+from meshwright.runtime import causal_lm
 from meshwright.runtime.naming import first_tensor
 
 __all__ = ["Batches", "Sample", "batches_of", "default_loss", "example_of", "repeated", "rows_of_inputs"]
@@ -104,7 +105,9 @@ def batches_of(data: Callable[..., Any] | None, model: nn.Module, sample: Sample
         return lambda step: _checked(given(step, n_samples), step, len(sample), n_samples)
     tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)] or [2]
     follows = len(sample) == 1 and not sample[0].is_floating_point() and sample[0].dim() == 2
-    output = () if follows else _output_sizes(model, sample)
+    output = () if follows and causal_lm.recognises(model) else _output_sizes(model, sample)
+    if output:  # tokens follow tokens only where the model says something about each
+        follows = follows and len(output) == 2 and output[0] == sample[0].shape[1]
 
     def synthetic(step: int) -> tuple[Sample, torch.Tensor]:
         generator = torch.Generator().manual_seed(1_000_003 * seed + step)

@@ -23,6 +23,10 @@ from meshwright.runtime.job import Job
 __all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_lines", "under_torchrun"]
 
 
+_TIME_TO_WRITE_SECONDS = 0.5
+_CALLS_TOLD = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A process that ended a run.
@@ -94,6 +98,8 @@ def _run(
     processes = [_start(module, rank, n_ranks, path, list(prefixes[rank]) if prefixes else []) for rank in range(n_ranks)]
     try:
         failed = _watch(processes, timeout_seconds)
+        if failed == -1:
+            _ask_where(processes)
     finally:
         _stop(processes)
     failure = _failure(processes, path.parent, failed)
@@ -139,6 +145,24 @@ def _watch(processes: list[subprocess.Popen[bytes]], timeout_seconds: float) -> 
         time.sleep(0.05)
 
 
+def _ask_where(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Let what still runs write down where it is."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGUSR1)
+    time.sleep(_TIME_TO_WRITE_SECONDS)
+
+
+def _where(folder: Path) -> str:
+    """Return where each rank was, innermost call first, as `_ask_where` made it write."""
+    told = []
+    for path in sorted(folder.glob("where-*"), key=lambda path: int(path.name.rpartition("-")[2])):
+        calls = [line.strip() for line in path.read_text().splitlines() if line.startswith("  File")]
+        if calls:
+            told.append("\n  ".join([f"\nrank {path.name.rpartition('-')[2]} was at", *calls[:_CALLS_TOLD]]))
+    return "".join(told)
+
+
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
     """End what still runs."""
     for process in processes:
@@ -167,7 +191,7 @@ def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int
         _, rank, content = min(errors, key=lambda error: error[:2])
         return Failure(rank, content["text"], content["wrong_input"])
     if failed < 0:
-        return Failure(-1, "the time given is up", False)
+        return Failure(-1, f"the time given is up{_where(folder)}", False)
     return Failure(failed, f"ended with status {processes[failed].returncode} and left no traceback", False)
 
 

@@ -213,9 +213,10 @@ def _check(plan: Plan) -> None:
     owner: dict[int, tuple[int, ...]] = {}
     for i, stage in enumerate(plan.stages):
         strategy = stage.strategy
-        if strategy.expert > 1:
+        if strategy.folded and (strategy.n_devices % strategy.expert or not strategy.sequence_parallel):
             raise InputError(
-                f"stage {i}: expert parallelism of degree {strategy.expert} cannot be run yet; plan again with --set expert=1"
+                f"stage {i}: expert degree {strategy.expert} divides neither its {strategy.data * strategy.context} data and context "
+                f"ranks nor, with sequence_parallel, all its {strategy.n_devices} ranks; plan again with --set expert=1"
             )
         if strategy.data > smallest:
             raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,19 +36,30 @@ def resolve(model: nn.Module, names: Sequence[str]) -> list[str]:
         return [""]
     numbers = {i: int(match[1]) for i, name in enumerate(names) if (match := _NUMBERED.match(name))}
     stack = _stack(model, names, numbers)
+    beginning = _beginning(
+        known, [name for i, name in enumerate(names) if name not in known and i not in numbers and "." in name]
+    )
     paths = []
     for i, name in enumerate(names):
         if i in numbers and stack is not None:
             paths.append(stack[numbers[i]])
         elif name in known and name:
             paths.append(name)
-        elif i in (0, len(names) - 1) and (numbers or len(names) == 2):
+        elif beginning and f"{beginning}.{name}" in known:
+            paths.append(f"{beginning}.{name}")
+        elif i in (0, len(names) - 1) and (numbers or beginning or len(names) == 2):
             paths.append("")
         else:
             raise InputError(
                 f"{type(model).__name__}: has no layer '{name}'; is this the plan of another model? Its parts are: {_parts(model)}"
             )
     return paths
+
+
+def _beginning(known: Mapping[str, nn.Module], names: Sequence[str]) -> str:
+    """Return the shortest path that all names stand under, which captured graphs leave out; empty where there is none."""
+    found = [{path[: -len(name) - 1] for path in known if path.endswith(f".{name}")} for name in names]
+    return min(set.intersection(*found), key=lambda path: (len(path), path), default="") if found else ""
 
 
 def _stack(model: nn.Module, names: Sequence[str], numbers: dict[int, int]) -> list[str] | None:

@@ -6,8 +6,7 @@ The ranks are threads of this process, which add up as collectives would: wrong 
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +15,10 @@ from torch import nn
 from meshwright.errors import InputError
 from meshwright.runtime import tensor_parallel
 from meshwright.runtime.context_parallel import InContext, parts_of_sequence
+from meshwright.runtime.experts import experts_of, spread
+from meshwright.runtime.meeting import Meeting, cause, together
 
-__all__ = ["check_context", "check_sequence", "check_sum", "part_of", "structure"]
+__all__ = ["check_context", "check_experts", "check_sequence", "check_sum", "part_of", "structure"]
 
 _TOLERANCE_RATIO = 1e-4
 """Of the largest value: far above the rounding of fp32, far below what a wrong split does."""
@@ -59,39 +60,11 @@ _LEAST_RATIO = 1e-2
 """Of a layer's largest gradient: what is smaller may be rounding only, as the gradient of a key's bias is."""
 
 
-_PATIENCE_SECONDS = 120.0
-"""A thread that waits longer does so for one that never comes."""
-
-
-class _Meeting:
-    """Where the threads of an axis put together what each holds."""
-
-    def __init__(self, degree: int) -> None:
-        self.barrier = threading.Barrier(degree, timeout=_PATIENCE_SECONDS)
-        self.held: list[Any] = [None] * degree
-
-    def total(self, rank: int, value: torch.Tensor) -> torch.Tensor:
-        """Return the sum over ranks."""
-        self.held[rank] = value
-        self.barrier.wait()
-        total = torch.stack(self.held).sum(0)
-        self.barrier.wait()
-        return total
-
-    def gather(self, rank: int, value: torch.Tensor, axis: int) -> torch.Tensor:
-        """Return the values of all ranks, one after the other along an axis."""
-        self.held[rank] = value
-        self.barrier.wait()
-        whole = torch.cat(self.held, axis)
-        self.barrier.wait()
-        return whole
-
-
 class _SumForward(torch.autograd.Function):
     """The sum over ranks of what a row product gives."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
         """Return the sum."""
         return meeting.total(rank, value)
 
@@ -105,7 +78,7 @@ class _SumBackward(torch.autograd.Function):
     """The sum over ranks of the gradients of what column products take."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
         """Return the value, which all ranks have."""
         ctx.meeting, ctx.rank = meeting, rank
         return value.view_as(value)
@@ -120,7 +93,7 @@ class _Gather(torch.autograd.Function):
     """The parts of all ranks, along the sequence."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int, axis: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int, axis: int) -> torch.Tensor:
         """Return them."""
         ctx.meeting, ctx.rank, ctx.axis = meeting, rank, axis
         return meeting.gather(rank, value, axis)
@@ -136,7 +109,7 @@ class _Scatter(torch.autograd.Function):
     """This rank's part, along the sequence, of the sum of what row products give."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: _Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
         """Return it."""
         ctx.meeting, ctx.rank = meeting, rank
         return meeting.total(rank, value).chunk(len(meeting.held), 1)[rank]
@@ -147,35 +120,7 @@ class _Scatter(torch.autograd.Function):
         return ctx.meeting.gather(ctx.rank, gradient, 1), None, None
 
 
-def _together(degree: int, run: Callable[[int, _Meeting], Any]) -> list[Any]:
-    """Run every rank of an axis in a thread of its own; return what each gives, or the exception that it, or another, ended with."""
-    meeting = _Meeting(degree)
-    found: list[Any] = [None] * degree
-
-    def one(rank: int) -> None:
-        try:
-            found[rank] = run(rank, meeting)
-        except Exception as error:
-            found[rank] = error
-            meeting.barrier.abort()
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(degree)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
-def _cause(found: Sequence[Any]) -> Exception | None:
-    """Return the exception that ended a rank, not those of ranks that waited for it."""
-    errors = [value for value in found if isinstance(value, Exception)]
-    return next(
-        (error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0] if errors else None
-    )
-
-
-def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: _Meeting, rank: int, sequence: bool) -> None:
+def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: Meeting, rank: int, sequence: bool) -> None:
     """Let the products of one rank's part add up with those of the others, along whole sequences or parts of them."""
     into = _Scatter if sequence else _SumForward
 
@@ -242,14 +187,14 @@ def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, w
     chosen = tensor_parallel.styles(layer, wishes)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
 
-    def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
+    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
         _connect(parts[rank], wishes, meeting, rank, sequence=False)
         return _outputs(parts[rank], values)
 
-    found = _together(degree, run)
+    found = together(degree, run)
     what = f"{where}: split over {degree} ranks ({', '.join(sorted(chosen))})"
     help_ = "say in the model how: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', 'router': 'whole', ...}"
-    error = _cause(found)
+    error = cause(found)
     if error is not None:
         raise InputError(f"{what}, it cannot run: {type(error).__name__}: {error}; {help_}")
     if not all(_close(value, expected) for value in found):
@@ -275,7 +220,7 @@ def check_sequence(
     whole, values, expected = _whole(layer, entering)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
 
-    def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
+    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
         _connect(parts[rank], wishes, meeting, rank, sequence=True)
@@ -286,7 +231,7 @@ def check_sequence(
     alike = [i for i, (name, _) in enumerate(whole.named_parameters()) if name not in split]
     what = f"{where}: sequence parallelism of degree {degree}: on parts of a sequence"
     _compare(
-        _together(degree, run),
+        together(degree, run),
         parts,
         whole,
         (expected, alike),
@@ -312,7 +257,7 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     whole, values, expected = _whole(layer, entering)
     parts = [copy.deepcopy(whole) for _ in range(degree)]
 
-    def run(rank: int, meeting: _Meeting) -> list[torch.Tensor]:
+    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
         inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
@@ -321,7 +266,77 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     what = f"{where}: context degree {degree}: on parts of a sequence"
     help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
     everything = list(range(len(list(whole.parameters()))))
-    _compare(_together(degree, run), parts, whole, (expected, everything), f"{what}, #; {help_}")
+    _compare(together(degree, run), parts, whole, (expected, everything), f"{what}, #; {help_}")
+
+
+def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
+    """Refuse a layer whose experts cannot be divided.
+
+    Parameters
+    ----------
+    layer, entering, where
+        See `check_sum`.
+    degree : int
+        Of the expert axis.
+
+    Raises
+    ------
+    InputError
+        When the number of experts does not divide, or its ranks compute something else than the whole layer, in outputs or in
+        gradients.
+    """
+    whole, values, _ = _whole(layer, entering)
+    for experts in experts_of(whole).values():
+        n_experts = len(next(experts.parameters()))
+        if n_experts % degree:
+            raise InputError(f"{where}: expert degree {degree} does not divide its {n_experts} experts")
+        given = _given_to(whole, experts, values)
+        if given is not None:
+            _check_spread(experts, given, degree, f"{where}: expert degree {degree}: its experts")
+
+
+def _given_to(layer: nn.Module, experts: nn.Module, values: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    """Return the tokens, choices and weights that a layer hands its experts; None where it does not call them so."""
+    found: list[Any] = []
+
+    def keep(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found.append([*arguments, *named.values()])
+
+    handle = experts.register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        layer(*values)
+    handle.remove()
+    return [value.detach() for value in found[-1]] if found else None
+
+
+def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int, where: str) -> None:
+    """Refuse experts that compute something else where each rank holds some of them and has some of the tokens."""
+    hidden, indices, weights = (value.reshape(-1, value.shape[-1]) for value in given)
+    holders = [nn.ModuleDict({"experts": copy.deepcopy(experts)}) for _ in range(degree)]
+    whole = copy.deepcopy(experts)
+    whole.zero_grad()
+    split = [[value.clone() for value in values.tensor_split(degree)] for values in (hidden, indices, weights)]
+
+    def run(module: Any, rows: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> list[torch.Tensor]:
+        rows.requires_grad_()
+        shares.requires_grad_()
+        result = module(rows, chosen, shares)
+        result.square().sum().backward()
+        return [value.detach() for value in (result, rows.grad, shares.grad) if value is not None]
+
+    def one(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+        spread(holders[rank], rank, degree, lambda rows, sent, _: meeting.swap(rank, rows, sent))
+        return run(holders[rank]["experts"], *(values[rank] for values in split))
+
+    found = together(degree, one)
+    error = cause(found)
+    if error is not None:
+        raise InputError(f"{where} cannot run in parts: {type(error).__name__}: {error}; plan again with --set expert=1")
+    expected = run(whole, hidden.clone(), indices, weights.clone())
+    joined = [torch.cat(values) for values in zip(*found, strict=True)]
+    held = [torch.cat(values) for values in zip(*(_gradients(holder) for holder in holders), strict=True)]
+    if not _close([*joined, *held], [*expected, *_gradients(whole)], _LEAST_RATIO * _largest(_gradients(whole))):
+        raise InputError(f"{where} compute something else in parts than whole; plan again with --set expert=1")
 
 
 def _compare(
@@ -343,7 +358,7 @@ def _compare(
     InputError
         When they are not.
     """
-    error = _cause(found)
+    error = cause(found)
     if error is not None:
         raise InputError(told.replace("#", f"it cannot run: {type(error).__name__}: {error}"))
     joined = [torch.cat(values, 1) if values[0].dim() >= 3 else values[0] for values in zip(*found, strict=True)]

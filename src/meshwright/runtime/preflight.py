@@ -17,6 +17,7 @@ from meshwright.runtime.autocast import check_weights
 from meshwright.runtime.context_parallel import spans_context
 from meshwright.runtime.cut import cut
 from meshwright.runtime.data import Sample, repeated
+from meshwright.runtime.experts import experts_of
 from meshwright.runtime.layout import Layout
 
 __all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
@@ -46,7 +47,7 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
     """
     if backend == "nccl":
         found, what = torch.cuda.device_count(), "GPUs"
-        allowed = processes or found
+        allowed = min(processes or found, found)
     else:
         found, what = os.cpu_count() or 1, "cores"
         allowed = processes or max(_FEWEST_PROCESSES, found)
@@ -54,6 +55,7 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
         raise InputError(
             f"{where}: the plan needs {places.n_ranks} processes, but this machine has {found} {what} and at most {allowed} are "
             "started; plan for fewer devices, start it with torchrun on more machines, or allow more with --processes"
+            + (" (one per GPU at most)" if backend == "nccl" else "")
         )
 
 
@@ -86,22 +88,45 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     for i, stage in enumerate(plan.stages):
         strategy, place = stage.strategy, f"{where}: stage {i}"
         if strategy.sequence_parallel:
-            _check_length(sample, strategy.context * strategy.tensor, f"{place}: sequence")
+            split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+            _check_lengths(split, strategy.context * strategy.tensor, f"{place}: sequence")
+        if strategy.expert > 1:
+            _check_experts(units, names, entering, stage, place)
         if strategy.tensor > 1:
             _check_tensor(units, names, entering, wishes, stage, place)
         for op in stage.ops if strategy.context > 1 else ():
             alike = parts.structure(units[op], entering[op])
             if spans_context(len(units), op) and (strategy.context, alike) not in seen:
-                _check_length(sample, strategy.context, f"{place}: context")
+                _check_lengths([entering[op]], strategy.context, f"{place}: context")
                 parts.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
             seen.add((strategy.context, alike))
     return units
 
 
-def _check_length(sample: Sample, degree: int, what: str) -> None:
+def _check_experts(
+    units: Sequence[nn.Module], names: Sequence[str], entering: Sequence[Sequence[torch.Tensor]], stage: Stage, where: str
+) -> None:
+    """Refuse a stage with experts that cannot be divided, or a model without any that can."""
+    degree = stage.strategy.expert
+    if not any(experts_of(unit) for unit in units):
+        raise InputError(
+            f"{where}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one entry for "
+            "each of its num_experts, called with tokens, the experts chosen and their weights; plan again with --set expert=1"
+        )
+    seen = set()
+    for op in stage.ops:
+        alike = parts.structure(units[op], entering[op])
+        if alike not in seen:
+            parts.check_experts(units[op], entering[op], degree, f"{where}: layer '{names[op]}'")
+        seen.add(alike)
+
+
+def _check_lengths(entering: Sequence[Sequence[torch.Tensor]], degree: int, what: str) -> None:
     """Refuse sequences that do not divide."""
-    if sample[0].dim() > 1 and sample[0].shape[1] % degree:
-        raise InputError(f"{what} parallelism of degree {degree} does not divide the {sample[0].shape[1]} tokens of a sample")
+    for values in entering:
+        length = next((value.shape[1] for value in values if value.dim() > 2 and value.is_floating_point()), 0)
+        if length % degree:
+            raise InputError(f"{what} parallelism of degree {degree} does not divide the {length} tokens of a sample")
 
 
 def _check_tensor(
@@ -182,7 +207,7 @@ def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
             )
 
 
-def notes_of(units: Sequence[nn.Module], plan: Plan) -> list[str]:
+def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str]:
     """Return sentences about layers that cannot train as in one process.
 
     Parameters
@@ -191,18 +216,35 @@ def notes_of(units: Sequence[nn.Module], plan: Plan) -> list[str]:
         Layers of the model.
     plan : Plan
         The plan.
+    sample : tuple of torch.Tensor
+        One sample of every input.
     """
     found = []
     modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
-    if any(
-        isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0 for some in modules.values() for module in some
-    ):
-        found.append("the model has dropout: every process draws its own numbers, so losses differ from those of one process")
+    if _draws(units, sample):
+        found.append(
+            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than one "
+            "process does, so losses differ from its"
+        )
     split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]
     norms = (nn.modules.batchnorm._BatchNorm,)
     if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
         found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
     return found
+
+
+def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:
+    """Whether layers draw random numbers when they train."""
+    buffers = [(buffer, buffer.clone()) for unit in units for buffer in unit.buffers()]
+    carried: Any = repeated(sample)
+    with torch.no_grad(), torch.random.fork_rng([]):
+        before = torch.get_rng_state()
+        for unit in units:
+            carried = unit(*carried)
+        after = torch.get_rng_state()
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    return not torch.equal(before, after)
 
 
 def _shapes(values: Sequence[Any]) -> str:

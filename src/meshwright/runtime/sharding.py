@@ -13,7 +13,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from meshwright.runtime.meshes import StageGroups
+from meshwright.runtime.experts import SpreadExperts
+from meshwright.runtime.meshes import Replicas, StageGroups
 from meshwright.runtime.tensor_parallel import Owner
 
 __all__ = ["StageWeights", "Tie", "local", "optimizer_of", "shard_fully"]
@@ -60,17 +61,102 @@ def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGro
     """
     layers = list(layers)
     users = Counter(weight for layer in layers for weight in set(layer.parameters()))
+    for experts in _spread_experts(module):  # held by fewer ranks than the rest
+        if groups.copies.shard_mesh is None:
+            ignored = ignored | set(experts.parameters())
+        else:
+            fully_shard(experts, mesh=groups.copies.shard_mesh, ignored_params=ignored)
     for layer in layers:
         if all(
             users[weight] == 1 for weight in layer.parameters()
         ):  # else the stage gathers its weights, once for all who share them
-            fully_shard(layer, mesh=groups.shard_mesh, ignored_params=ignored)
-    fully_shard(module, mesh=groups.shard_mesh, ignored_params=ignored)
+            fully_shard(layer, mesh=groups.data.shard_mesh, ignored_params=ignored)
+    fully_shard(module, mesh=groups.data.shard_mesh, ignored_params=ignored)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class _Pool:
+    """Weights that the same ranks hold: how these add up gradients, and which part of the optimizer state each has.
+
+    Parameters
+    ----------
+    parameters : sequence of torch.nn.Parameter
+        The weights.
+    shard : int
+        As `meshwright.strategy.Strategy.shard`.
+    replicas : Replicas
+        The ranks.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], shard: int, replicas: Replicas) -> None:
+        self.parameters, self.replicas = list(parameters), replicas
+        self.shard = shard if replicas.shard is not None else 0
+        self.works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
+        self.flat: nn.Parameter | None = None
+        if self.shard in (1, 2) and self.parameters:
+            self.flat = nn.Parameter(
+                self._chunk(_flatten([local(p.detach()) for p in self.parameters], self._padded())).clone()
+            )
+
+    def _padded(self) -> int:
+        """Return the number of elements of all weights, rounded up to equal parts."""
+        total = sum(local(parameter).numel() for parameter in self.parameters)
+        return -(-total // self.replicas.n_shards) * self.replicas.n_shards
+
+    def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
+        return flat.chunk(self.replicas.n_shards)[self.replicas.shard_index]
+
+    def scatter(self) -> None:
+        """Add the gradients held now to this rank's part, and drop them."""
+        if self.flat is None:
+            return
+        whole = _flatten([_gradient(parameter) for parameter in self.parameters], self._padded())
+        part = self._chunk(whole).clone()
+        _reduce_scatter(part, whole, group=self.replicas.shard)
+        self.flat.grad = part if self.flat.grad is None else self.flat.grad + part
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def start_reduction(self) -> None:
+        """Begin to add up gradients over the ranks."""
+        if self.flat is not None:
+            if self.shard == 1:
+                self.scatter()
+            if self.replicas.replicate is not None:
+                assert self.flat.grad is not None
+                work = dist.all_reduce(self.flat.grad, group=self.replicas.replicate, async_op=True)
+                self.works.append((work, self.flat.grad, []))
+            return
+        if self.shard == 3 or self.replicas.everyone is None:
+            return
+        for bucket in _buckets([_gradient(parameter) for parameter in self.parameters]):
+            flat = _flatten(bucket)
+            self.works.append((dist.all_reduce(flat, group=self.replicas.everyone, async_op=True), flat, bucket))
+
+    def finish_reduction(self) -> None:
+        """Wait for the sums."""
+        for work, flat, bucket in self.works:
+            work.wait()
+            if bucket:
+                _spread(flat, bucket)
+        self.works.clear()
+        if self.shard == 3:  # FSDP averages over the replicas, but losses are weighted by rows already
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    local(parameter.grad).mul_(self.replicas.n_ranks)
+
+    def after_update(self) -> None:
+        """Hand the updated part of the weights to the other ranks (ZeRO-1 and 2)."""
+        if self.flat is None:
+            return
+        whole = torch.empty(self._padded(), dtype=self.flat.dtype, device=self.flat.device)
+        _all_gather(whole, self.flat.detach(), group=self.replicas.shard)
+        with torch.no_grad():
+            _spread(whole, [local(parameter) for parameter in self.parameters])
 
 
 class StageWeights:
@@ -102,33 +188,27 @@ class StageWeights:
         ties: Sequence[Tie],
     ) -> None:
         self.module, self.shard, self.groups = module, shard, groups
-        self.partial, self.ties = partial, list(ties)
+        self.partial, self.ties, self.tied = partial, list(ties), tied
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.own = [parameter for parameter in self.parameters if parameter not in tied]
-        self.n_replicas = 1 if groups.data is None else dist.get_world_size(groups.data)
-        self.works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
-        self.flat: nn.Parameter | None = None
-        if shard in (1, 2) and self.own:
-            self.flat = nn.Parameter(self._chunk(_flatten([local(p.detach()) for p in self.own], self._padded())).clone())
+        own = [parameter for parameter in self.parameters if parameter not in tied]
+        divided = {parameter for part in _spread_experts(module) for parameter in part.parameters()}
+        self.pools = (
+            _Pool([parameter for parameter in own if parameter not in divided], shard, groups.data),
+            _Pool([parameter for parameter in own if parameter in divided], shard, groups.copies),
+        )
 
-    def _padded(self) -> int:
-        """Return the number of elements of all own weights, rounded up to equal parts."""
-        total = sum(local(parameter).numel() for parameter in self.own)
-        return -(-total // self.groups.n_shards) * self.groups.n_shards
-
-    def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
-        return flat.chunk(self.groups.n_shards)[self.groups.shard_index]
+    def parts(self) -> list[nn.Parameter]:
+        """Return the parts of flattened weights that this rank updates for others too."""
+        return [pool.flat for pool in self.pools if pool.flat is not None]
 
     def optimized(self) -> list[nn.Parameter]:
         """Return what the optimizer updates: the weights, or this rank's part of them."""
-        tied = [tie.parameter for tie in self.ties]
-        if self.flat is not None:
-            return [self.flat, *tied]
-        return self.own + tied
+        own = [parameter for pool in self.pools for parameter in (pool.parameters if pool.flat is None else [pool.flat])]
+        return own + [tie.parameter for tie in self.ties]
 
     def zero(self) -> None:
         """Forget all gradients."""
-        for parameter in (*self.parameters, *([] if self.flat is None else [self.flat])):
+        for parameter in (*self.parameters, *self.parts()):
             parameter.grad = None
 
     def before_backward(self, *, is_last: bool) -> None:
@@ -141,27 +221,16 @@ class StageWeights:
 
     def after_backward(self) -> None:
         """Scatter the gradients of one micro-batch where they are sharded (ZeRO-2)."""
-        if self.shard == 2 and self.flat is not None:
-            self._scatter()
+        if self.shard == 2:
+            self._sum_parts(tied=False)
+            for pool in self.pools:
+                pool.scatter()
 
-    def _scatter(self) -> None:
-        """Add the gradients held now to this rank's part, and drop them."""
-        assert self.flat is not None
-        self._sum_parts()
-        gradients = [_gradient(parameter) for parameter in self.own]
-        whole = _flatten(gradients, self._padded())
-        part = self._chunk(whole).clone()
-        if self.groups.n_shards > 1:
-            _reduce_scatter(part, whole, group=self.groups.shard)
-        self.flat.grad = part if self.flat.grad is None else self.flat.grad + part
-        for parameter in self.own:
-            parameter.grad = None
-
-    def _sum_parts(self) -> None:
-        """Add up gradients that the ranks of tensor and context axes hold in parts."""
+    def _sum_parts(self, *, tied: bool) -> None:
+        """Add up gradients that the ranks of tensor and context axes hold in parts, of weights that other stages hold too or not."""
         for axis, owners in self.partial.items():
             weights = dict.fromkeys(getattr(module, name) for module, name in owners)
-            held = [local(weight.grad) for weight in weights if weight.grad is not None]
+            held = [local(weight.grad) for weight in weights if weight.grad is not None and (weight in self.tied) == tied]
             if held:
                 flat = _flatten(held)
                 dist.all_reduce(flat, group=getattr(self.groups, axis))
@@ -169,33 +238,16 @@ class StageWeights:
 
     def start_reduction(self) -> None:
         """Begin to add up gradients over the replicas; called after the last backward pass of the stage."""
-        if self.flat is not None:
-            if self.shard == 1:
-                self._scatter()
-            if self.groups.replicate is not None:
-                assert self.flat.grad is not None
-                self.works.append(
-                    (dist.all_reduce(self.flat.grad, group=self.groups.replicate, async_op=True), self.flat.grad, [])
-                )
-            return
-        self._sum_parts()
-        if self.shard == 3 or self.groups.data is None:
-            return
-        for bucket in _buckets([_gradient(parameter) for parameter in self.own]):
-            flat = _flatten(bucket)
-            self.works.append((dist.all_reduce(flat, group=self.groups.data, async_op=True), flat, bucket))
+        self._sum_parts(tied=True)
+        if self.shard != 2:
+            self._sum_parts(tied=False)
+        for pool in self.pools:
+            pool.start_reduction()
 
     def finish_reduction(self) -> None:
         """Wait for the sums, and add up weights that several stages hold."""
-        for work, flat, bucket in self.works:
-            work.wait()
-            if bucket:
-                _spread(flat, bucket)
-        self.works.clear()
-        if self.shard == 3:  # FSDP averages over the replicas, but losses are weighted by rows already
-            for parameter in self.own:
-                if parameter.grad is not None:
-                    local(parameter.grad).mul_(self.n_replicas)
+        for pool in self.pools:
+            pool.finish_reduction()
         for tie in self.ties:
             gradient = _gradient(tie.parameter)
             if not tie.counts:
@@ -205,15 +257,12 @@ class StageWeights:
 
     def after_update(self) -> None:
         """Hand updated parts of the weights to the other replicas (ZeRO-1 and 2)."""
-        if self.flat is None:
-            return
-        whole = torch.empty(self._padded(), dtype=self.flat.dtype, device=self.flat.device)
-        if self.groups.n_shards > 1:
-            _all_gather(whole, self.flat.detach(), group=self.groups.shard)
-        else:
-            whole.copy_(self.flat.detach())
-        with torch.no_grad():
-            _spread(whole, [local(parameter) for parameter in self.own])
+        for pool in self.pools:
+            pool.after_update()
+
+
+def _spread_experts(module: nn.Module) -> list[SpreadExperts]:
+    return [part for part in module.modules() if isinstance(part, SpreadExperts)]
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:

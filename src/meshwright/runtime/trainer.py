@@ -87,7 +87,7 @@ class Trainer:
         self.optimizer.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
         for stage, weights in self.weights.items():
-            if weights.flat is not None:
+            if weights.parts():
                 started = self.executor.clock.mark()
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
@@ -157,7 +157,7 @@ def apply(
     given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
     sample = example_of(model, given, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
-    told = (*read.notes(), *preflight.notes_of(units, read.plan))
+    told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += told
     return trainer
@@ -225,12 +225,12 @@ def _stage_run(
     split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, wishes)
     module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
     later = Later()
-    sharded = strategy.shard == 3 and groups.shard is not None
+    sharded = strategy.shard == 3 and groups.data.shard is not None
     if sharded:
         shard_fully(module, module.layers, groups, ties[0])
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
-    shard = strategy.shard if groups.shard is not None else 0
+    shard = strategy.shard if groups.data.shard is not None else 0
     return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
 
 

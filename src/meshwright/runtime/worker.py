@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import json
 import os
+import signal
 import socket
 import statistics
 import sys
@@ -172,6 +174,13 @@ def main() -> int:
     path = Path(sys.argv[1])
     job = Job.read(path)
     folder = Path(job.folder)
+    with (folder / f"where-{rank()}").open("w") as where:
+        faulthandler.register(signal.SIGUSR1, file=where, all_threads=False)  # sent where the time given is up
+        return _joined(job, folder)
+
+
+def _joined(job: Job, folder: Path) -> int:
+    """Join and leave results or the error in the folder; return the exit status."""
     try:
         result = join(job)
     except BaseException as error:

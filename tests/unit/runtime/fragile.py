@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import torch
 import torch.fx
@@ -28,6 +29,13 @@ def killed_in_step_two(step: int, n_samples: int) -> tuple[torch.Tensor, torch.T
     """Return random tokens, but let the system kill one process."""
     if step == 2 and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
+    return tokens(step, n_samples)
+
+
+def hangs_on_rank_one(step: int, n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the batch of a step, but on rank 1 never."""
+    if os.environ.get("RANK") == "1":
+        time.sleep(600)
     return tokens(step, n_samples)
 
 

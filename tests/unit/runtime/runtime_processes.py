@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import copy
+import functools
+import importlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+_PATIENCE_SECONDS = 500
 
 
-def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 4, global_batch: int = 16, names: list[str] | None = None,
-            n_layers: int = 6, sequence_length: int = 16) -> dict:  # fmt: skip
-    """Return a plan file's content from (number of layers, devices, options) of every stage."""
-    names = names or ["embed", *[f"layers.{i}" for i in range(n_layers)], "head"]
+def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, global_batch: int = 16, names: list[str] | None = None,
+            sequence_length: int = 16) -> dict:  # fmt: skip
+    """Return a plan file's content from (number of layers, devices, options) of every stage; a pipeline has four micro-batches."""
+    n_microbatches = n_microbatches or (4 if len(stages) > 1 else 2)
+    n_layers = sum(stage[0] for stage in stages)
+    names = names or ["embed", *[f"layers.{i}" for i in range(n_layers - 2)], "head"]
     entries, start = [], 0
     for count, devices, options in stages:
         alike = options.get("tensor", 1) * options.get("context", 1)
@@ -48,25 +57,23 @@ def environment() -> dict[str, str]:
     }
 
 
+@functools.cache
+def _server() -> subprocess.Popen:
+    """Return a process that has imported everything, and forks into as many as a run needs; it ends with this one."""
+    command = [sys.executable, "-W", "ignore", __file__]
+    server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.communicate)  # closes its input, on which it ends
+    return server
+
+
 def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> dict[str, dict]:
     """Train every case's model under its plan in `n_ranks` processes, and in one; by name of case return the losses of both, and the
     largest difference between a weight after the last step and the same weight of the one process."""
     (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases}))
-    processes = []
-    for rank in range(n_ranks):
-        variables = {**environment(), "RANK": str(rank), "WORLD_SIZE": str(n_ranks)}
-        command = [sys.executable, "-W", "ignore", __file__, str(folder)]
-        with (folder / f"log-{rank}").open("w") as log:
-            processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
-    try:
-        for process in processes:
-            process.wait(timeout=500)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    failed = [rank for rank, process in enumerate(processes) if process.returncode]
+    (folder / "rendezvous").unlink(missing_ok=True)
+    server = _server()
+    print(n_ranks, folder, file=server.stdin, flush=True)
+    failed = json.loads(server.stdout.readline())
     assert not failed, "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in failed)
     return json.loads((folder / "results.json").read_text())
 
@@ -84,80 +91,127 @@ def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sampl
     from torch.distributed.tensor import DTensor
 
     from meshwright.runtime.cut import cut
+    from meshwright.runtime.experts import SpreadExperts
 
     units = cut(alone, names, sample)
     furthest = 0.0
     for stage, weights in trainer.weights.items():
         expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
+        divided = {p for part in weights.module.modules() if isinstance(part, SpreadExperts) for p in part.parameters()}
         for mine, theirs in zip(weights.parameters, expected, strict=True):
             whole = mine.detach().full_tensor() if isinstance(mine, DTensor) else mine.detach()
+            if mine in divided:
+                theirs = theirs.chunk(len(theirs) // len(whole))[weights.groups.expert_index]
             furthest = max(furthest, float((whole - theirs.detach()).abs().max()))
     return furthest
 
 
-def main() -> None:
+def train(rank: int, world: int, folder: pathlib.Path) -> None:
     """Be one of the processes."""
     import torch
     import torch.distributed as dist
 
-    from meshwright.runtime import source
-    from meshwright.runtime.autocast import dtype_of
-    from meshwright.runtime.data import batches_of, default_loss, example_of
-    from meshwright.runtime.layout import layout
-    from meshwright.runtime.plan_file import read_plan
-    from meshwright.runtime.reference import reference_losses
-    from meshwright.runtime.trainer import assemble
-
-    torch.set_num_threads(1)
-    folder = pathlib.Path(sys.argv[1])
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     told = json.loads((folder / "cases.json").read_text())
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
-    results = {}
+    results, known = {}, {}
     for name, case in told["cases"].items():
         path = folder / f"plan-{rank}.json"
         path.write_text(json.dumps(case["plan"]))
-        read = read_plan(str(path))
-        places = layout(read.plan)
-        model, examples = source.build(case["model"], 0)
-        sample = example_of(model, examples, read.sequence_length)
-        batches = batches_of(None, model, sample, read.plan.global_batch, 0)
-        precision = dtype_of(case.get("precision", ""))
-        trainer = assemble(model, read.names, places, sample, optimizer=sgd, loss=default_loss, precision=precision)
-        losses, skipped = [], []
-        for step in range(told["n_steps"]):
-            losses.append(trainer.step(*batches(step)))
-            skipped += [step] * (trainer.loss_scale is not None and trainer.loss_scale.skipped)
-        alone, _ = source.build(case["model"], 0)
-        expected = []
+        losses, skipped, expected, far = compare(str(path), case, told["n_steps"], known)
+        everyone: list = [None] * world
+        dist.all_gather_object(everyone, far)
         if rank == 0:
-            expected = reference_losses(
-                alone,
-                batches,
-                sgd(list(alone.parameters())),
-                default_loss,
-                n_steps=told["n_steps"],
-                n_parts=case.get("parts", 1),
-                precision=precision,
-            )
-        for parameter in alone.parameters():
-            dist.broadcast(parameter.detach(), 0)
-        far: list = [None] * world
-        dist.all_gather_object(far, weights_differ(trainer, alone, read.names, sample))
-        if rank == 0:
-            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(far), "skipped": skipped}
-            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(far), losses, flush=True)
-        dist.barrier()
+            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(everyone), "skipped": skipped}
+            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(everyone), losses, flush=True)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def compare(path: str, case: dict, n_steps: int, known: dict) -> tuple[list[float], list[int], list[float], float]:
+    """Train one case; return its losses, the steps skipped, the losses of one process, and how far any weight held here is from its."""
+    from meshwright.runtime import source
+    from meshwright.runtime.autocast import dtype_of
+    from meshwright.runtime.data import batches_of, default_loss, example_of
+    from meshwright.runtime.layout import layout
+    from meshwright.runtime.plan_file import read_plan
+    from meshwright.runtime.trainer import assemble
+
+    read = read_plan(path)
+    model, examples = source.build(case["model"], 0)
+    sample = example_of(model, examples, read.sequence_length)
+    batches = batches_of(None, model, sample, read.plan.global_batch, 0)
+    precision = dtype_of(case.get("precision", ""))
+    key = (case["model"], len(read.names), read.plan.global_batch, read.sequence_length, case.get("parts", 1), precision)
+    if key not in known:  # cases that train the same share what one process does
+        known[key] = alone(case, batches, n_steps, precision)
+    places = layout(read.plan)
+    trainer = assemble(model, read.names, places, sample, optimizer=sgd, loss=default_loss, precision=precision)
+    losses, skipped = [], []
+    for step in range(n_steps):
+        losses.append(trainer.step(*batches(step)))
+        skipped += [step] * (trainer.loss_scale is not None and trainer.loss_scale.skipped)
+    trained, expected = known[key]
+    return losses, skipped, expected, weights_differ(trainer, copy.deepcopy(trained), read.names, sample)
+
+
+def alone(case: dict, batches: object, n_steps: int, precision: object) -> tuple[object, list[float]]:
+    """Train a case's model on rank 0 by itself; return it, on every rank, and its losses, on rank 0."""
+    import torch.distributed as dist
+
+    from meshwright.runtime import source
+    from meshwright.runtime.data import default_loss
+    from meshwright.runtime.reference import reference_losses
+
+    model, _ = source.build(case["model"], 0)
+    losses: list[float] = []
+    if dist.get_rank() == 0:
+        how = {"n_steps": n_steps, "n_parts": case.get("parts", 1), "precision": precision}
+        losses = reference_losses(model, batches, sgd(list(model.parameters())), default_loss, **how)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    return model, losses
+
+
+def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
+    """Return the id of a process that trains as one of several."""
+    child = os.fork()
+    if child:
+        return child
+    log = os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    signal.alarm(_PATIENCE_SECONDS)
     try:
-        main()
+        train(rank, n_ranks, folder)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    """Fork for every line that names a number of processes and a folder; answer with the ranks that failed."""
+    for name in ("meshwright.runtime.trainer", "torch._dynamo"):  # what takes longest, once for all
+        importlib.import_module(name)
+
+    for line in sys.stdin:
+        n_ranks, folder = line.split(maxsplit=1)
+        children = [fork(rank, int(n_ranks), pathlib.Path(folder.strip())) for rank in range(int(n_ranks))]
+        failed = []
+        for _ in children:
+            child, status = os.wait()
+            failed += [children.index(child)] * (status != 0)
+            if status:  # the others wait for it
+                for other in children:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(other, signal.SIGKILL)
+        print(json.dumps(failed), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -44,7 +44,7 @@ def test_tensor_ranks_of_unlike_degrees_all_receive_all_rows() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "told"),
-    [(Strategy(data=2, expert=2), "expert parallelism"), (Strategy(data=2, shard=3, shard_degree=3), "does not divide")],
+    [(Strategy(data=3, expert=2), "expert degree 2"), (Strategy(data=2, shard=3, shard_degree=3), "does not divide")],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused(strategy: Strategy, told: str) -> None:
     stage = Stage((0,), tuple(range(strategy.n_devices)), strategy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,54 @@ def test_the_clock_of_a_gpu_reads_events_after_it_has_waited(monkeypatch: pytest
     first, last = clock.mark(), clock.mark()
     clock.finish()
     assert clock.seconds(first, last) == pytest.approx(0.005)
+
+
+def test_peak_memory_of_a_gpu_is_what_its_allocator_held_most_during_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from meshwright.runtime.memory import peak_bytes
+
+    device, done = torch.device("cuda", 1), []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: done.append(("reset", where)))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: done.append(("read", where)) or 4096)
+    trainer = SimpleNamespace(executor=SimpleNamespace(device=device), weights={0: None, 2: None})
+    assert peak_bytes(trainer, lambda: done.append("step") or 0.5) == (0.5, {0: 4096.0, 2: 4096.0})
+    assert done == [("reset", device), "step", ("read", device)]
+
+
+def test_a_process_takes_the_gpu_of_its_local_rank_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.runtime import worker
+    from meshwright.runtime.job import Job
+
+    done: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: done.append(("gpu", number)))
+    monkeypatch.setattr(worker.dist, "init_process_group", lambda backend, **told: done.append((backend, told["rank"])))
+    monkeypatch.setattr(worker.dist, "barrier", lambda: done.append("barrier"))
+    monkeypatch.setattr(worker.dist, "destroy_process_group", lambda: done.append("left"))
+    monkeypatch.setattr(worker, "train", lambda job: done.append("trained"))
+    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    worker.join(Job("plan.json", "models:small", backend="nccl"))
+    assert done == [("gpu", 1), ("nccl", 5), "trained", "barrier", "left"]
+
+
+@pytest.mark.parametrize(("n_gpus", "processes", "allowed"), [(2, 0, True), (1, 0, False), (1, 4, False), (4, 1, False)])
+def test_processes_on_gpus_are_at_most_as_many_as_these(
+    n_gpus: int, processes: int, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshwright.errors import InputError
+    from meshwright.plan import Plan, Stage
+    from meshwright.runtime.layout import layout
+    from meshwright.runtime.preflight import check_machine
+    from meshwright.strategy import Strategy
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    places = layout(Plan((Stage((0,), (0, 1), Strategy(data=2)),), global_batch=2))
+    if allowed:
+        check_machine(places, "nccl", processes, "plan.json")
+    else:
+        with pytest.raises(InputError, match=f"needs 2 processes, but this machine has {n_gpus} GPUs and at most 1"):
+            check_machine(places, "nccl", processes, "plan.json")
 
 
 def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:

@@ -75,7 +75,7 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
 @pytest.mark.parametrize(
     ("plan", "words", "told"),
     [
-        (plan_of([(3, [0], {}), (4, [1], {})], n_layers=5), ("--model", "models:small"), "holds 6 layers, but the plan has 5"),
+        (plan_of([(3, [0], {}), (4, [1], {})]), ("--model", "models:small"), "holds 6 layers, but the plan has 5"),
         (plan_of([(3, list(range(16)), {}), (5, [16], {})], global_batch=64), ("--model", "models:small"), "17 processes"),
         (
             plan_of([(3, [0, 1], {}), (5, [2], {})], global_batch=4),
@@ -97,18 +97,18 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         (plan_of(UNEVEN), ("--model", "models:small", "--emulate"), "is not known"),
         (plan_of(UNEVEN), ("--model", "models:small", "--optimizer", "fragile:none"), "has no 'none'"),
         (
-            plan_of([(2, [0], {}), (4, [1], {})], n_layers=4),
+            plan_of([(2, [0], {}), (4, [1], {})]),
             ("--model", "zoo:Biased"),
             "is trained and has no rows of the batch",
         ),
-        (plan_of([(2, [0], {}), (4, [1], {})], n_layers=4), ("--model", "zoo:Overwrites"), "in-place"),
+        (plan_of([(2, [0], {}), (4, [1], {})]), ("--model", "zoo:Overwrites"), "in-place"),
         (
             plan_of([(8, [0, 1], {"context": 2})], sequence_length=15),
             ("--model", "models:small"),
             "does not divide the 15 tokens",
         ),
         (plan_of([(8, [0, 1], {"context": 2})]), ("--model", "fragile:Encoder"), "context degree 2: on parts of a sequence"),
-        (plan_of([(8, [0, 1], {"expert": 2})]), ("--model", "models:small"), "plan again with --set expert=1"),
+        (plan_of([(8, [0, 1], {"expert": 2})]), ("--model", "models:small"), "no experts were recognised"),
         (plan_of(UNEVEN), ("--model", "models:small", "--precision", "fp8"), "must be bf16, fp16 or fp32"),
         (plan_of(UNEVEN), ("--model", "fragile:halved"), "is float16, in which updates are rounded away"),
     ],
@@ -163,12 +163,22 @@ def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
     from meshwright.runtime.preflight import notes_of
     from meshwright.strategy import Strategy
 
-    def told(model: torch.nn.Module, data: int) -> list[str]:
-        return notes_of([model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, 4 * data))
+    def told(model: torch.nn.Module, data: int, sample: torch.Tensor) -> list[str]:
+        return notes_of(
+            [model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, "1f1b", 4 * data), (sample,)
+        )
 
-    assert told(zoo.Plain(), 2) == told(zoo.Images(), 1) == []
-    assert "batch norms" in told(zoo.Images(), 2)[0]
-    assert "dropout" in told(torch.nn.Dropout(0.1), 1)[0] and told(torch.nn.Dropout(0.0), 1) == []
+    image, tokens = torch.zeros(1, 3, 8, 8), torch.zeros(1, 4, dtype=torch.long)
+    images = zoo.Images()
+    before = images.layers[0][1].running_var.clone()
+    assert told(zoo.Plain(), 2, tokens) == told(images, 1, image) == []
+    assert torch.equal(images.layers[0][1].running_var, before), "looking must change nothing"
+    assert "batch norms" in told(images, 2, image)[0]
+    assert "dropout" in told(torch.nn.Dropout(0.1), 1, image)[0] and told(torch.nn.Dropout(0.0), 1, image) == []
+    attention = torch.nn.MultiheadAttention(8, 2, dropout=0.1)  # holds no dropout module
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0)
+    layer.self_attn = attention
+    assert "dropout" in told(layer, 1, torch.zeros(1, 3, 8))[0]
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.5.1+cu124"])
@@ -217,6 +227,35 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_resume_goes_on(tmp_path
 
 
 @pytest.mark.slow
+def test_a_run_whose_time_is_up_tells_where_each_rank_was(tmp_path: pathlib.Path) -> None:
+    words = ("--model", "models:small", "--data", "fragile:hangs_on_rank_one", "--timeout", "30")
+    hung = meshwright("run", written(tmp_path, plan_of(UNEVEN)), *words)
+    assert (hung.returncode, hung.stdout) == (1, "")
+    assert "the run was ended: the time given is up" in hung.stderr
+    one = hung.stderr.partition("rank 1 was at")[2]
+    assert "in hangs_on_rank_one" in one and "in hangs_on_rank_one" not in hung.stderr.partition("rank 1 was at")[0]
+
+
+def test_a_checkpoint_of_another_plan_is_told_from_the_plan_alone(tmp_path: pathlib.Path) -> None:
+    from meshwright.errors import InputError
+    from meshwright.plan import Plan, Stage
+    from meshwright.runtime import checkpoints
+    from meshwright.strategy import Strategy
+
+    def two(**degrees: int) -> Plan:
+        return Plan((Stage((0, 1), (0, 1), Strategy(**degrees)),), global_batch=4)
+
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
+        checkpoints.check(str(tmp_path), two(data=2))
+    (tmp_path / "step-3").mkdir()
+    (tmp_path / "step-3" / "done.json").write_text(json.dumps({"step": 3, "plan": checkpoints._signature(two(data=2))}))
+    assert checkpoints.check(str(tmp_path), two(data=2))[1]["step"] == 3
+    for other in (two(tensor=2), two(data=2, shard=3), two(data=2, expert=2)):
+        with pytest.raises(InputError, match="written under another plan"):
+            checkpoints.check(str(tmp_path), other)
+
+
+@pytest.mark.slow
 def test_a_run_in_fp16_resumes_with_the_loss_scale_it_had_found(tmp_path: pathlib.Path) -> None:
     names = ["0", "1", "2", "3"]
     plan = written(tmp_path, plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1))
@@ -257,6 +296,20 @@ def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> Non
     assert all(torch.equal(a, b) for a, b in zip(whole, drawn(0, disturbed=True), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(whole[3:], drawn(3, disturbed=True), strict=True))
     assert not torch.equal(whole[0].sort(0).values, whole[2].sort(0).values), "epochs must be shuffled anew"
+
+
+def test_synthetic_tokens_are_followed_by_tokens_only_where_the_model_says_something_about_each() -> None:
+    import torch
+
+    from meshwright.runtime.data import batches_of
+
+    tokens = (torch.zeros(1, 4, dtype=torch.long),)
+    each = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
+    inputs, targets = batches_of(None, each, tokens, 2, 0)(0)
+    assert torch.equal(inputs[0][:, 1:], targets[:, :-1])
+    whole = torch.nn.Sequential(torch.nn.EmbeddingBag(9, 4), torch.nn.Linear(4, 3))
+    _, targets = batches_of(None, whole, tokens, 2, 0)(0)
+    assert targets.shape == (2, 3) and targets.is_floating_point()
 
 
 @pytest.mark.parametrize(

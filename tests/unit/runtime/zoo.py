@@ -45,6 +45,18 @@ class Returns(Plain):
         return logits, {"mean": logits.mean()}
 
 
+class Options(Plain):
+    """Takes more than its input, all of it left out."""
+
+    def forward(
+        self, tokens: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 0.5, flag: bool = True
+    ) -> torch.Tensor:
+        x = self.embed(tokens) * scale
+        for layer in self.layers:
+            x = layer(x) if mask is None else layer(x) * mask
+        return self.head(x) if flag else x
+
+
 class Wide(nn.Module):
     """A layer whose products stand beside its norm, not in a module of their own."""
 
@@ -196,6 +208,58 @@ class Overwrites(Plain):
         self.layers[1] = nn.Sequential(nn.ReLU(inplace=True), Block())
 
 
+class Experts(nn.Module):
+    """Six experts, stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_experts = 6
+        self.up = nn.Parameter(torch.randn(6, WIDTH, 2 * WIDTH) * 0.2)
+        self.down = nn.Parameter(torch.randn(6, 2 * WIDTH, WIDTH) * 0.2)
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        for expert in range(self.num_experts):
+            token, place = torch.where(chosen == expert)
+            result = torch.relu(x[token] @ self.up[expert]) @ self.down[expert]
+            total = total.index_add(0, token, (result * weights[token, place, None]).to(x.dtype))
+        return total
+
+
+class Routed(nn.Module):
+    """Attention, then two experts of six for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.router, self.experts = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 6), Experts()
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part(x).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.wq, self.wk, self.wv))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.wo(mixed.transpose(1, 2).flatten(2))
+        tokens = self.norm(x).flatten(0, 1)
+        weights, chosen = self.router(tokens).softmax(-1).topk(2)
+        return x + self.experts(tokens, chosen, weights).view_as(x)
+
+
+class Mixture(Plain):
+    """Four layers, the middle two with experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Routed(), Routed(), Block()])
+
+
+class Collapsed(Mixture):
+    """All tokens choose the same two experts, so that ranks with the others get none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in self.layers[1:3]:
+            layer.router.bias.data[:2] += 8.0
+
+
 class Images(nn.Module):
     """Convolutions with batch norms; begins with its first layer."""
 
@@ -226,6 +290,34 @@ class TwoInputs(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.head(x + numbers.mean(1, keepdim=True))
+
+
+def shallow() -> nn.Module:
+    """Return a transformer of three layers."""
+    import models
+
+    return models.Transformer(n_layers=3)
+
+
+OF_EXPERTS = {
+    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
+    "vocab_size": WORDS, "max_position_embeddings": 64, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+def mixtral() -> nn.Module:
+    """Return a Mixtral of four experts, as Hugging Face builds it."""
+    import transformers
+
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(num_local_experts=4, **OF_EXPERTS))
+
+
+def qwen_of_experts() -> nn.Module:
+    """Return a Qwen 2 of four experts and a shared one, as Hugging Face builds it."""
+    import transformers
+
+    sizes = {"num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
+    return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes, **OF_EXPERTS))
 
 
 def images() -> tuple[nn.Module, torch.Tensor]:
