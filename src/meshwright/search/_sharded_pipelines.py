@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,18 +98,15 @@ def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] 
     found: list[Judged] = []
     seconds: list[float] = []  # per sample of what was found, ascending
     missing = float("inf")
-    for one in _different(ranked):
-        for label, plain in _variants(problem, one.plan):
-            if any(module.illegal(problem, stage.strategy, plain.samples_of_replica(stage)) for stage in plain.stages):
-                continue
-            if len(seconds) >= _SPARED and _work_seconds(problem, module, plain) >= seconds[_SPARED - 1]:
-                continue
-            for schedule in _SCHEDULES if len(plain.stages) > 1 else ("1f1b",):
-                fits, over = _recomputed(problem, module, replace(plain, schedule=schedule))
-                missing = min(missing, over)
-                if fits is not None:
-                    found.append(replace(fits, label=f"{one.label}{label}, {schedule}"))
-                    bisect.insort(seconds, fits.seconds_per_sample)
+    for candidate in _candidates(problem, module, _different(ranked)):
+        if (found and candidate.too_large) or (len(seconds) >= _SPARED and candidate.work_seconds >= seconds[_SPARED - 1]):
+            continue
+        for schedule in _SCHEDULES if len(candidate.plan.stages) > 1 else ("1f1b",):
+            fits, over = _recomputed(problem, module, replace(candidate.plan, schedule=schedule))
+            missing = min(missing, over)
+            if fits is not None:
+                found.append(replace(fits, label=f"{candidate.label}, {schedule}"))
+                bisect.insort(seconds, fits.seconds_per_sample)
     for one in others:
         timeline, excess = _played(problem, module, one.plan)
         if max(excess) <= 0.0:
@@ -119,10 +116,34 @@ def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] 
     return tuple(sorted(best, key=lambda one: one.seconds_per_sample)), missing
 
 
-def _work_seconds(problem: Problem, module: Any, plan: Plan) -> float:
-    """Return the seconds per sample that the busiest stage of a plan works, transfers and the end of the step apart."""
-    most = max(load.forward_total_seconds + load.backward_total_seconds for load in module.loads(problem, plan))
-    return float(plan.n_microbatches * most / plan.global_batch)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A variant that recomputes nothing: what its busiest stage works per sample, and whether its state alone is too large."""
+
+    plan: Plan
+    label: str
+    work_seconds: float
+    too_large: bool
+
+
+def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> list[_Candidate]:
+    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the least work first."""
+    found = []
+    for one in pipelines:
+        for label, plan in _variants(problem, one.plan):
+            if any(module.illegal(problem, stage.strategy, plan.samples_of_replica(stage)) for stage in plan.stages):
+                continue
+            loads = module.loads(problem, plan)
+            most = max(load.forward_total_seconds + load.backward_total_seconds for load in loads)
+            too_large = any(load.static_bytes > limit for load, limit in zip(loads, _limits(problem, plan), strict=True))
+            found.append(_Candidate(plan, f"{one.label}{label}", plan.n_microbatches * most / plan.global_batch, too_large))
+    return sorted(found, key=lambda candidate: (candidate.too_large, candidate.work_seconds))
+
+
+def _limits(problem: Problem, plan: Plan) -> list[float]:
+    """Return the memory of the smallest device of each stage."""
+    assert problem.cluster is not None
+    return [min(problem.cluster.device(device).memory_bytes for device in stage.devices) for stage in plan.stages]
 
 
 def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | None, float]:
@@ -173,10 +194,8 @@ def _with_recompute(plan: Plan, each: Sequence[tuple[str, int]]) -> Plan:
 
 def _played(problem: Problem, module: Any, plan: Plan) -> tuple[Timeline, list[float]]:
     """Return the simulated step, and by how many bytes each stage exceeds its smallest device; below zero where it fits."""
-    assert problem.cluster is not None
     timeline = sim.simulate(problem, plan, module.loads(problem, plan))
-    smallest = [min(problem.cluster.device(device).memory_bytes for device in stage.devices) for stage in plan.stages]
-    return timeline, [peak - limit for peak, limit in zip(timeline.peak_bytes, smallest, strict=True)]
+    return timeline, [peak - limit for peak, limit in zip(timeline.peak_bytes, _limits(problem, plan), strict=True)]
 
 
 def _different(ranked: Sequence[Judged]) -> list[Judged]:
