@@ -127,7 +127,7 @@ def svg(title: str, rows: Sequence[Row]) -> str:
         f'<text x="10" y="18" font-size="13">{title}</text>',
         '<text x="10" y="36"><tspan fill="#1f77b4">published / ours</tspan>, <tspan fill="#ff7f0e">bound / ours</tspan></text>',
     ]
-    for tick in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0):
+    for tick in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0):
         if low <= tick <= high:
             stroke = "#888" if tick == 1.0 else "#ddd"
             parts.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{height - 25}" stroke="{stroke}"/>')

@@ -129,6 +129,13 @@ def test_annealing_keeps_its_costs_up_to_date(seed: int, shape: tuple[int, int, 
     assert seconds == pytest.approx(kernel.all_costs(packed, place, rings).max(), rel=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2), (1, 2, 3), (3, 1, 4)])
+def test_the_smallest_mappings_are_proven(shape: tuple[int, int, int]) -> None:
+    graph, slow = problem_of(2, *shape)
+    found = map_stages(graph, slow)
+    assert found.exact and found.bound_seconds == found.seconds == pytest.approx(brute(graph, slow), rel=1e-12)
+
+
 def test_the_same_seed_gives_the_same_mapping() -> None:
     graph, slow = problem_of(3, 4, 6, 24)
     first, second = (map_stages(graph, slow, seed=5, n_moves=4000) for _ in range(2))

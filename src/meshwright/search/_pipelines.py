@@ -104,7 +104,10 @@ def idle(problem: Problem, plan: Plan) -> tuple[str, ...]:
     return (
         ()
         if used == n
-        else (f"{n - used} of {n} devices are not used: stages have equally many replicas of whole micro-batches",)
+        else (
+            f"{n - used} of {n} devices are not used: stages have equally many replicas of whole micro-batches, and none where a "
+            "further cut would transfer more than it saves",
+        )
     )
 
 

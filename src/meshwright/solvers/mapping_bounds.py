@@ -83,6 +83,8 @@ def _groups(slow: NDArray[np.float64], most: int = 64) -> list[tuple[float, NDAr
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
+    if len(slow) < 2:
+        return [(0.0, np.zeros(len(slow), dtype=np.int64))]
     tree = minimum_spanning_tree(csr_array(slow))
     levels = np.unique(tree.data)
     chosen = levels[np.unique(np.linspace(0, len(levels) - 1, most).astype(int))]
