@@ -42,12 +42,14 @@ from meshwright.solvers.mapping import (
     point_to_point,
     usual_moves,
 )
+from meshwright.solvers.mapping_bounds import lower_bound
 from meshwright.solvers.units import Units, contract
 
 __all__ = ["Params", "check_plan", "search"]
 
 _QUICK = 10  # part of the usual moves that mappings between partitions get
 _REFINED = 3  # shapes whose mapping gets all moves, and a proof where there are few devices
+_TRIED = 8  # devices up to which the check tries all mappings below a bound; beyond, it computes the bound anew
 _ROUNDING = 1e-9  # relative distance of sums that counts as none
 
 
@@ -232,7 +234,8 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
             tuple(graph.compute_seconds.tolist()), {(a, b): volume for a, b, volume in graph.transfers},
             tuple((ring * graph.reduce_bytes).tolist()),
         )  # fmt: skip
-        wrong = _mapping_check.check(stages, slow, mapping)
+        proven = lower_bound(graph, pair_seconds(problem.cluster)) if len(slow) > _TRIED else 0.0
+        wrong = _mapping_check.check(stages, slow, mapping, proven)
         if wrong:
             return Verdict(False, value, bound_value, f"mapping of {graph.n_stages} stages x {graph.n_replicas}: {wrong}")
     return Verdict(True, value, bound_value)
