@@ -33,9 +33,10 @@ def describe(plan: Plan) -> str:
         parts.append("data x tensor " + "|".join(f"{stage.strategy.data}x{stage.strategy.tensor}" for stage in plan.stages))
     if ranks > 1:
         parts.append(f"pipeline {ranks}" + (f" x {len(plan.stages) // ranks} virtual" if len(plan.stages) > ranks else ""))
-    if degrees.shard:
-        over = f" over {degrees.shard_degree}" if degrees.shard_degree else ""
-        parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[degrees.shard] + over)
+    most = max((stage.strategy for stage in plan.stages), key=lambda strategy: (strategy.shard, strategy.shard_degree))
+    if most.shard:
+        over = f" over {most.shard_degree}" if most.shard_degree else ""
+        parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[most.shard] + over)
     words = [word for stage in plan.stages for word in stage.recompute]
     recomputed = {word: words.count(word) for word in ("selective", "full") if word in words}
     parts += [

@@ -14,7 +14,7 @@ from meshwright.cluster import Cluster
 from meshwright.errors import ExportError
 from meshwright.interval import COVERAGE_RATIO
 from meshwright.plan import Plan
-from meshwright.result import Result
+from meshwright.result import Objective, Result
 from meshwright.timeline import PHASES, Timeline
 from meshwright.units import format_bytes, format_count, format_seconds
 from meshwright.wording import axes_of, describe, devices_of, layers_of, seen_from, step_interval, utilization
@@ -89,8 +89,8 @@ def _data(result: Result) -> dict[str, Any]:
         "alternatives": [
             [
                 describe(other.plan),
-                format_seconds(other.objective.value),
-                _slower(other.objective.value, timeline.step_seconds),
+                f"{other.objective.value:.5g}",
+                _slower(other.objective.value, answer.objective),
                 other.why,
             ]
             for other in answer.alternatives
@@ -99,8 +99,9 @@ def _data(result: Result) -> dict[str, Any]:
     }
 
 
-def _slower(seconds: float, base_seconds: float) -> str:
-    return f"{seconds / base_seconds - 1:+.2%}"
+def _slower(value: float, best: Objective | None) -> str:
+    """Return how much larger an objective is than the answer's, in the same unit."""
+    return f"{value / best.value - 1:+.2%}" if best is not None and best.value else "-"
 
 
 def _question(result: Result) -> str:

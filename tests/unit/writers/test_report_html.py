@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.errors import ExportError
-from meshwright.result import Answer, Result
+from meshwright.result import Alternative, Answer, Objective, Result
 from meshwright.units import format_bytes
 from meshwright.writers import report_html
 
@@ -127,6 +127,14 @@ def test_what_would_help_and_the_runners_up_are_on_the_page(planned: Result) -> 
     _, data = _read(report_html.page(planned, [["twice the memory", "1 s", "+3.0%", "data 4"]]))
     assert data["what_if"] == [["twice the memory", "1 s", "+3.0%", "data 4"]]
     assert len(data["alternatives"]) == len(planned.answer.alternatives)
+
+
+def test_runners_up_are_compared_in_the_unit_of_the_objective(planned: Result) -> None:
+    # seconds per sample: the answer at 2, a runner-up at 3, whatever the step takes
+    other = Alternative(planned.plan, Objective("simulated_seconds_per_sample", 3.0), "slower")
+    answer = replace(planned.answer, objective=Objective("simulated_seconds_per_sample", 2.0), alternatives=(other,))
+    _, data = _read(report_html.page(replace(planned, answer=answer)))
+    assert [row[1:3] for row in data["alternatives"]] == [["3", "+50.00%"]]
 
 
 def test_an_answer_without_a_plan_is_refused(planned: Result) -> None:
