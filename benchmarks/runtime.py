@@ -39,10 +39,8 @@ def plans() -> dict[str, tuple[str, dict]]:
         whole = {"recompute": ["full"] * n}
         first, second = {"recompute": ["full"] * half}, {"recompute": ["full"] * (n - half)}
 
-        def add(
-            name: str, stages: list, model: str = model, n_layers: int = n_layers, batch: int = batch, **options: object
-        ) -> None:
-            plan = plan_of(stages, n_layers=n_layers, sequence_length=64, global_batch=batch, **options)
+        def add(name: str, stages: list, model: str = model, batch: int = batch, **options: object) -> None:
+            plan = plan_of(stages, sequence_length=64, global_batch=batch, **options)
             found[f"{model}, {name}"] = (f"runtime:{model}", plan)
 
         add("data parallel", [(n, [0, 1], {})], n_microbatches=2)
@@ -284,7 +282,7 @@ def overhead(folder: pathlib.Path) -> None:
     from meshwright.runtime.cut import cut
 
     rank = join(folder)
-    plan = plan_of([(2, [0], {}), (4, [1], {})], n_layers=4, sequence_length=64, global_batch=8)
+    plan = plan_of([(2, [0], {}), (4, [1], {})], sequence_length=64, global_batch=8)
     path = folder / f"plan-{rank}.json"
     path.write_text(json.dumps(plan))
     trainer, batches = trainer_of(path, "runtime:wide")
