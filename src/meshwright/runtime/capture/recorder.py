@@ -41,7 +41,7 @@ class Recorder(TorchDispatchMode):
         self._alive: list[Any] = []
         self._of_number: dict[int, int] = {}
         self._storages: set[int] = set()
-        self._leaf: torch.nn.Module | str = ""
+        self._leaf: Any = ""
         self._leaf_inputs: list[torch.Tensor] = []
         self._leaf_number = 0
         self._kept: list[tuple[int, bool, int]] = []
