@@ -55,7 +55,7 @@ class Plan:
     n_microbatches : int
         Micro-batches that pass through the pipeline in one step (per data-parallel replica).
     micro_batch : int
-        Samples of one micro-batch and replica of the widest stage; see `samples_of_replica`.
+        Samples of one micro-batch and replica of the widest stage; see `samples_of_replicas`.
     schedule : str
         A file of `meshwright.schedules`: ``gpipe``, ``1f1b``, ``interleaved_1f1b``, ``zb_h1``, ``zb_v``, ...
     global_batch : int
@@ -78,14 +78,14 @@ class Plan:
         """Whether any layer recomputes anything in its backward pass."""
         return any(word != "none" for stage in self.stages for word in stage.recompute)
 
-    def samples_of_replica(self, stage: Stage) -> int:
-        """Return how many samples of one micro-batch a replica of a stage takes.
+    def samples_of_replicas(self) -> tuple[int, ...]:
+        """Return how many samples of one micro-batch a replica of each stage takes.
 
         A micro-batch has ``micro_batch`` samples for each replica of the widest stage; a stage with fewer replicas shares the same
         samples out among them. Where they do not divide, it is the number that the fullest replica takes.
         """
-        widest = max(one.strategy.data for one in self.stages)
-        return -(-self.micro_batch * widest // stage.strategy.data)
+        samples = self.micro_batch * max(stage.strategy.data for stage in self.stages)
+        return tuple(-(-samples // stage.strategy.data) for stage in self.stages)
 
     def ranks(self) -> tuple[tuple[int, ...], ...]:
         """Return the distinct device groups in order of first appearance: the pipeline ranks."""

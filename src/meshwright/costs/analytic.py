@@ -167,8 +167,8 @@ def loads(
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
     priced: dict[tuple[Strategy, tuple[int, ...]], RowLoads] = {}
-    for i, stage in enumerate(plan.stages):
-        micro_batch = plan.samples_of_replica(stage)
+    samples = plan.samples_of_replicas()
+    for i, (stage, micro_batch) in enumerate(zip(plan.stages, samples, strict=True)):
         reason = illegal(problem, stage.strategy, micro_batch)
         if reason:
             raise InputError(f"stage {i}: {reason}")
@@ -177,12 +177,12 @@ def loads(
             priced[key] = price(problem, stage.strategy, stage.ring_devices, micro_batch)
     row_of_op = rows(problem)
     found = []
-    for stage in plan.stages:
+    for stage, micro_batch in zip(plan.stages, samples, strict=True):
         counts = _counts(stage, row_of_op)
         layers = priced[stage.strategy, stage.ring_devices]
         load = combine([(layers[key], count) for key, count in counts.items()])
         if ledger:
-            load = replace(load, collectives=_collectives(problem, stage, plan.samples_of_replica(stage), counts))
+            load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts))
         found.append(load)
     return tuple(found)
 

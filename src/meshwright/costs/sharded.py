@@ -146,11 +146,11 @@ def splits(problem: Problem, plan: Plan) -> tuple[dict[str, object], ...]:
         By strategy in order of the stages, then layer: ``stages`` and ``layers`` that are alike, ``saved_seconds`` of each per
         micro-batch, and ``operators`` with Megatron's split and this one over the expert, context and tensor axis.
     """
-    row_of_op = analytic.rows(problem)
+    row_of_op, samples = analytic.rows(problem), plan.samples_of_replicas()
     found: list[dict[str, object]] = []
     for strategy in dict.fromkeys(stage.strategy for stage in plan.stages):
         stages = [(i, stage) for i, stage in enumerate(plan.stages) if stage.strategy == strategy]
-        for row, saving in savings(problem, strategy, plan.samples_of_replica(stages[0][1])).items():
+        for row, saving in savings(problem, strategy, samples[stages[0][0]]).items():
             own = {i: [op for op in stage.ops if row_of_op[op] == row] for i, stage in stages}
             if any(own.values()):
                 found.append(
@@ -178,12 +178,12 @@ def described(problem: Problem, plan: Plan) -> str:
     """
     if problem.cluster is not None and len(problem.cluster.kinds) > 1:
         return "costs sharded: with several kinds of device every layer keeps Megatron's split"
-    rows = analytic.rows(problem)
+    rows, samples = analytic.rows(problem), plan.samples_of_replicas()
     words: dict[str, None] = {}
     for strategy in dict.fromkeys(stage.strategy for stage in plan.stages):
-        stages = [stage for stage in plan.stages if stage.strategy == strategy]
-        ops = {rows[op] for stage in stages for op in stage.ops}
-        for row, saving in savings(problem, strategy, plan.samples_of_replica(stages[0])).items():
+        stages = [i for i, stage in enumerate(plan.stages) if stage.strategy == strategy]
+        ops = {rows[op] for i in stages for op in plan.stages[i].ops}
+        for row, saving in savings(problem, strategy, samples[stages[0]]).items():
             if row in ops:
                 changed = ", ".join(f"{name} {now} instead of {before}" for name, before, now in saving.operators)
                 words[f"{problem.graph.ops[row].name}: {changed}"] = None

@@ -131,7 +131,8 @@ def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> l
     found = []
     for one in pipelines:
         for label, plan in _variants(problem, one.plan):
-            if any(module.illegal(problem, stage.strategy, plan.samples_of_replica(stage)) for stage in plan.stages):
+            asked = zip(plan.stages, plan.samples_of_replicas(), strict=True)
+            if any(module.illegal(problem, stage.strategy, samples) for stage, samples in asked):
                 continue
             loads = module.loads(problem, plan)
             most = max(load.forward_total_seconds + load.backward_total_seconds for load in loads)

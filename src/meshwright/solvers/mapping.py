@@ -214,7 +214,7 @@ def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]
 
 
 def usual_moves(n_stages: int, n_replicas: int) -> int:
-    """Return how many moves of annealing suit a number of stages and replicas."""
+    """Return how many moves of annealing suit a number of stages and replicas: a few seconds of them, as tried on the paper's topologies."""
     return int(min(12_000_000, 60_000 * n_stages * n_replicas) / max(1.0, n_replicas / 16))
 
 

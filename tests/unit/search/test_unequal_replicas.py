@@ -42,7 +42,7 @@ def pipeline(counts: tuple[int, ...], cut: int, micro_batch: int, n_microbatches
 def test_a_replica_of_a_narrower_stage_takes_the_samples_of_those_it_stands_for() -> None:
     problem = posed("full-mesh:6")
     unequal = pipeline((4, 2), 3, 1, 3)
-    assert [unequal.samples_of_replica(stage) for stage in unequal.stages] == [1, 2]
+    assert unequal.samples_of_replicas() == (1, 2)
     wide, narrow = analytic.loads(problem, unequal)
     assert wide == analytic.loads(posed("full-mesh:8"), pipeline((4, 4), 3, 1, 3))[0]
     # two replicas with two samples each do what every stage does in a plan of two replicas and micro-batches of two
@@ -61,7 +61,7 @@ def test_a_replica_of_a_narrower_stage_takes_the_samples_of_those_it_stands_for(
 
 def test_samples_that_do_not_divide_count_for_the_fullest_replica() -> None:
     plan = pipeline((3, 2), 3, 1, 2)
-    assert plan.samples_of_replica(plan.stages[1]) == 2
+    assert plan.samples_of_replicas()[1] == 2
 
 
 def test_the_compute_of_a_step_does_not_depend_on_how_replicas_are_shared_out() -> None:
