@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.search._joint_costs import Costs, after_name
 from meshwright.search._joint_space import Config
 from meshwright.solvers import pipeline_split
 
-if TYPE_CHECKING:
-    from meshwright.search._joint_costs import Costs
-
-__all__ = ["after_name", "chain_to_cut"]
-
-
-def after_name(config: Config) -> str:
-    """Return the field of a digest that says what follows the last task of a rank."""
-    return "split_after_seconds" if config.split_backward else "after_seconds"
+__all__ = ["chain_to_cut"]
 
 
 def chain_to_cut(

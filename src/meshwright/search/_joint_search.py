@@ -15,6 +15,7 @@ from meshwright.errors import InputError
 from meshwright.plan import Plan
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer, Bound, Objective
+from meshwright.search import _joint_bounds as bounds
 from meshwright.search import _joint_limits as limits
 from meshwright.search import _joint_plans as plans
 from meshwright.search import _joint_splits as splits
@@ -160,7 +161,7 @@ class Search:
             costs = self.costs[pool]
             if isinstance(config, Mesh):
                 if level < _WITH_COMMUNICATION:
-                    quick = costs.quick_bound(config, self.n_microbatches(config), with_communication=level == _COMPUTE)
+                    quick = bounds.of_mesh(costs, config, self.n_microbatches(config), with_communication=level == _COMPUTE)
                     self._push(max(bound, quick), level + 1, pool, config)
                 else:
                     self._expand(costs, config, pool)
@@ -168,7 +169,7 @@ class Search:
                 for variant in _variants(config, costs, self.params):
                     self._push_config(costs, variant, pool, _LIGHT)
             elif level == _LIGHT:
-                full = costs.bound(config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9))
+                full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9))
                 self._push(max(bound, full), _FULL, pool, config)
             elif level == _FULL:
                 self._build(pool, config, bound)
@@ -196,7 +197,7 @@ class Search:
 
     def _push_config(self, costs: Costs, config: Config, pool: int, level: int) -> None:
         """Put a configuration on the heap with its light bound, or among those that are too large."""
-        bound = costs.bound(config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
+        bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
         if math.isfinite(bound):
             self._push(bound, level, pool, config)
         elif not self.found:
@@ -224,7 +225,7 @@ class Search:
             full = bound
         else:
             hops = costs.transfer_seconds(config, plan, self.model.loads(self.problem, plan, ledger=False))
-            full = costs.bound(config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
+            full = bounds.of_config(costs, config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
         self._push(max(bound, full), _BUILT, pool, config, plan)
 
     def least_seconds(self, config: Config, plan: Plan) -> float:

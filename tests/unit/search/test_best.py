@@ -13,6 +13,7 @@ from meshwright import _plugins, api, sim
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch
+from meshwright.search import _joint_bounds as bounds
 from meshwright.search import _joint_search as joint
 from meshwright.search._joint_costs import Costs
 from meshwright.search._joint_digest import chain_of
@@ -130,7 +131,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
             Mesh(2, data, 1, 1, 1, 1), shard, 0, schedule, 2 if schedule in ("interleaved_1f1b", "zb_v") else 1, "pipeline"
         )
         m = 16 // data
-        bound = costs.bound(chosen, m, 1e9)
+        bound = bounds.of_config(costs, chosen, m, 1e9)
         plan = joint.plans.build(costs, chosen, m, bound)
         assert plan is not None
         assert bound <= sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds * (1 + 1e-9)
@@ -164,9 +165,9 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     config = Config(mesh, shard, 0, schedule, chunks, "pipeline")
                     if model.illegal(problem, config.strategy, mesh.micro_batch):
                         continue
-                    light = costs.bound(config, m, 1e9, light=True)
-                    full = costs.bound(config, m, 1e9)
-                    quick = costs.quick_bound(mesh, m)
+                    light = bounds.of_config(costs, config, m, 1e9, light=True)
+                    full = bounds.of_config(costs, config, m, 1e9)
+                    quick = bounds.of_mesh(costs, mesh, m)
                     plan = joint.plans.build(costs, config, m, full) if math.isfinite(full) else None
                     if plan is None:
                         continue
@@ -178,7 +179,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     if chunks > 1:
                         continue
                     hops = costs.transfer_seconds(config, plan, model.loads(problem, plan))
-                    with_transfers = costs.bound(config, m, 1e9, transfer_seconds=hops)
+                    with_transfers = bounds.of_config(costs, config, m, 1e9, transfer_seconds=hops)
                     assert with_transfers >= full
                     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in plan.stages]
                     # any other split, as lopsided as it may be, is bounded too
