@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
 
 from meshwright import sim
 from meshwright.search import _joint_inequalities as inequalities
 from meshwright.search import _joint_plans as plans
 from meshwright.search._joint_costs import spread
 from meshwright.search._joint_found import Found, rank
+from meshwright.search._joint_search import Search
 from meshwright.search._joint_space import Config
 from meshwright.solvers import pipeline_split
-
-if TYPE_CHECKING:
-    from meshwright.search._joint_search import Search
 
 __all__ = ["close", "improve"]
 

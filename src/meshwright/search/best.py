@@ -8,9 +8,9 @@ from meshwright import _plugins
 from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer
-from meshwright.search import _joint_search as joint
+from meshwright.search import _joint_answer as joint
+from meshwright.search._joint_limits import Limits as Params
 from meshwright.search._joint_question import COSTS, with_batch
-from meshwright.search._joint_search import Limits as Params
 
 __all__ = ["Params", "search"]
 

@@ -7,8 +7,9 @@ from meshwright.errors import InputError
 from meshwright.problem import Problem, Stop
 from meshwright.readers.pase_graph import PaseInstance
 from meshwright.result import Answer, Objective
-from meshwright.search import _joint_search as joint
+from meshwright.search import _joint_answer as joint
 from meshwright.search import _pase_answer
+from meshwright.search._joint_limits import Limits
 from meshwright.search._joint_question import with_batch, within_limits
 from meshwright.search._pase_question import PaseSettings as Params
 from meshwright.search._pase_question import one_stage, question_of
@@ -61,7 +62,7 @@ def _on_layers(problem: Problem, stop: Stop) -> Answer:
             f"give --global-batch a multiple of {n}"
         )
     one = (1,)
-    limits = joint.Limits(tensor=one, context=one, expert=one, pipeline=one, data=(n,), schedules=("1f1b",))
+    limits = Limits(tensor=one, context=one, expert=one, pipeline=one, data=(n,), schedules=("1f1b",))
     return within_limits(joint.answer(problem, limits, stop, tuple(notes)), "data_parallel")
 
 

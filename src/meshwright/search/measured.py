@@ -16,7 +16,7 @@ from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Stop
 from meshwright.readers.profile_json import Profile
 from meshwright.result import Alternative, Answer, Bound, Objective
-from meshwright.search._joint_search import Limits as Params
+from meshwright.search._joint_limits import Limits as Params
 from meshwright.solvers.chain_cut import cut
 from meshwright.strategy import Strategy
 

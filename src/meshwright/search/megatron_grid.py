@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from meshwright.problem import Problem, Stop
 from meshwright.result import Answer
-from meshwright.search import _joint_search as joint
-from meshwright.search._joint_limits import largest_degrees
+from meshwright.search import _joint_answer as joint
+from meshwright.search._joint_limits import Limits, largest_degrees
 from meshwright.search._joint_question import with_batch, within_limits
 
 __all__ = ["Params", "search"]
@@ -67,7 +67,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     assert cluster is not None
     node = params.largest_tensor or int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     powers = tuple(2**i for i in range(15))
-    limits = joint.Limits(
+    limits = Limits(
         tensor=tuple(degree for degree in powers if degree <= node),
         context=(1,) if problem.graph.sequence_length < 32768 else tuple(degree for degree in powers if degree <= 16),
         expert=tuple(degree for degree in powers if degree <= largest_degrees(problem.graph)["expert"] and degree <= 64),

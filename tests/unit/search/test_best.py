@@ -12,12 +12,14 @@ import pytest
 from meshwright import _plugins, api, sim
 from meshwright.errors import InputError
 from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch
+from meshwright.problem import Batch, Stop
 from meshwright.search import _joint_bounds as bounds
-from meshwright.search import _joint_search as joint
+from meshwright.search import _joint_plans as plans
 from meshwright.search._joint_costs import Costs
 from meshwright.search._joint_digest import chain_of
+from meshwright.search._joint_limits import Limits
 from meshwright.search._joint_question import COSTS
+from meshwright.search._joint_search import Search
 from meshwright.search._joint_space import Config, Mesh, pools
 
 TINY = str(pathlib.Path(__file__).resolve().parents[2] / "data" / "tiny_llama.json")
@@ -95,7 +97,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
             # the first and the last stage may hold the embedding and the head alone
             for cuts in itertools.combinations(range(8), pipeline - 1):
                 counts = tuple(b - a for a, b in itertools.pairwise((0, *cuts, 7)))
-                plan = joint.plans.bare(costs, chosen, n_microbatches, counts)
+                plan = plans.bare(costs, chosen, n_microbatches, counts)
                 brute = min(brute, sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds)
     assert len(answer.plan.stages) > 1
     assert answer.objective.value == pytest.approx(brute, rel=1e-9)
@@ -132,7 +134,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
         )
         m = 16 // data
         bound = bounds.of_config(costs, chosen, m, 1e9)
-        plan = joint.plans.build(costs, chosen, m, bound)
+        plan = plans.build(costs, chosen, m, bound)
         assert plan is not None
         assert bound <= sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds * (1 + 1e-9)
 
@@ -143,7 +145,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
 def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, cluster: str, prices: str) -> None:
     problem = api.pose(name, cluster, costs=prices, batch=Batch(16, sequence_length=1024))
     model = _plugins.load("costs", prices, "cost model")
-    search = joint.Search(problem, joint.Limits(), joint.Stop())
+    search = Search(problem, Limits(), Stop())
     for pool in pools(problem.cluster):
         costs = Costs(problem, pool, search.chain)
         checked = 0
@@ -168,7 +170,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     light = bounds.of_config(costs, config, m, 1e9, light=True)
                     full = bounds.of_config(costs, config, m, 1e9)
                     quick = bounds.of_mesh(costs, mesh, m)
-                    plan = joint.plans.build(costs, config, m, full) if math.isfinite(full) else None
+                    plan = plans.build(costs, config, m, full) if math.isfinite(full) else None
                     if plan is None:
                         continue
                     checked += 1
@@ -186,7 +188,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     for moved in ((i, i + 1) for i in range(len(counts) - 1)):
                         other = list(counts)
                         other[moved[0]], other[moved[1]] = 1, sum(counts[i] for i in moved) - 1
-                        trial = joint.plans.with_counts(costs, config, m, tuple(other))
+                        trial = plans.with_counts(costs, config, m, tuple(other))
                         if trial is not None:
                             step = sim.simulate(problem, trial, model.loads(problem, trial)).step_seconds
                             assert with_transfers <= step * (1 + 1e-9), (config, other)
