@@ -20,8 +20,9 @@ import numpy as np
 from comparison import Row, add_options, collect, summary, svg
 
 from meshwright import topologies
-from meshwright.solvers.mapping import StageGraph, consecutive, evaluate, map_stages, pair_seconds, point_to_point
+from meshwright.solvers.mapping import consecutive, evaluate, map_stages, pair_seconds, point_to_point
 from meshwright.solvers.mapping_backtracking import backtrack
+from meshwright.solvers.mapping_problem import StageGraph
 
 COLUMNS = ("case", "seed", "consecutive", "point_to_point", "published", "published_cpu_seconds",
            "ours", "bound", "exact", "ours_cpu_seconds")  # fmt: skip

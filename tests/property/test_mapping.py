@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from meshwright import topologies
 from meshwright._kernels import mapping as kernel
 from meshwright.solvers import mapping_proof
-from meshwright.solvers.mapping import StageGraph, evaluate, map_stages, pair_seconds
+from meshwright.solvers.mapping import evaluate, map_stages, pair_seconds
 from meshwright.solvers.mapping_bounds import lower_bound
+from meshwright.solvers.mapping_problem import StageGraph
 
 
 def problem_of(seed: int, n_stages: int, n_replicas: int, n_devices: int) -> tuple[StageGraph, NDArray[np.float64]]:

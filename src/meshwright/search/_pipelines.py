@@ -15,7 +15,7 @@ from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.sim import engine, transfers
 from meshwright.solvers import operator_stages
-from meshwright.solvers.mapping import Mapping, StageGraph
+from meshwright.solvers.mapping_problem import Mapping, StageGraph
 from meshwright.strategy import Strategy
 
 __all__ = [

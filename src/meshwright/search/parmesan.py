@@ -15,8 +15,9 @@ from meshwright.problem import Problem, Stop
 from meshwright.result import Alternative, Answer, Objective
 from meshwright.search._pipelines import Judged, fitting, idle, judge, memory_limits, one_batch, plan_of, shapes, stage_graph
 from meshwright.solvers import coarsen, operator_stages
-from meshwright.solvers.mapping import Mapping, StageGraph, consecutive, evaluate, pair_seconds, point_to_point
+from meshwright.solvers.mapping import consecutive, evaluate, pair_seconds, point_to_point
 from meshwright.solvers.mapping_backtracking import Found, backtrack
+from meshwright.solvers.mapping_problem import Mapping, StageGraph
 from meshwright.solvers.units import Operators, Units, contract
 
 __all__ = ["Params", "cut_published", "pipelines", "search"]

@@ -32,17 +32,9 @@ from meshwright.search._sharded_pipelines import fitted, least_seconds_per_sampl
 from meshwright.search._unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.certificate import Verdict
 from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.mapping import (
-    Mapping,
-    StageGraph,
-    consecutive,
-    evaluate,
-    map_stages,
-    pair_seconds,
-    point_to_point,
-    usual_moves,
-)
+from meshwright.solvers.mapping import consecutive, evaluate, map_stages, pair_seconds, point_to_point, usual_moves
 from meshwright.solvers.mapping_bounds import lower_bound
+from meshwright.solvers.mapping_problem import Mapping, StageGraph
 from meshwright.solvers.units import Units, contract
 
 __all__ = ["Params", "check_plan", "search"]

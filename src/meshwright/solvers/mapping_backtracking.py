@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels import mapping_search
-from meshwright.solvers.mapping import StageGraph, evaluate
+from meshwright.solvers.mapping import evaluate
 from meshwright.solvers.mapping_bounds import lower_bound
+from meshwright.solvers.mapping_problem import StageGraph
 
 __all__ = ["Found", "backtrack"]
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from meshwright._kernels.mapping import MapArrays
-    from meshwright.solvers.mapping import StageGraph
+from meshwright._kernels.mapping import MapArrays
+from meshwright.solvers.mapping_problem import StageGraph
 
 __all__ = ["lower_bound"]
 

@@ -11,8 +11,9 @@ def run() -> object:
 
     from meshwright import api
     from meshwright.problem import Batch
-    from meshwright.solvers.mapping import StageGraph, consecutive, map_stages
+    from meshwright.solvers.mapping import consecutive, map_stages
     from meshwright.solvers.mapping_backtracking import backtrack
+    from meshwright.solvers.mapping_problem import StageGraph
 
     slow = np.random.default_rng(0).random((6, 6))
     slow = slow + slow.T

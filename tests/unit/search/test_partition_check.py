@@ -12,7 +12,8 @@ from meshwright.search import _mapping_check, _partition_check
 from meshwright.search._mapping_check import ClaimedMapping, MappedStages
 from meshwright.search._partition_check import ClaimedPartition
 from meshwright.solvers import operator_stages
-from meshwright.solvers.mapping import StageGraph, map_stages, pair_seconds
+from meshwright.solvers.mapping import map_stages, pair_seconds
+from meshwright.solvers.mapping_problem import StageGraph
 from meshwright.solvers.units import Operators
 
 

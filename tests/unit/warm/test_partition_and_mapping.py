@@ -12,7 +12,8 @@ import pytest
 
 from meshwright._kernels import convex_partition, mapping, mapping_frontier, mapping_search, stage_annealing
 from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.mapping import StageGraph, map_stages, pair_seconds
+from meshwright.solvers.mapping import map_stages, pair_seconds
+from meshwright.solvers.mapping_problem import StageGraph
 from meshwright.solvers.units import Operators, contract
 from meshwright.topologies import cluster
 from meshwright.warm import mapping as warm_mapping
