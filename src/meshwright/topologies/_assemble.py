@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from meshwright import units
 from meshwright.cluster import Cluster, Device, Links
 from meshwright.errors import InputError, UnknownNameError
+from meshwright.topologies._file_fields import ClusterFile, KindEntry, NodeEntry
 from meshwright.topologies._wires import check_connected, check_count, device, device_names
-
-if TYPE_CHECKING:
-    from meshwright.topologies._yaml import ClusterFile, KindEntry, NodeEntry
 
 __all__ = ["assemble", "disassemble"]
 

@@ -65,13 +65,13 @@ def content(cluster: Cluster) -> dict[str, Any] | None:
     dict or None
         What `from_content` reads.
     """
-    from meshwright.topologies import _assemble, _yaml
+    from meshwright.topologies import _assemble, _file_fields
 
     # a kind of device without any peak (of a measured profile) is nothing that a user may write
     if any(not kind.flops_per_second or kind.memory_bytes_per_second <= 0.0 for kind in cluster.kinds):
         return None
     try:
-        return {"format": _yaml.FORMAT, **_assemble.disassemble(cluster)}
+        return {"format": _file_fields.FORMAT, **_assemble.disassemble(cluster)}
     except InputError:
         return None
 

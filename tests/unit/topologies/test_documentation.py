@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import topologies
 from meshwright.network.collectives import ALGORITHMS
-from meshwright.topologies._yaml import ClusterFile
+from meshwright.topologies._file_fields import ClusterFile
 
 PAGE = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "reference" / "clusters.md").read_text()
 
