@@ -36,7 +36,7 @@ def look(what: str, form: str = "") -> dict[str, Any]:
     InputError
         When it is none of them; the message tells why it is no model and why it is no cluster.
     """
-    from meshwright.readers import Source
+    from meshwright.source import Source
     from meshwright.writers import plan_json
 
     content = Source(what).json

@@ -77,7 +77,7 @@ def register(app: typer.Typer) -> None:
         import math
 
         from meshwright.errors import InputError
-        from meshwright.readers import Source
+        from meshwright.source import Source
 
         source = Source(certificate)
         if source.path is None:

@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Graph, Op
 from meshwright.problem import Reading
-from meshwright.readers import Source
+from meshwright.source import Source
 
 __all__ = ["Measurement", "Measurements", "load", "read", "recognises"]
 

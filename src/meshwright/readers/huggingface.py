@@ -16,7 +16,7 @@ from meshwright.readers import _dense_families, _encoder_families, _mixture_fami
 from meshwright.readers._config import Config
 
 if TYPE_CHECKING:
-    from meshwright.readers import Source
+    from meshwright.source import Source
 
 __all__ = ["MODEL_TYPES", "Architecture", "configuration", "describe", "graph_of", "names", "read", "recognises", "unknown"]
 

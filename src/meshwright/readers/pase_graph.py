@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from meshwright.graph import Edge, Graph, Op
 from meshwright.problem import Reading
-from meshwright.readers import Source
 from meshwright.readers._pase_networks import NAMES, build
 from meshwright.readers._pase_operators import Network
+from meshwright.source import Source
 
 __all__ = ["NAMES", "PaseInstance", "build", "graph_of", "read", "recognises"]
 

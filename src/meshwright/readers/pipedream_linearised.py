@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from meshwright.errors import InputError
 from meshwright.graph import Edge, Graph, Op
 from meshwright.problem import Reading
-from meshwright.readers import Source
 from meshwright.readers._profile import LinearisedProfile
+from meshwright.source import Source
 
 __all__ = ["read", "recognises"]
 

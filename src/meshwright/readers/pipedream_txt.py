@@ -9,8 +9,8 @@ from graphlib import CycleError, TopologicalSorter
 from meshwright.errors import InputError
 from meshwright.graph import Edge, Graph, Op
 from meshwright.problem import Reading
-from meshwright.readers import Source
 from meshwright.readers._profile import Profile, ProfileNode, cleaned
+from meshwright.source import Source
 
 __all__ = ["parse", "read", "recognises"]
 

@@ -15,8 +15,8 @@ from meshwright.cluster import Cluster, Device, Links
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Edge, Graph, Op
 from meshwright.problem import Reading
-from meshwright.readers import Source
 from meshwright.readers._piper_instance import Counting, PiperChoice, PiperEdge, PiperInstance, PiperNode, grow, names
+from meshwright.source import Source
 
 __all__ = ["flat_cluster", "graph_of", "read", "recognises", "with_limits"]
 

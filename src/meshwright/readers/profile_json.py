@@ -29,7 +29,7 @@ from meshwright.graph import Edge, Graph, Op, Operator
 from meshwright.problem import Reading
 
 if TYPE_CHECKING:
-    from meshwright.readers import Source
+    from meshwright.source import Source
 
 __all__ = ["FORMAT", "Collective", "Layer", "Measure", "Profile", "read", "recognises"]
 

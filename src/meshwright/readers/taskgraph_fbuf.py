@@ -11,8 +11,8 @@ from meshwright.cluster import Cluster, Links
 from meshwright.errors import InputError
 from meshwright.graph import Graph, Op
 from meshwright.problem import Reading
-from meshwright.readers import Source
 from meshwright.readers._flatbuffer import Table, root
+from meshwright.source import Source
 
 __all__ = ["TYPES", "Task", "TaskGraph", "parse", "read", "recognises"]
 

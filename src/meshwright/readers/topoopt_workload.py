@@ -6,8 +6,8 @@ from typing import Any
 
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.problem import Reading
-from meshwright.readers import Source
 from meshwright.readers._workload import DATA, KINDS, Operation, Workload, graph_of
+from meshwright.source import Source
 
 __all__ = ["Operation", "Workload", "read", "reading_of", "recognises"]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from meshwright.errors import ExportError
 from meshwright.graph import Graph
-from meshwright.readers import Source, _dense_families, huggingface
+from meshwright.readers import _dense_families, huggingface
 from meshwright.readers._config import Config
+from meshwright.source import Source
 
 __all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments"]
 

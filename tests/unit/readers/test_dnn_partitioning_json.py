@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from meshwright.errors import InputError, UnknownNameError
-from meshwright.readers import Source, dnn_partitioning_json, read
+from meshwright.readers import dnn_partitioning_json, read
 from meshwright.readers.dnn_partitioning_json import PlacementGraph
+from meshwright.source import Source
 
 
 def chain() -> dict[str, Any]:

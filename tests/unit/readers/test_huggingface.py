@@ -12,6 +12,7 @@ from meshwright import readers
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.graph import Graph, Operator
 from meshwright.readers import huggingface
+from meshwright.source import Source
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -76,9 +77,9 @@ def test_an_unknown_name_is_answered_by_the_closest() -> None:
 
 def test_a_file_that_is_no_configuration_is_not_recognised(tmp_path: pathlib.Path) -> None:
     for content in ([1, 2], {"nodes": []}, "llama", None):
-        assert not huggingface.recognises(readers.Source(write(tmp_path, content)))
+        assert not huggingface.recognises(Source(write(tmp_path, content)))
     (tmp_path / "broken.json").write_text('{"model_type": "llama", ')
-    assert not huggingface.recognises(readers.Source(str(tmp_path / "broken.json")))
+    assert not huggingface.recognises(Source(str(tmp_path / "broken.json")))
     with pytest.raises(InputError, match="not a Hugging Face configuration"):
         readers.read(write(tmp_path, [1]), form="huggingface")
 

@@ -8,8 +8,9 @@ import pytest
 
 from meshwright import api
 from meshwright.errors import InputError
-from meshwright.readers import Source, pipedream_txt
+from meshwright.readers import pipedream_txt
 from meshwright.readers._profile import Profile, cleaned
+from meshwright.source import Source
 from meshwright.writers import pipedream_txt as writer
 
 SHARED = pathlib.Path(__file__).resolve().parents[3].parent / "shared"

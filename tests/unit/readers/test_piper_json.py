@@ -12,8 +12,9 @@ import pytest
 
 from meshwright import api
 from meshwright.errors import InputError, UnknownNameError
-from meshwright.readers import Source, piper_json
+from meshwright.readers import piper_json
 from meshwright.readers._piper_instance import PiperInstance, names
+from meshwright.source import Source
 
 
 def choice(

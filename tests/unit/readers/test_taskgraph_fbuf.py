@@ -11,6 +11,7 @@ import pytest
 from meshwright.api import codesign
 from meshwright.errors import InputError
 from meshwright.readers import read, taskgraph_fbuf
+from meshwright.source import Source
 from meshwright.writers import taskgraph_fbuf as writer
 
 flatbuffers = pytest.importorskip("flatbuffers", reason="the extra 'flatbuffers' is not installed")
@@ -94,13 +95,11 @@ def test_a_file_cut_off_anywhere_is_refused_in_one_sentence(answers: dict[str, A
     for size in (0, 3, 7, 64, 200, len(content) // 3, len(content) // 2, len(content) - 8):
         path.write_bytes(content[:size])
         with pytest.raises(InputError) as caught:
-            taskgraph_fbuf.read(__import__("meshwright.readers", fromlist=["Source"]).Source(str(path)))
+            taskgraph_fbuf.read(Source(str(path)))
         assert "\n" not in str(caught.value)
 
 
 def test_a_file_of_anything_else_is_not_recognised(tmp_path: Path) -> None:
-    from meshwright.readers import Source
-
     path = tmp_path / "noise"
     path.write_bytes(bytes(range(256)) * 4)
     assert not taskgraph_fbuf.recognises(Source(str(path)))
