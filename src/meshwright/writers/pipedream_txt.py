@@ -12,7 +12,7 @@ from meshwright.readers import profile_json
 from meshwright.readers._profile import Profile, ProfiledTraining, ProfileNode
 from meshwright.result import Result
 from meshwright.strategy import Strategy
-from meshwright.writers._measured import pipedream_profile
+from meshwright.writers._measured_pipedream import pipedream_profile
 
 __all__ = ["profile_of_model", "render", "write"]
 

@@ -17,7 +17,7 @@ from meshwright.readers._piper_instance import Counting, PiperChoice, PiperEdge,
 from meshwright.readers.profile_json import Profile
 from meshwright.result import Result
 from meshwright.strategy import Strategy
-from meshwright.writers._measured import piper_instance
+from meshwright.writers._measured_piper import piper_instance
 
 __all__ = ["instance_json", "instance_of_model", "write"]
 

@@ -1,4 +1,4 @@
-"""A measured profile in the terms of other formats: Piper's menu of choices, PipeDream's layers of one batch."""
+"""A measured profile in Piper's terms: its menu of choices for every layer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from meshwright.errors import ExportError
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode
-from meshwright.readers._profile import Profile as TextProfile
-from meshwright.readers._profile import ProfileNode
 from meshwright.readers.profile_json import Profile
 from meshwright.strategy import Strategy
 
-__all__ = ["pipedream_profile", "piper_instance"]
+__all__ = ["piper_instance"]
 
 
 def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
@@ -74,30 +72,3 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
         float(cluster.links.bytes_per_second.min()),
         min(kind.memory_bytes - kind.reserved_bytes for kind in cluster.kinds),
     )
-
-
-def pipedream_profile(profile: Profile, rows: int) -> TextProfile:
-    """Return a measured profile in the terms of PipeDream's text format.
-
-    Parameters
-    ----------
-    profile : Profile
-        As measured.
-    rows : int
-        Samples of the batch whose times are written; the format does not hold their number.
-
-    Returns
-    -------
-    Profile
-        A chain of layers ``node1``, ``node2``, ..., each described by its own name.
-    """
-    nodes = []
-    for op, layer in enumerate(profile.layers):
-        forward, of_input, of_weight = profiled.layer_seconds(profile, op, rows, 1)
-        size = (layer.output_bytes * rows,)
-        nodes.append(
-            ProfileNode(
-                f"node{op + 1}", layer.name, forward * 1e3, (of_input + of_weight) * 1e3, size, False, layer.weight_bytes
-            )
-        )
-    return TextProfile(tuple(nodes), tuple((i, i + 1) for i in range(len(nodes) - 1)), rows)
