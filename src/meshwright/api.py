@@ -134,7 +134,7 @@ def plan(
     Raises
     ------
     InputError
-        When anything in the question is wrong.
+        When anything in the question is wrong, or the search's answer is no plan of the model on the cluster.
     """
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed {seed}: must be at least 0 and below 2^63")
@@ -153,10 +153,21 @@ def plan(
     )
     if answer.plan is None:
         return result
+    _check(problem, answer.plan, name)
     loads, timeline = judge(problem, answer.plan)
     return replace(
         result, loads=loads, timeline=timeline, answer=replace(answer, notes=answer.notes + _too_large(result, timeline))
     )
+
+
+def _check(problem: Problem, plan: Plan, search: str) -> None:
+    """Refuse what a search answered unless every layer is in one stage and the devices are there, whatever costs can tell."""
+    from meshwright import sim
+
+    try:
+        sim.check_plan(problem, plan)
+    except InputError as error:
+        raise InputError(f"search {search}: its answer is no plan: {error}") from None
 
 
 def _too_large(result: Result, timeline: Timeline | None) -> tuple[str, ...]:

@@ -79,17 +79,16 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
     asked = api.pose(spec, where or None, costs=costs, batch=batch, training=training, form=form)
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
-    held = [op for stage in plan.stages for op in stage.ops]
-    if sorted(held) != list(range(len(problem.graph.ops))):
-        lost = sorted(set(range(len(problem.graph.ops))) - set(held))
-        what = f"layer '{problem.graph.ops[lost[0]].name}' is in no stage" if lost else "a layer is in two stages"
-        raise InputError(f"{path}: {what}; is this the plan of another model than {problem.reading.name}?")
+    try:
+        sim.check_plan(problem, plan)
+    except InputError as error:
+        hint = f"; is this the plan of another model than {model}?" if model else ""
+        raise InputError(f"{path}: {error}{hint}") from None
     for i, stage in enumerate(plan.stages):
         if len(stage.recompute) not in (0, len(stage.ops)):
             raise InputError(
                 f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for each, or none"
             )
-    sim.check_plan(problem, plan)
     loads, timeline = api.judge(problem, plan)
     answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
     return Result(problem, search, seed, answer, loads, timeline, planning_seconds, settings, asked)

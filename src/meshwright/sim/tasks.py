@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.errors import InputError
+from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.schedules import Slots, Times
@@ -22,8 +23,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     Raises
     ------
     InputError
-        When there are no stages or micro-batches, a stage has no devices or unknown ones, or a device belongs to two different
-        groups.
+        When there are no stages or micro-batches, a stage has no devices or unknown ones, a device belongs to two different
+        groups, or a layer of the model is in no stage, in two, or unknown.
     """
     if not plan.stages:
         raise InputError("the plan has no stages, so there is nothing to simulate")
@@ -53,6 +54,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                     f"stage {i}: device {device} also works for a stage on other devices; "
                     "two stages have the same devices (virtual stages) or none in common"
                 )
+    _check_layers(problem.graph, plan)
 
 
 def _check_mesh(i: int, stage: Stage) -> None:
@@ -64,6 +66,24 @@ def _check_mesh(i: int, stage: Stage) -> None:
     for kind in stage.recompute:
         if kind not in RECOMPUTE:
             raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}")
+
+
+def _check_layers(graph: Graph, plan: Plan) -> None:
+    """Refuse a plan that does not have every layer of the model in exactly one stage."""
+    stage_of: dict[int, int] = {}
+    rule = f"a plan of {graph.name} has each of its {len(graph.ops)} layers in exactly one stage"
+    for i, stage in enumerate(plan.stages):
+        for op in stage.ops:
+            if not isinstance(op, int) or not 0 <= op < len(graph.ops):
+                raise InputError(f"stage {i}: {op!r} is no layer; {rule}, by their ids from 0 on")
+            if op in stage_of:
+                where = f"twice in stage {i}" if stage_of[op] == i else f"in two stages, {stage_of[op]} and {i}"
+                raise InputError(f"layer '{graph.ops[op].name}' is {where}; {rule}")
+            stage_of[op] = i
+    lost = [op.name for v, op in enumerate(graph.ops) if v not in stage_of]
+    if lost:
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        raise InputError(f"layer '{lost[0]}'{more} is in no stage; {rule}")
 
 
 def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:

@@ -133,6 +133,17 @@ def wrong_plans() -> list[tuple[Plan, str]]:
         (replace(good, stages=(Stage((0,), ("a",)), Stage((1,), (1,)))), "'a' is not a device"),  # type: ignore[arg-type]
         (replace(good, stages=(Stage((0,), (0, 1)), Stage((1,), (1, 2)))), "device 1 also works for a stage"),
         (replace(good, stages=(Stage((0,), (0,)), Stage((1,), (0,)))), "2 stages per rank"),
+        (replace(good, stages=(Stage((0,), (0, 1)), Stage((1,), (1, 0)))), "device 1 also works for a stage"),
+        (
+            replace(good, stages=(Stage((0,), (0,)), Stage((), (1,)))),
+            "layer 'layers.1' is in no stage; a plan of tiny has each of its 2",
+        ),
+        (replace(good, stages=(Stage((), (0,)), Stage((), (1,)))), r"layer 'layers.0' \(and 1 more\) is in no stage"),
+        (replace(good, stages=(Stage((0, 1), (0,)), Stage((1,), (1,)))), "layer 'layers.1' is in two stages, 0 and 1"),
+        (replace(good, stages=(Stage((0, 0), (0,)), Stage((1,), (1,)))), "layer 'layers.0' is twice in stage 0"),
+        (replace(good, stages=(Stage((0, 1), (0,)), Stage((2,), (1,)))), "stage 1: 2 is no layer; a plan of tiny"),
+        (replace(good, stages=(Stage((0, -1), (0,)), Stage((1,), (1,)))), "stage 0: -1 is no layer"),
+        (replace(good, stages=(Stage((0, "a"), (0,)), Stage((1,), (1,)))), "stage 0: 'a' is no layer"),  # type: ignore[arg-type]
     ]
 
 
@@ -140,6 +151,11 @@ def wrong_plans() -> list[tuple[Plan, str]]:
 def test_a_plan_that_cannot_be_played_is_refused_with_the_reason(plan: Plan, message: str) -> None:
     with pytest.raises(InputError, match=message):
         sim.simulate(posed(2), plan, (StageLoad(1.0, 1.0),) * len(plan.stages))
+
+
+def test_virtual_stages_on_one_device_and_layers_in_any_order_are_a_plan() -> None:
+    plan = Plan((Stage((2,), (0,)), Stage((0, 1), (1,)), Stage((3,), (0,)), Stage((), (1,))), 2, 1, "interleaved_1f1b", 2)
+    sim.check_plan(posed(4), plan)
 
 
 def test_an_unknown_schedule_is_answered_with_the_known_ones() -> None:

@@ -25,8 +25,8 @@ TREE = "fat-tree:16,oversubscription=4,bandwidth=8 GB/s,latency=0 s,launch=0 s"
 """Two devices on an edge switch, whose two uplinks have a quarter of a device's bandwidth each."""
 
 
-def posed(spec: str) -> Problem:
-    graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(2)))
+def posed(spec: str, n_layers: int = 2) -> Problem:
+    graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_layers)))
     return Problem(Reading("tiny", "test", "tiny", graph), topologies.cluster(spec))
 
 
@@ -136,7 +136,7 @@ def test_what_blocks_a_task_lengthens_it_and_the_rest_is_called_contention() -> 
     1.5 s are done at 8, so that the task is alone from then on: at 8 it has half a second left, and ends at 8.5. The other half of
     the reduction follows, until 10.
     """
-    problem = posed(NODES)
+    problem = posed(NODES, 1)
     one = reduction(problem, (0, 8), 1e9)
     three = replace(one, n_bytes=3e9, seconds=3.0)
     blocking = tuple(replace(one, part=part) for part in ("forward", "backward"))
@@ -170,7 +170,7 @@ def test_what_runs_beside_a_task_delays_its_end_only_when_it_is_slowed_down() ->
 
 def test_more_beside_a_task_than_its_links_carry_lengthens_it_even_alone() -> None:
     """Two gathers of 0.8 s each beside one second of compute: together they need 1.6 s of the port."""
-    problem = posed(NODES)
+    problem = posed(NODES, 1)
     gathers = tuple(Collective("forward_beside", kind, 2, 1, 1.6e9, 1.0, 0.8) for kind in ("all_gather", "reduce_scatter"))
     load = StageLoad(1.0, 1.0, collectives=gathers)
     timeline = sim.simulate(problem, piped((0, 8)), (load,))
