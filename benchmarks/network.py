@@ -1,4 +1,4 @@
-"""How long the network model takes: axes of a mesh on 16,384 devices, and a flow simulation of 128 servers and 1,000 flows."""
+"""How long the network model takes: axes of a mesh on 16,384 devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 import numpy as np
 
 from meshwright import network, topologies, warm
-from meshwright.network import fair_share, routes
 
 
 def main() -> None:
@@ -33,18 +32,6 @@ def main() -> None:
                 axis.seconds(kind, 1e9)
             what = "one block for all" if alike else "every group"
             print(f"all-reduce, all-gather, reduce-scatter of {name} ({what}): {time.process_time() - started:.3f} s")
-    rng = np.random.default_rng(0)
-    servers = topologies.cluster("random-regular:128,degree=4")
-    source = rng.integers(0, 128, 1000)
-    target = (source + rng.integers(1, 128, 1000)) % 128
-    started = time.process_time()
-    first, links, shares = routes.shares(servers, source, target)
-    print(f"routes of 1,000 flows between 128 servers: {time.process_time() - started:.3f} s, {len(links)} links")
-    started = time.process_time()
-    end = fair_share.finish_seconds(
-        first, links, servers.links.bytes_per_second, rng.uniform(1e6, 1e8, 1000), rng.uniform(0, 0.01, 1000), shares
-    )
-    print(f"flow simulation of 128 servers and 1,000 flows: {time.process_time() - started:.3f} s, ends at {end.max():.4f} s")
 
 
 if __name__ == "__main__":

@@ -169,20 +169,6 @@ def speed(folder: Path, budget: int) -> Iterator[str]:
     for search in ("published", "improved"):
         _, seconds = ask(folder, "dlrm16", search=search)
         yield f"speed,dlrm16,4,100,16,,{search} 600 proposals,,,,,,,{seconds:.2f}"
-    for n_flows in (1000,):
-        rng = np.random.default_rng(0)
-        fabric = networks.build("expander", 128, 4, 12.5e9, 1e-6, 0).fabric
-        ends = rng.integers(128, size=(n_flows, 2))
-        pairs = [fabric.pair(int(a), int((a + 1 + b % 127) % 128)) for a, b in ends]
-        from meshwright.network import fair_share
-
-        first = np.concatenate([[0], np.cumsum([len(links) for links in pairs])])
-        flat = np.array([link for links in pairs for link in links])
-        rate, sizes = fabric.count * fabric.bytes_per_second, rng.random(n_flows) * 1e8
-        for name in ("first", "again"):
-            started = time.process_time()
-            fair_share.finish_seconds(first, flat, rate, sizes)
-            yield f"speed,{n_flows} flows fair {name},4,100,128,,expander,,,,,,,{time.process_time() - started:.4f}"
 
 
 def table(sweep: str, rows: list[dict[str, str]]) -> str:

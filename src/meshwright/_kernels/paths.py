@@ -9,7 +9,7 @@ from numba import njit
 
 from meshwright._kernels.heap import pop, push
 
-__all__ = ["FAR", "Net", "distances", "spread", "trace"]
+__all__ = ["FAR", "Net", "distances", "spread"]
 
 FAR = np.int64(2**62)
 
@@ -238,63 +238,3 @@ def spread(net, target, pair_first, pair_source, pair_amount):
             amount[work.order[i]] = 0.0
         _forget(n_settled, n_heap, work)
     return load, pair_latency
-
-
-@njit(cache=True)
-def trace(net, target, pair_first, pair_source):
-    """Return the links of every pair and the share of its traffic on each, split as in `spread`.
-
-    Parameters
-    ----------
-    net : Net
-        The nodes that forward and the links between them.
-    target : ndarray, shape (n_targets,), int64
-        Distinct targets.
-    pair_first : ndarray, shape (n_targets + 1,), int64
-        Pairs of each target, as ranges of `pair_source`.
-    pair_source : ndarray, shape (n_pairs,), int64
-        Source of each pair; it must reach the target.
-    """
-    n_nodes = len(net.in_first) - 1
-    work = _workspace(n_nodes, len(net.source))
-    best = work.best
-    wanted = np.zeros(n_nodes, dtype=np.bool_)
-    ways = np.empty(_most_out(net), dtype=np.int64)
-    amount = np.zeros(n_nodes, dtype=np.float64)
-    route_first = np.zeros(len(pair_source) + 1, dtype=np.int64)
-    links = np.empty(max(16, 4 * len(pair_source)), dtype=np.int64)
-    shares = np.empty(len(links), dtype=np.float64)
-    n_found = 0
-    for t in range(len(target)):
-        n_wanted = 0
-        for p in range(pair_first[t], pair_first[t + 1]):
-            if not wanted[pair_source[p]]:
-                wanted[pair_source[p]] = True
-                n_wanted += 1
-        n_settled, n_heap = _settle(net, target[t], wanted, n_wanted, work)
-        for p in range(pair_first[t], pair_first[t + 1]):
-            amount[pair_source[p]] = 1.0
-            for i in range(n_settled - 1, 0, -1):  # farthest first, as in `spread`
-                node = work.order[i]
-                if amount[node] == 0.0:
-                    continue
-                n_ways = _ways(net, best, node, ways)
-                if n_found + n_ways > len(links):
-                    longer = np.empty(2 * len(links) + n_ways, dtype=np.int64)
-                    longer[:n_found] = links[:n_found]
-                    links = longer
-                    more = np.empty(len(longer), dtype=np.float64)
-                    more[:n_found] = shares[:n_found]
-                    shares = more
-                for k in range(n_ways):
-                    links[n_found] = ways[k]
-                    shares[n_found] = amount[node] / n_ways
-                    n_found += 1
-                    amount[net.target[ways[k]]] += amount[node] / n_ways
-                amount[node] = 0.0
-            amount[target[t]] = 0.0
-            route_first[p + 1] = n_found
-        for p in range(pair_first[t], pair_first[t + 1]):
-            wanted[pair_source[p]] = False
-        _forget(n_settled, n_heap, work)
-    return route_first, links[:n_found], shares[:n_found]

@@ -13,7 +13,7 @@ from meshwright.cluster import Cluster
 if TYPE_CHECKING:
     from meshwright._kernels.paths import Net
 
-__all__ = ["REFERENCE_BYTES", "load", "shares"]
+__all__ = ["REFERENCE_BYTES", "load"]
 
 REFERENCE_BYTES = 65536.0
 """A path is as short as a message of this size is quick on it, store and forward: prefers fast links to few hops."""
@@ -225,59 +225,3 @@ def _plugged(
     straight = (amount / np.maximum(1, ways.n_ways))[ways.direct_pair]
     total += np.bincount(ways.direct_link, weights=straight, minlength=len(links))
     np.maximum.at(latency, where[ways.direct_pair], links.latency_seconds[ways.direct_link])
-
-
-def shares(
-    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the links of every pair and the share of its traffic on each: the routes that `fair_share.rates` takes.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    source, target : ndarray, shape (n_pairs,), int64
-        Devices; a pair of a device with itself has no links.
-
-    Returns
-    -------
-    route_first : ndarray, shape (n_pairs + 1,), int64
-        Links of pair p are ``route_links[route_first[p] : route_first[p + 1]]``, rising, each once.
-    route_links : ndarray, int64
-        Links.
-    route_shares : ndarray, float64
-        Share of the pair's traffic on each.
-    """
-    tables = _tables(cluster)
-    source, target = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
-    n_links = len(cluster.links)
-    apart = np.flatnonzero(source != target)
-    if cluster.forwards:
-        pair, link, share = _core_shares(tables, source[apart], target[apart], np.ones(len(apart)))
-    else:
-        ways = _ways(cluster, tables, source[apart], target[apart])
-        part = 1.0 / np.maximum(1, ways.n_ways)
-        way, core_link, core_share = _core_shares(tables, ways.a, ways.b, part[ways.pair])
-        pair = np.concatenate([ways.pair[way], ways.pair, ways.pair, ways.direct_pair])
-        link = np.concatenate([core_link, ways.out_link, ways.in_link, ways.direct_link])
-        share = np.concatenate([core_share, part[ways.pair], part[ways.pair], part[ways.direct_pair]])
-    key, which = np.unique(apart[pair] * n_links + link, return_inverse=True)
-    first = np.searchsorted(key, np.arange(len(source) + 1) * n_links)
-    total = np.bincount(which, weights=share, minlength=len(key)).astype(np.float64)
-    return first.astype(np.int64), key % n_links, total
-
-
-def _core_shares(
-    tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return pair, cluster link and amount of everything that pairs of core nodes send over core links."""
-    from meshwright._kernels import paths
-
-    n = len(tables.net.in_first) - 1
-    key, which = np.unique(b * n + a, return_inverse=True)
-    targets, first = np.unique(key // n, return_index=True)
-    begin, links, share = paths.trace(tables.net, targets, np.append(first, len(key)), key % n)
-    length = np.diff(begin)[which]
-    pair = np.repeat(np.arange(len(a)), length)
-    position = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length, length) + begin[:-1][which][pair]
-    return pair, tables.link_of_core[links[position]], share[position] * amount[pair]

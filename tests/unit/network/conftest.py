@@ -22,9 +22,3 @@ def _oracle(name: str) -> ModuleType:
 def routes_oracle() -> ModuleType:
     """The slow twin of routes."""
     return _oracle("routes")
-
-
-@pytest.fixture(scope="session")
-def fair_share_oracle() -> ModuleType:
-    """The slow twin of fair shares."""
-    return _oracle("fair_share")
