@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["RECOMPUTE", "SCHEDULE_AXES", "Strategy"]
+__all__ = ["RECOMPUTE", "Strategy"]
 
 RECOMPUTE = ("none", "selective", "full")
 """What a layer recomputes in its backward pass: nothing, its cheap large activations, or its whole forward."""
-
-SCHEDULE_AXES = ("data", "context", "tensor")
-"""Axes of a stage's device mesh, outermost first; the tensor axis runs over neighbouring devices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,5 +159,5 @@ def test_the_codesign_page_names_every_field_every_option_and_every_topology() -
         *plan["operators"][0],
     ]
     options = [entry.metadata.get("word", entry.name) for entry in dataclasses.fields(design.Params)]
-    for word in (*fields, *options, *plan["rings"][0], *networks.NAMES, *families.names(), *wiring_csv.HEADER):
+    for word in (*fields, *options, *plan["rings"][0], *networks.NAMES, *families._families(), *wiring_csv.HEADER):
         assert f"`{word}`" in page, word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["contained", "enumerate_downsets"]
+__all__ = ["enumerate_downsets"]
 
 ONE = np.uint64(1)
 
@@ -132,12 +132,3 @@ def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
     if n_sets > limit:
         return -1, words[:1], link_from[:0], link_to[:0]
     return n_sets, words[:n_sets].copy(), link_from[:n_links].copy(), link_to[:n_links].copy()
-
-
-@njit(cache=True)
-def contained(words, smaller, larger):
-    """Return whether the set in row `smaller` is a subset of the one in row `larger`."""
-    for w in range(words.shape[1]):
-        if words[smaller, w] & ~words[larger, w]:
-            return False
-    return True

@@ -64,11 +64,6 @@ class States:
         """Number of states."""
         return len(self.names)
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether every state leads to all later ones."""
-        return len(self.before) == self.n_states * (self.n_states - 1) // 2
-
     def ops_of_stages(self, last_states: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Return the layers of stages that end with the given states: of each, what no earlier one contains."""
         found, earlier = [], np.zeros(self.inside.shape[1], dtype=bool)

@@ -24,8 +24,6 @@ from meshwright.strategy import Strategy
 
 __all__ = ["Saving", "savings"]
 
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class Saving:

@@ -1,8 +1,6 @@
-"""Which device takes which place of a mesh: orders of the devices, and the meshes made of them, worth comparing."""
+"""Which device takes which place of a mesh: orders of the devices worth comparing, and coordinates of the devices."""
 
 from __future__ import annotations
-
-from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +8,7 @@ from numpy.typing import NDArray
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError
 
-__all__ = ["AXES", "coordinates", "meshes", "orders"]
-
-AXES = ("pipeline", "data", "context", "tensor")
-"""Axes of a placed mesh."""
+__all__ = ["coordinates", "orders"]
 
 
 def orders(cluster: Cluster, n_devices: int = 0) -> tuple[tuple[str, NDArray[np.int64]], ...]:
@@ -104,45 +99,3 @@ def _distinct(named: list[tuple[str, NDArray[np.int64]]]) -> tuple[tuple[str, ND
         kept.setflags(write=False)
         found.setdefault(kept.tobytes(), (name, kept))
     return tuple(found.values())
-
-
-def meshes(cluster: Cluster, degrees: tuple[int, int, int, int]) -> tuple[tuple[str, NDArray[np.int64]], ...]:
-    """Return placed meshes worth comparing.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    degrees : tuple of int
-        Pipeline stages, data, context and tensor degree.
-
-    Returns
-    -------
-    tuple of (str, ndarray of shape `degrees`, int64)
-        Distinct meshes; the name gives the axes from outermost to innermost and the order of the devices:
-        ``pipeline-data-context-tensor/node_by_node``. The first is what launchers do by default.
-
-    Raises
-    ------
-    InputError
-        When the cluster has not so many devices, or a degree is less than 1.
-    """
-    if min(degrees) < 1:
-        raise InputError(f"degrees of a mesh are {degrees}; must be at least 1")
-    n = int(np.prod(degrees))
-    found = []
-    for order_name, order in orders(cluster, n):
-        for outer in permutations(range(3)):  # the tensor axis is innermost: it talks most
-            sizes = [degrees[axis] for axis in outer]
-            placed = order.reshape(*sizes, degrees[3]).transpose(*np.argsort(outer).tolist(), 3)
-            name = "-".join([AXES[axis] for axis in outer] + [AXES[3]])
-            found.append((f"{name}/{order_name}", placed))
-    return _distinct_meshes(found, degrees)
-
-
-def _distinct_meshes(
-    named: list[tuple[str, NDArray[np.int64]]], degrees: tuple[int, int, int, int]
-) -> tuple[tuple[str, NDArray[np.int64]], ...]:
-    """Return the meshes without those that equal an earlier one."""
-    flat = _distinct([(name, mesh.reshape(-1)) for name, mesh in named])
-    return tuple((name, mesh.reshape(degrees)) for name, mesh in flat)

@@ -13,7 +13,7 @@ from meshwright.readers import _workload_images as images
 from meshwright.readers._workload import DATA, Workload
 from meshwright.readers._workload_layers import Layers
 
-__all__ = ["Bert", "Candle", "Dlrm", "Images", "Moe", "Ncf", "build", "names", "widths"]
+__all__ = ["Bert", "Candle", "Dlrm", "Images", "Moe", "Ncf", "build", "widths"]
 
 
 def _whole(value: int, minimum: int = 1) -> Any:
@@ -127,11 +127,6 @@ class Images:
     """
 
     batch: int = _whole(1024)
-
-
-def names() -> tuple[str, ...]:
-    """Return the workloads there are."""
-    return tuple(sorted(_families()))
 
 
 def _families() -> dict[str, tuple[type[Any], Callable[[Layers, Any], None]]]:

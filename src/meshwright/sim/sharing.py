@@ -11,10 +11,7 @@ from meshwright._kernels.shared_links import Flows
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
-__all__ = ["LANES_OF_A_RANK", "carried_bytes", "flows", "lanes"]
-
-LANES_OF_A_RANK = 3
-"""Beside its channels a rank has a lane for what its task waits for, one for what runs beside it, one for the end of the step."""
+__all__ = ["carried_bytes", "flows", "lanes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""One's own cluster as a YAML file: kinds of device, nodes, switches and links by name; read and written."""
+"""One's own cluster as a YAML file: kinds of device, nodes, switches and links by name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from meshwright import _files
 from meshwright.cluster import Cluster
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.topologies import _assemble
 from meshwright.topologies._file_fields import FORMAT, ClusterFile
 
-__all__ = ["from_data", "read", "write"]
+__all__ = ["from_data", "read"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -132,22 +131,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         if found is not None:
             return found
     return None
-
-
-def write(cluster: Cluster, path: str | Path) -> None:
-    """Write a cluster as a YAML file that `read` gives back equal.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        What to write.
-    path : str or Path
-        The file.
-
-    Raises
-    ------
-    InputError
-        When it cannot be written.
-    """
-    content = _assemble.disassemble(cluster)
-    _files.write(path, yaml.safe_dump({"format": FORMAT, **content}, sort_keys=False, width=120))

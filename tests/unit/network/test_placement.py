@@ -1,4 +1,4 @@
-"""Orders and meshes: permutations without repetition, the expected places, nothing twice."""
+"""Orders of the devices: permutations without repetition, the expected places, nothing twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from meshwright import network, topologies
+from meshwright import topologies
 from meshwright.errors import InputError
 from meshwright.network import placement
 
@@ -50,34 +50,7 @@ def test_fast_devices_come_first_in_a_mixed_cluster(tmp_path: pathlib.Path) -> N
     assert orders["fast_first"].tolist() == [2, 3, 0, 1]
 
 
-def test_meshes_start_with_the_launchers_default_and_keep_tensor_ranks_together() -> None:
-    cluster = topologies.cluster("dgx-h100:32")
-    found = placement.meshes(cluster, (2, 4, 1, 4))
-    assert found[0][0] == "pipeline-data-context-tensor/node_by_node"
-    assert (found[0][1] == np.arange(32).reshape(2, 4, 1, 4)).all()
-    named = dict(found)
-    inside = named["data-pipeline-context-tensor/node_by_node"]
-    assert (inside == np.arange(32).reshape(4, 2, 1, 4).swapaxes(0, 1)).all()
-    for _, mesh in found:
-        assert mesh.shape == (2, 4, 1, 4)
-        assert sorted(mesh.ravel().tolist()) == list(range(32))
-    assert len({mesh.tobytes() for _, mesh in found}) == len(found)
-
-
-def test_placing_the_pipeline_across_nodes_makes_gradient_reduction_quicker() -> None:
-    cluster = topologies.cluster("dgx-h100:16")
-    named = dict(placement.meshes(cluster, (2, 8, 1, 1)))
-    seconds = {
-        name: network.axis(cluster, mesh[:, :, 0, 0]).seconds("all_reduce", 1e9)
-        for name, mesh in named.items()
-        if name.endswith("node_by_node")
-    }
-    assert seconds["pipeline-data-context-tensor/node_by_node"] < seconds["data-pipeline-context-tensor/node_by_node"]
-
-
 @pytest.mark.parametrize("n", [-1, 17])
 def test_more_devices_than_there_are_cannot_be_placed(n: int) -> None:
     with pytest.raises(InputError, match="16"):
         placement.orders(topologies.cluster("dgx-h100:16"), n)
-    with pytest.raises(InputError):
-        placement.meshes(topologies.cluster("dgx-h100:16"), (1, n, 1, 1))
