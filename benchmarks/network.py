@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 
-from meshwright import network, topologies, warm
+from meshwright import api, network, topologies
+from meshwright.warm import network as warm_up
 
 
 def main() -> None:
     """Print CPU seconds."""
-    for _, task in warm.tasks()[:1]:
-        task()
+    warm_up.run(api.plan)
     started = time.process_time()
     cluster = topologies.cluster("dgx-h100:16384")
     print(f"dgx-h100:16384 built: {time.process_time() - started:.3f} s")

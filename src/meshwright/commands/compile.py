@@ -16,9 +16,9 @@ def register(app: typer.Typer) -> None:
         import sys
         import time
 
-        from meshwright import warm
+        from meshwright import api, warm
 
-        tasks = warm.tasks()
+        tasks = warm.tasks(api.plan)
         started = time.perf_counter()
         print(f"compiling {len(tasks)} groups of kernels (once; kept for later runs)", file=sys.stderr, flush=True)
         for i, (name, task) in enumerate(tasks, 1):

@@ -1,20 +1,31 @@
-"""Small problems that touch every kernel once, so that all are compiled and kept. One file each; ``run()`` is its one function."""
+"""Small problems that touch every kernel once, so that all are compiled and kept. One file each.
+
+Its one function is ``run(plan)``; `plan` is `meshwright.api.plan`, handed in since it lies above.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from meshwright import _plugins
 
 __all__ = ["tasks"]
 
 
-def tasks() -> list[tuple[str, Callable[[], object]]]:
+def tasks(plan: Callable[..., object]) -> list[tuple[str, Callable[[], object]]]:
     """Return names and functions; each runs a small problem through one part of the package.
+
+    Parameters
+    ----------
+    plan : callable
+        `meshwright.api.plan`.
 
     Returns
     -------
     list of (str, callable)
         Sorted by name.
     """
-    return [(name.replace("_", " "), _plugins.load("warm", name, "warm-up").run) for name in _plugins.names("warm")]
+    return [
+        (name.replace("_", " "), partial(_plugins.load("warm", name, "warm-up").run, plan)) for name in _plugins.names("warm")
+    ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = ["run"]
 
 
-def run() -> object:
+def run(plan: Callable[..., object]) -> object:
     """Map stages onto devices whose links all differ, by annealing with a proof and by backtracking, and plan a small model."""
     import numpy as np
 
-    from meshwright import api
     from meshwright.problem import Batch
     from meshwright.solvers.mapping import consecutive, map_stages
     from meshwright.solvers.mapping_backtracking import backtrack
@@ -21,4 +22,4 @@ def run() -> object:
     map_stages(graph, slow, n_moves=100)
     backtrack(graph, slow, [consecutive(graph, np.arange(6))], 2, 1, 100)
     batch = Batch(global_batch=16)
-    return api.plan("gpt2", "parmesan-uniform:4", search="stage_mapping", batch=batch, settings={"n_stages": "2"})
+    return plan("gpt2", "parmesan-uniform:4", search="stage_mapping", batch=batch, settings={"n_stages": "2"})

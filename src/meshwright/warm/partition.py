@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = ["run"]
 
 
-def run() -> object:
+def run(plan: Callable[..., object]) -> object:
     """Cut a model's layers, and operators side by side, by lists of down-sets and by annealing."""
     import numpy as np
 
-    from meshwright import api
     from meshwright.problem import Batch
     from meshwright.solvers.convex_partition import partition
     from meshwright.solvers.stage_annealing import annealed
@@ -25,4 +26,4 @@ def run() -> object:
     scales = np.ones((2, 3))
     scales.setflags(write=False)  # kernels are kept by the types of their arguments, and searches pass it so
     annealed(units, partition(units, 3).groups, scales=scales, memory_limit_bytes=np.inf, seed=0)
-    return api.plan("gpt2", "dgx-h100:4", search="partition", batch=Batch(global_batch=16), settings={"n_stages": "4"})
+    return plan("gpt2", "dgx-h100:4", search="partition", batch=Batch(global_batch=16), settings={"n_stages": "4"})

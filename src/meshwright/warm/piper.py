@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,9 +11,8 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run() -> object:
+def run(plan: Callable[..., object]) -> object:
     """Plan four layers in a row, many side by side (more downsets than are searched), and a small model on one node."""
-    from meshwright import api
     from meshwright.problem import Batch
 
     row, many = _layers(4, side_by_side=False), _layers(20, side_by_side=True)
@@ -27,8 +27,8 @@ def run() -> object:
         (many, {}),
         (many, {"memory": "0.1"}),
     ):
-        api.plan(reading, search="piper", settings=settings)
-    return api.plan("gpt2", "dgx-h100:4", search="piper", batch=Batch(global_batch=16))
+        plan(reading, search="piper", settings=settings)
+    return plan("gpt2", "dgx-h100:4", search="piper", batch=Batch(global_batch=16))
 
 
 def _layers(n_layers: int, *, side_by_side: bool) -> Reading:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = ["run"]
 
 LAYER = "forward_compute_time=1, backward_compute_time=2, activation_size=1e6, parameter_size=1e8"
 """Times in milliseconds and bytes of every layer of a small profile."""
 
 
-def run() -> object:
+def run(plan: Callable[..., object]) -> object:
     """Plan a profile of four layers on two machines of two devices."""
-    from meshwright import api
     from meshwright.graph import Edge, Graph, Op
     from meshwright.problem import Reading
     from meshwright.readers import pipedream_txt
@@ -21,5 +22,5 @@ def run() -> object:
     reading = Reading("profile", "pipedream_txt", "profile", graph, profile, costs="dapple", search="dapple")
     settings = {"global_batch": "8", "machines": "2,4"}
     for search, more in (("dapple", {}), ("dapple", {"mode": "published"}), ("pipedream", {})):
-        api.plan(reading, search=search, settings=settings | more)
+        plan(reading, search=search, settings=settings | more)
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = ["run"]
 
 
-def run() -> object:
+def run(plan: Callable[..., object]) -> object:
     """Plan the smallest published graph."""
-    from meshwright import api
 
-    return api.plan("pase:alexnet")
+    return plan("pase:alexnet")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = ["run"]
 
 
-def run() -> object:
+def run(plan: Callable[..., object]) -> object:
     """Play a small pipeline whose two directions leave each node through one link."""
     from meshwright import sim, topologies
     from meshwright.graph import Graph, Op

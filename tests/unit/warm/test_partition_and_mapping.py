@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 
+from meshwright import api
 from meshwright._kernels import convex_partition, mapping, mapping_frontier, mapping_search, stage_annealing
 from meshwright.solvers.convex_partition import partition
 from meshwright.solvers.mapping import map_stages, pair_seconds
@@ -49,10 +51,10 @@ def _mapped() -> object:
 @pytest.mark.parametrize(
     ("module", "name", "beforehand", "real"),
     [
-        (stage_annealing, "anneal", warm_partition.run, _wide_partition),
-        (convex_partition, "solve_pool", warm_partition.run, _wide_partition),
-        (mapping, "anneal", warm_mapping.run, _mapped),
-        (mapping_frontier, "expand", warm_mapping.run, _mapped),
+        (stage_annealing, "anneal", partial(warm_partition.run, api.plan), _wide_partition),
+        (convex_partition, "solve_pool", partial(warm_partition.run, api.plan), _wide_partition),
+        (mapping, "anneal", partial(warm_mapping.run, api.plan), _mapped),
+        (mapping_frontier, "expand", partial(warm_mapping.run, api.plan), _mapped),
     ],
 )
 def test_kernels_are_compiled_for_the_types_that_searches_use(
@@ -64,4 +66,4 @@ def test_kernels_are_compiled_for_the_types_that_searches_use(
 
 
 def test_backtracking_is_compiled_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _types(mapping_search, "branch", warm_mapping.run, monkeypatch)
+    assert _types(mapping_search, "branch", partial(warm_mapping.run, api.plan), monkeypatch)
