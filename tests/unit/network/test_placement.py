@@ -7,9 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from meshwright import network, topologies
+from meshwright import topologies
 from meshwright.errors import InputError
-from meshwright.network import placement
+from meshwright.network import Network, placement
 
 
 @pytest.mark.parametrize("spec", ["dgx-h100:24", "dgx-v100:13", "torus:4x4x4", "fat-tree:20", "gh200:70", "random-regular:10"])
@@ -68,7 +68,7 @@ def test_placing_the_pipeline_across_nodes_makes_gradient_reduction_quicker() ->
     cluster = topologies.cluster("dgx-h100:16")
     named = dict(placement.meshes(cluster, (2, 8, 1, 1)))
     seconds = {
-        name: network.axis(cluster, mesh[:, :, 0, 0]).seconds("all_reduce", 1e9)
+        name: Network.of(cluster).axis(mesh[:, :, 0, 0]).seconds("all_reduce", 1e9)
         for name, mesh in named.items()
         if name.endswith("node_by_node")
     }
