@@ -147,7 +147,7 @@ class _LayerWorks:
         return found
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _layer_works(graph: ById[Graph], device: Device, training: Training, program: Program) -> _LayerWorks:
     """Return the works of a graph, told apart by identity: it never changes, so they cannot be stale."""
     return _LayerWorks(graph.of, device, training, program)

@@ -19,8 +19,9 @@ __all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "load", "shares"]
 REFERENCE_BYTES = 65536.0
 """A path is as short as a message of this size is quick on it, store and forward: prefers fast links to few hops."""
 
-REMEMBERED_CLUSTERS = 8
-"""Of how many clusters, the last ones asked for, a process remembers what it worked out; a search looks at one, rarely at a few."""
+REMEMBERED_CLUSTERS = 16
+"""Of how many clusters, the last ones asked for, a process remembers what it worked out: a search looks at one or a
+few, a file of measured runs at about fifteen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
