@@ -306,8 +306,8 @@ def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace
 
 
 def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], Cluster]:
-    """Return what builds clusters from the folder, wires and routes only once for each state of a cluster's file."""
-    built: dict[tuple[str, str], tuple[str, Cluster]] = {}
+    """Return what builds clusters from the folder, wires only once for each state of a cluster's file."""
+    built: dict[tuple[str, str], Cluster] = {}
     names = _nodes.kinds()
 
     def cluster(spec: str) -> Cluster:
@@ -315,11 +315,8 @@ def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], C
         text = (folder / "clusters" / f"{name}.toml").read_text(encoding="utf-8")
         device = tomllib.loads(text)["device"]
         if (spec, text) not in built:
-            built[spec, text] = (device, build(spec))
-        known = built[spec, text][1]
-        for key in [key for key in known._cache if isinstance(key, tuple) and key[0] == "layer works"]:
-            del known._cache[key]
-        return replace(known, kinds=(_wires.device(device),))  # what is known of its network is shared
+            built[spec, text] = build(spec)
+        return replace(built[spec, text], kinds=(_wires.device(device),))
 
     return cluster
 

@@ -7,7 +7,8 @@ import time
 
 import numpy as np
 
-from meshwright import api, network, topologies
+from meshwright import api, topologies
+from meshwright.network import Network
 from meshwright.warm import network as warm_up
 
 
@@ -19,7 +20,7 @@ def main() -> None:
     print(f"dgx-h100:16384 built: {time.process_time() - started:.3f} s")
     ids = np.arange(16384)
     for alike in (True, False):
-        place = cluster if alike else dataclasses.replace(cluster, periods=(), _cache={})
+        place = cluster if alike else dataclasses.replace(cluster, periods=())
         for name, groups in (
             ("2,048 groups of 8, in nodes", ids.reshape(-1, 8)),
             ("256 groups of 64, over nodes", ids.reshape(-1, 64)),
@@ -27,7 +28,7 @@ def main() -> None:
             ("one group of 16,384", ids[None]),
         ):
             started = time.process_time()
-            axis = network.axis(place, groups)
+            axis = Network.of(place).axis(groups)
             for kind in ("all_reduce", "all_gather", "reduce_scatter"):
                 axis.seconds(kind, 1e9)
             what = "one block for all" if alike else "every group"

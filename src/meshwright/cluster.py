@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright._identity import read_only
 from meshwright.errors import InputError
 
 __all__ = ["Cluster", "Device", "Links"]
@@ -112,17 +113,20 @@ class Links:
             ("bytes_per_second", np.float64),
             ("latency_seconds", np.float64),
         ):
-            array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, read_only(getattr(self, name), dtype))
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return Links, (self.source, self.target, self.bytes_per_second, self.latency_seconds)  # copies are read-only too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cluster:
     """Devices 0..n_devices-1, switches from n_devices on, and the links between.
+
+    Never changes: what is worked out for a cluster is kept where it is worked out (`meshwright.network.Network`).
 
     Parameters
     ----------
@@ -175,13 +179,10 @@ class Cluster:
     reduces_in_switch: bool = False
     algorithms: tuple[str, ...] = ()
     periods: tuple[int, ...] = ()
-    _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("kind_of_device", "groups"):
-            array = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
         n_nodes = self.n_devices + self.n_switches
         links = self.links
         for i in np.flatnonzero(
@@ -200,6 +201,9 @@ class Cluster:
             raise InputError(
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is {links.latency_seconds[i]}; must be >= 0"
             )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return Cluster, tuple(getattr(self, name) for name in self.__dataclass_fields__)  # copies are read-only too
 
     @property
     def n_devices(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from meshwright.errors import InputError
@@ -140,15 +140,14 @@ class Graph:
     n_shared_parameters: int = 0
     n_active_parameters: int = 0
     tokens_name: str = "tokens"
-    _index: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        first: dict[str, int] = {}
         for i, op in enumerate(self.ops):
-            if op.name in self._index:
+            if first.setdefault(op.name, i) != i:
                 raise InputError(
-                    f"model {self.name}: the name '{op.name}' is given to nodes {self._index[op.name]} and {i}; names must be unique"
+                    f"model {self.name}: the name '{op.name}' is given to nodes {first[op.name]} and {i}; names must be unique"
                 )
-            self._index[op.name] = i
         for edge in self.edges:
             for end in (edge.source, edge.target):
                 if not 0 <= end < len(self.ops):
@@ -164,7 +163,11 @@ class Graph:
 
     def id_of(self, name: str) -> int:
         """Return the id of the layer called `name` (KeyError when there is none)."""
-        return self._index[name]
+        return self.ids()[name]
+
+    def ids(self) -> dict[str, int]:
+        """Return the id of every layer by its name, made anew: for many names ask once."""
+        return {op.name: i for i, op in enumerate(self.ops)}
 
     def topological_order(self) -> tuple[int, ...]:
         """Return ids so that every edge points forward; the order of `ops` wherever edges leave a choice.

@@ -88,6 +88,11 @@ class Answer:
     certificate: Mapping[str, object] | None = None
     problem: Problem | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
+        if self.certificate is not None:
+            object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
@@ -124,6 +129,9 @@ class Result:
     planning_seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     asked: Problem | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
     @property
     def feasible(self) -> bool:

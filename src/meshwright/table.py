@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright._identity import read_only
 from meshwright.strategy import Strategy
 
 __all__ = ["Collective", "CostTable", "StageLoad"]
@@ -61,7 +62,7 @@ class CostTable:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+                object.__setattr__(self, name, read_only(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright._identity import read_only
+
 __all__ = ["PHASES", "Timeline"]
 
 PHASES = ("forward", "backward_input", "backward_weight", "backward", "send", "reduce", "gather", "optimizer")
@@ -66,3 +68,11 @@ class Timeline:
     allocated_bytes: tuple[float, ...] = ()
     reserved_bytes: tuple[float, ...] = ()
     link_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, read_only(value))
+        for name in ("memory_seconds", "memory_bytes"):
+            object.__setattr__(self, name, tuple(read_only(array) for array in getattr(self, name)))

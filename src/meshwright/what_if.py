@@ -109,7 +109,7 @@ def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:
         words = "links twice as fast" if len(speeds) == 1 else f"the slowest links ({speeds[0] / 1e9:.3g} GB/s) twice as fast"
         variants.append((words, replace(problem, cluster=_with_links(cluster, np.where(slowest, 2.0, 1.0)))))
     kinds = tuple(replace(kind, memory_bytes=2 * kind.memory_bytes) for kind in cluster.kinds)
-    variants.append(("twice the memory", replace(problem, cluster=replace(cluster, kinds=kinds, _cache={}))))
+    variants.append(("twice the memory", replace(problem, cluster=replace(cluster, kinds=kinds))))
     batch = replace(problem.batch, global_batch=2 * problem.batch.global_batch)
     variants.append(("twice the batch", replace(problem, batch=batch)))
     return variants
@@ -119,4 +119,4 @@ def _with_links(cluster: Cluster, factor: np.ndarray) -> Cluster:
     """Return the cluster with the bandwidth of each link multiplied."""
     links = cluster.links
     faster = Links(links.source, links.target, links.bytes_per_second * factor, links.latency_seconds)
-    return replace(cluster, links=faster, _cache={})
+    return replace(cluster, links=faster)

@@ -64,6 +64,39 @@ def test_dataclasses_are_frozen(path: pathlib.Path) -> None:
         assert "frozen=True" in line
 
 
+MUTABLE = {
+    "bytearray", "Counter", "defaultdict", "deque", "dict", "list", "MutableMapping", "MutableSequence", "MutableSet", "OrderedDict", "set",
+}  # fmt: skip
+
+
+def _frozen_classes(tree: ast.AST) -> list[ast.ClassDef]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(
+            "dataclass" in ast.unparse(decorator) and "frozen=True" in ast.unparse(decorator)
+            for decorator in node.decorator_list
+        )
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_frozen_class_holds_nothing_that_changes(path: pathlib.Path) -> None:
+    tree = ast.parse(path.read_text())
+    for noun in _frozen_classes(tree):
+        for field in noun.body:
+            if isinstance(field, ast.AnnAssign):
+                words = set(re.findall(r"\w+", ast.unparse(field.annotation)))
+                assert not words & MUTABLE, (
+                    f"{noun.name}.{ast.unparse(field.target)}: a tuple, a Mapping, or an honest class that is not frozen"
+                )
+    inside = {id(node) for function in _functions(tree) if function.name == "__post_init__" for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "object.__setattr__":
+            assert id(node) in inside, f"line {node.lineno}: what is frozen is written to in __post_init__ only"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_float_field_carries_its_unit_in_its_name(path: pathlib.Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):

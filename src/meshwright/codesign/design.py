@@ -250,7 +250,8 @@ def _servers(n_servers: int, params: Params) -> Servers:
     """Return the servers: devices on a bandwidth, or those of a cluster of one server with its all-reduce as its network runs it."""
     if not params.server:
         return Servers(n_servers, params.gpus_per_server, _wires.device(params.gpu), params.inter_gpu_bytes_per_second)
-    from meshwright import network, topologies
+    from meshwright import topologies
+    from meshwright.network import Network
 
     inside = topologies.cluster(params.server)
     n = inside.n_devices
@@ -261,7 +262,7 @@ def _servers(n_servers: int, params: Params) -> Servers:
         )
     if n == 1:
         return Servers(n_servers, 1, inside.kinds[0], params.inter_gpu_bytes_per_second)
-    axis = network.axis(inside, np.arange(n)[None])
+    axis = Network.of(inside).axis(np.arange(n)[None])
     few, many = (axis.seconds("all_reduce", n_bytes) for n_bytes in PROBES)
     per_byte = (many - few) / (PROBES[1] - PROBES[0])
     latency = max(few - per_byte * PROBES[0], 0.0)

@@ -74,9 +74,9 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     reading = api.read(profile)
     if reading.costs != "profiled":
         raise InputError(f"--profile {profile}: is no profile; measure one with 'meshwright profile'")
-    problem = api.pose(reading, None if reading.cluster is not None else plan_json.cluster_from_json(read.entry, path))
+    problem = api.pose(reading, None if reading.cluster is not None else plan_json.cluster_from_json(dict(read.entry), path))
     names = {op.name: i for i, op in enumerate(problem.graph.ops)}
-    plan = plan_json.plan_from_json(read.entry, names, path)
+    plan = plan_json.plan_from_json(dict(read.entry), names, path)
     loads, timeline = api.judge(problem, plan)
     return Result(problem, "", 0, Answer(plan=plan), loads, timeline), ""
 

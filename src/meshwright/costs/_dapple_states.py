@@ -117,7 +117,8 @@ def states_of(reading: Reading, *, fold: bool = True) -> States:
     if isinstance(profile, LinearisedProfile):
         return _from_linearised(profile)
     clean = cleaned(profile)
-    op_of_node = [reading.graph.id_of(node.name) for node in clean.nodes]
+    ids = reading.graph.ids()
+    op_of_node = [ids[node.name] for node in clean.nodes]
     n = len(clean.nodes)
     for hosts in (list(range(n)), _hosts(clean)) if not fold else (_hosts(clean),):
         kept = sorted(set(hosts))

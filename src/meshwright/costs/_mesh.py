@@ -5,25 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cluster import Cluster
+from meshwright.network import REMEMBERED_CLUSTERS, Axis, Network
 from meshwright.strategy import Strategy
 
 __all__ = ["Axis", "Mesh", "bucket_seconds", "mesh"]
 
 BUCKET_BYTES = 160e6
 """Gradients are reduced in buckets of at least this size, over layers: 40 million fp32 gradients (Megatron-LM's default)."""
-
-
-class Axis(Protocol):
-    """What `meshwright.network.axis` returns: all groups of one mesh axis, communicating at once."""
-
-    def seconds(self, kind: str, n_bytes: float) -> float:
-        """Return the seconds of one collective of every group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
     Returns
     -------
     Mesh
-        Each axis with all of its groups at once; remembered by the cluster, so that strategies that share an axis share its routes.
+        Each axis with all of its groups at once; remembered, so that strategies that share an axis share its routes.
     """
     data, context, tensor = strategy.data, strategy.context, strategy.tensor
     devices = _as_range(devices)
@@ -94,14 +88,10 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
         n_ranks = context * expert // math.gcd(context, expert)
         devices = devices[: (n_ranks if ranks % n_ranks == 0 else ranks) * tensor]
 
-    def axis(kind: str, degrees: tuple[int, ...]) -> Axis | None:
-        key = ("mesh axis", kind, degrees, devices)
-        found = cluster._cache.get(key, key)
-        if found is key:
-            from meshwright import network
+    axes = _axes(cluster)
 
-            found = cluster._cache[key] = network.axis(cluster, _groups(kind, degrees, devices))
-        return found  # type: ignore[return-value]
+    def axis(kind: str, degrees: tuple[int, ...]) -> Axis:
+        return axes.axis(kind, degrees, devices)
 
     return Mesh(
         tensor=axis("tensor", (tensor,)) if tensor > 1 else None,
@@ -114,6 +104,28 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
         n_expert_shards=n_expert_shards,
         n_expert_targets=_targets(cluster, _groups("consecutive", expert_degrees, devices)) if expert > 1 else 1,
     )
+
+
+class _Axes:
+    """The axes of the meshes of one cluster, found again without laying out their groups."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._network = Network.of(cluster)
+        self._found: dict[tuple[str, tuple[int, ...], Sequence[int]], Axis] = {}
+
+    def axis(self, kind: str, degrees: tuple[int, ...], devices: Sequence[int]) -> Axis:
+        """Return one axis of the mesh of some devices: a `range`, or a tuple."""
+        key = (kind, degrees, devices)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._network.axis(_groups(kind, degrees, devices))
+        return found
+
+
+@lru_cache(maxsize=REMEMBERED_CLUSTERS)
+def _axes(cluster: Cluster) -> _Axes:
+    """Return the axes of a cluster, told apart by identity: it never changes, so they cannot be stale."""
+    return _Axes(cluster)
 
 
 def _targets(cluster: Cluster, groups: NDArray[np.int64]) -> int:

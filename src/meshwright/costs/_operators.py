@@ -149,10 +149,10 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
             "no cluster and no bandwidth were given: 11 GB/s between stages is assumed (--set bandwidth='25 GB/s' to change it)"
         )
         return _DEFAULT_BYTES_PER_SECOND, (note,)
-    from meshwright import network
+    from meshwright.network import Network
 
     chain = np.arange(cluster.n_devices)
-    _, per_byte = network.transfer(cluster, np.stack([chain[:-1], chain[1:]], axis=1))
+    _, per_byte = Network.of(cluster).transfer(np.stack([chain[:-1], chain[1:]], axis=1))
     return float(1.0 / np.max(per_byte)), ()
 
 

@@ -14,7 +14,7 @@ from meshwright.costs._resharding import reshard_seconds
 from meshwright.costs._sharding_costs import Menu, MeshCosts, menu
 from meshwright.errors import InputError
 from meshwright.graph import Operator
-from meshwright.network import Axis, axis
+from meshwright.network import Axis, Network
 from meshwright.solvers.pairwise import Pairwise
 
 __all__ = ["ShardingProblem", "mesh_axes", "mesh_shape", "problem_of"]
@@ -84,7 +84,7 @@ def mesh_axes(cluster: Cluster, shape: tuple[int, ...], devices: Ints | None = N
     """
     ids = np.arange(cluster.n_devices) if devices is None else devices
     grid = ids.reshape(shape)
-    return tuple(axis(cluster, np.moveaxis(grid, d, -1).reshape(-1, size)) for d, size in enumerate(shape))
+    return tuple(Network.of(cluster).axis(np.moveaxis(grid, d, -1).reshape(-1, size)) for d, size in enumerate(shape))
 
 
 def problem_of(wiring: Wiring, costs: MeshCosts) -> ShardingProblem:

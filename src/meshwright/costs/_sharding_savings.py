@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import network
+from meshwright._identity import ById
+from meshwright.cluster import Cluster
 from meshwright.costs import analytic
 from meshwright.costs._mesh import mesh
 from meshwright.costs._operator_wiring import Node, output_elements
@@ -16,8 +18,9 @@ from meshwright.costs._sharding_choices import PARTIAL, REPLICATED
 from meshwright.costs._sharding_costs import Menu, MeshCosts
 from meshwright.costs._sharding_menu import closed_layer, megatron_labels, menu_row
 from meshwright.costs._sharding_problem import ShardingProblem, problem_of
-from meshwright.network import Axis
-from meshwright.problem import Problem
+from meshwright.graph import Graph
+from meshwright.network import REMEMBERED_CLUSTERS, Axis, Network
+from meshwright.problem import Problem, Training
 from meshwright.solvers.labelling import solve
 from meshwright.solvers.pairwise import restrict
 from meshwright.strategy import Strategy
@@ -79,51 +82,64 @@ def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bo
     if math.prod(degrees) == 1 or (strategy.expert > 1 and strategy.context > 1) or len(cluster.kinds) > 1:
         return {}
     group = replace(strategy, data=strategy.expert, shard=0, shard_degree=0)
-    found = _remembered(problem, group, micro_batch, None)
+    remembered = _savings(ById(problem.graph), cluster, problem.training)
+    found = remembered.of(group, micro_batch)
     if alone or strategy.data == group.data or not found:
         return found
-    return _remembered(problem, replace(strategy, shard=0, shard_degree=0), micro_batch, found)
+    return remembered.of(replace(strategy, shard=0, shard_degree=0), micro_batch, found)
 
 
-def _remembered(problem: Problem, strategy: Strategy, micro_batch: int, known: dict[int, Saving] | None) -> dict[int, Saving]:
-    """Return the savings under a strategy, remembered by the cluster; splits already `known` are only priced again."""
-    cluster, graph = problem.cluster, problem.graph
-    assert cluster is not None
-    key = ("sharding savings", id(graph), strategy, micro_batch, problem.training, known is None)
-    remembered = cluster._cache.get(key)
-    if remembered is not None and remembered[0] is graph:  # type: ignore[index]
-        return remembered[1]  # type: ignore[index,no-any-return]
-    costs = MeshCosts(
-        _axes(problem, strategy), cluster.device(0), problem.training, micro_batch * strategy.expert, reduced_later=(0, 1)
-    )
-    found = {}
-    for row in sorted(set(analytic.rows(problem)) if known is None else known):
-        if not graph.ops[row].body:
-            continue
-        sharding = problem_of(closed_layer(graph, row), costs)
-        if known is None:
-            saving = _best(strategy, row, sharding)
-        else:
-            again = _priced(strategy, row, sharding, known[row].labels, known[row].megatron)
-            # no more than the silent network promised: what bounds were told stays true
-            saving = again and replace(
-                again,
-                forward_seconds=min(again.forward_seconds, known[row].forward_seconds),
-                backward_seconds=min(again.backward_seconds, known[row].backward_seconds),
+class _Savings:
+    """The savings of one graph on one cluster, found once for each strategy and micro-batch."""
+
+    def __init__(self, graph: Graph, cluster: Cluster, training: Training) -> None:
+        self._graph, self._cluster, self._training = graph, cluster, training
+        self._rows = tuple(row for row in analytic.distinct_rows(graph) if graph.ops[row].body)
+        self._found: dict[tuple[Strategy, int, bool], dict[int, Saving]] = {}
+
+    def of(self, strategy: Strategy, micro_batch: int, known: dict[int, Saving] | None = None) -> dict[int, Saving]:
+        """Return the savings under a strategy; splits already `known` are only priced again."""
+        key = (strategy, micro_batch, known is None)
+        if key not in self._found:
+            costs = MeshCosts(
+                _axes(self._cluster, strategy),
+                self._cluster.device(0),
+                self._training,
+                micro_batch * strategy.expert,
+                reduced_later=(0, 1),
             )
-        if saving is not None:
-            found[row] = saving
-    cluster._cache[key] = (graph, found)
-    return found
+            savings = {
+                row: self._saving(strategy, row, costs, known) for row in (self._rows if known is None else sorted(known))
+            }
+            self._found[key] = {row: saving for row, saving in savings.items() if saving is not None}
+        return self._found[key]
+
+    def _saving(self, strategy: Strategy, row: int, costs: MeshCosts, known: dict[int, Saving] | None) -> Saving | None:
+        """Return what one layer saves; None where it saves nothing."""
+        sharding = problem_of(closed_layer(self._graph, row), costs)
+        if known is None:
+            return _best(strategy, row, sharding)
+        again = _priced(strategy, row, sharding, known[row].labels, known[row].megatron)
+        # no more than the silent network promised: what bounds were told stays true
+        return again and replace(
+            again,
+            forward_seconds=min(again.forward_seconds, known[row].forward_seconds),
+            backward_seconds=min(again.backward_seconds, known[row].backward_seconds),
+        )
 
 
-def _axes(problem: Problem, strategy: Strategy) -> tuple[Axis, Axis, Axis]:
+@lru_cache(maxsize=REMEMBERED_CLUSTERS)
+def _savings(graph: ById[Graph], cluster: Cluster, training: Training) -> _Savings:
+    """Return the savings on a cluster; graph and cluster are told apart by identity and never change: none can be stale."""
+    return _Savings(graph.of, cluster, training)
+
+
+def _axes(cluster: Cluster, strategy: Strategy) -> tuple[Axis, Axis, Axis]:
     """Return the expert, context and tensor axis over the first devices."""
-    assert problem.cluster is not None
-    axes = mesh(problem.cluster, range(strategy.n_devices), strategy, inside_only=strategy.data == strategy.expert)
-    single = network.axis(problem.cluster, np.zeros((1, 1), dtype=np.int64))
+    axes = mesh(cluster, range(strategy.n_devices), strategy, inside_only=strategy.data == strategy.expert)
+    single = Network.of(cluster).axis(np.zeros((1, 1), dtype=np.int64))
     expert, context, tensor = (single if axis is None else axis for axis in (axes.expert, axes.context, axes.tensor))
-    return expert, context, tensor  # type: ignore[return-value]
+    return expert, context, tensor
 
 
 def _best(strategy: Strategy, row: int, sharding: ShardingProblem) -> Saving | None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
+from meshwright._identity import ById
 from meshwright.cluster import Cluster, Device
 from meshwright.costs import _legal, _stage, _traffic
 from meshwright.costs._layer import LayerWork, layer_work
 from meshwright.costs._mesh import Mesh, mesh
 from meshwright.costs._roofline import Shape
 from meshwright.errors import InputError
+from meshwright.graph import Graph
 from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem
+from meshwright.problem import Problem, Program, Training
 from meshwright.strategy import RECOMPUTE, Strategy
 from meshwright.table import Collective, CostTable, StageLoad
 
-__all__ = ["RowLoads", "combine", "compute_seconds", "illegal", "loads", "row_loads", "rows", "table"]
+__all__ = ["RowLoads", "combine", "compute_seconds", "distinct_rows", "illegal", "loads", "row_loads", "rows", "table"]
 
 RowLoads = dict[tuple[int, str], StageLoad]
 """``(row, recompute) -> StageLoad`` of one layer."""
@@ -47,6 +50,11 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
 def rows(problem: Problem) -> tuple[int, ...]:
     """Return the row of every layer: the id of the first layer with the same body."""
     return tuple(op.like if 0 <= op.like < i else i for i, op in enumerate(problem.graph.ops))
+
+
+def distinct_rows(graph: Graph) -> tuple[int, ...]:
+    """Return the rows that there are, rising."""
+    return tuple(sorted({op.like if 0 <= op.like < i else i for i, op in enumerate(graph.ops)}))
 
 
 def row_loads(
@@ -110,32 +118,44 @@ def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, s
     return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.program)
 
 
+class _LayerWorks:
+    """What every distinct layer of a graph does on one device, once for each shape, since many strategies share a shape."""
+
+    def __init__(self, graph: Graph, device: Device, training: Training, program: Program) -> None:
+        self._graph, self._asked = graph, (device, training, program)
+        self._n_in, self._n_out = [0] * len(graph.ops), [0] * len(graph.ops)
+        for edge in graph.edges:
+            self._n_in[edge.target] += edge.n_elements
+            self._n_out[edge.source] = max(self._n_out[edge.source], edge.n_elements)
+        self._rows = distinct_rows(graph)
+        self._found: dict[Shape, dict[int, LayerWork]] = {}
+
+    def of(self, shape: Shape) -> dict[int, LayerWork]:
+        """Return the work of the layers under one shape, by row."""
+        found = self._found.get(shape)
+        if found is None:
+            found = self._found[shape] = {
+                row: layer_work(
+                    self._graph.ops[row].body,
+                    shape,
+                    *self._asked,
+                    input_elements=self._n_in[row],
+                    output_elements=self._n_out[row],
+                )
+                for row in self._rows
+            }
+        return found
+
+
+@lru_cache(maxsize=32)
+def _layer_works(graph: ById[Graph], device: Device, training: Training, program: Program) -> _LayerWorks:
+    """Return the works of a graph, told apart by identity: it never changes, so they cannot be stale."""
+    return _LayerWorks(graph.of, device, training, program)
+
+
 def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
-    """Return what every distinct layer does on one device; remembered by the cluster, since many strategies share a shape."""
-    assert problem.cluster is not None
-    graph = problem.graph
-    key = ("layer works", id(graph), shape, device, problem.training, problem.program)
-    remembered = problem.cluster._cache.get(key)
-    if remembered is not None and remembered[0] is graph:  # type: ignore[index]
-        return remembered[1]  # type: ignore[index,no-any-return]
-    n_in, n_out = [0] * len(graph.ops), [0] * len(graph.ops)
-    for edge in graph.edges:
-        n_in[edge.target] += edge.n_elements
-        n_out[edge.source] = max(n_out[edge.source], edge.n_elements)
-    works = {
-        row: layer_work(
-            graph.ops[row].body,
-            shape,
-            device,
-            problem.training,
-            problem.program,
-            input_elements=n_in[row],
-            output_elements=n_out[row],
-        )
-        for row in sorted(set(rows(problem)))
-    }
-    problem.cluster._cache[key] = (graph, works)
-    return works
+    """Return what every distinct layer does on one device."""
+    return _layer_works(ById(problem.graph), device, problem.training, problem.program).of(shape)
 
 
 def loads(
@@ -259,7 +279,7 @@ def table(
         raise InputError(
             f"model {problem.reading.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
         )
-    distinct = sorted(set(rows(problem)))
+    distinct = distinct_rows(problem.graph)
     position = {row: i for i, row in enumerate(distinct)}
     priced = [(strategy, price(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
     chosen: list[StageLoad] = []

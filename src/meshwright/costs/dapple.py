@@ -51,9 +51,9 @@ def reduce_seconds(problem: Problem, training: ProfiledTraining, devices: tuple[
         return 0.0
     if training.published_links:
         return _dapple_links.all_reduce_seconds(problem.cluster, devices, n_bytes)
-    from meshwright import network
+    from meshwright.network import Network
 
-    return network.axis(problem.cluster, [list(devices)]).seconds("all_reduce", n_bytes)
+    return Network.of(problem.cluster).axis([list(devices)]).seconds("all_reduce", n_bytes)
 
 
 def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
@@ -119,7 +119,8 @@ def _totals(problem: Problem, training: ProfiledTraining, plan: Plan) -> list[tu
         return _state_totals(training.profile, plan)
     clean = cleaned(training.profile)
     stage_of_op = {op: i for i, stage in enumerate(plan.stages) for op in stage.ops}
-    stage_of_node = [stage_of_op[problem.graph.id_of(node.name)] for node in clean.nodes]
+    ids = problem.graph.ids()
+    stage_of_node = [stage_of_op[ids[node.name]] for node in clean.nodes]
     totals = np.zeros((len(plan.stages), 4))
     for node, stage in zip(clean.nodes, stage_of_node, strict=True):
         milliseconds = (node.forward_milli_seconds, node.backward_milli_seconds)

@@ -80,11 +80,11 @@ def _load(
     reduce_seconds = 0.0
     own_links = problem.cluster is not None and not host
     if own_links and stage.strategy.data > 1 and weights > 0:
-        from meshwright import network
+        from meshwright.network import Network
 
         assert problem.cluster is not None
         groups = np.array(stage.ring_devices, dtype=np.int64).reshape(stage.strategy.data, -1).T
-        reduce_seconds = network.axis(problem.cluster, groups).seconds("all_reduce", weights)
+        reduce_seconds = Network.of(problem.cluster).axis(groups).seconds("all_reduce", weights)
     inside = () if own_links or host else ((("transfer", paid[0] * unit),), (("transfer", paid[1] * unit),))
     held = float(posed.operators.memory[ops].sum())
     once = isinstance(problem.reading.instance, PlacementGraph)

@@ -212,7 +212,7 @@ def _collective(problem: Problem, profile: Profile, stage: Stage, axis: str, kin
             return measured.latency_seconds + measured.seconds_per_byte * n_bytes
     if problem.cluster is None:
         return 0.0
-    from meshwright import network
+    from meshwright.network import Network
 
     grid = np.array(stage.ring_devices).reshape(strategy.data, strategy.tensor)
-    return float(network.axis(problem.cluster, grid.T if axis == "data" else grid).seconds(kind, n_bytes))
+    return float(Network.of(problem.cluster).axis(grid.T if axis == "data" else grid).seconds(kind, n_bytes))

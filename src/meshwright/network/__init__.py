@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.network.axes import Axis, axis, transfer
-from meshwright.network.loads import load
+from meshwright.network.axes import Axis
+from meshwright.network.model import Network
+from meshwright.network.routes import REMEMBERED_CLUSTERS
 
-__all__ = ["Axis", "axis", "load", "transfer"]
+__all__ = ["REMEMBERED_CLUSTERS", "Axis", "Network"]

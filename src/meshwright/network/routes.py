@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,10 +14,14 @@ from meshwright.cluster import Cluster
 if TYPE_CHECKING:
     from meshwright._kernels.paths import Net
 
-__all__ = ["REFERENCE_BYTES", "load"]
+__all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "load"]
 
 REFERENCE_BYTES = 65536.0
 """A path is as short as a message of this size is quick on it, store and forward: prefers fast links to few hops."""
+
+REMEMBERED_CLUSTERS = 16
+"""Of how many clusters, the last ones asked for, a process remembers what it worked out: a search looks at one or a
+few, a file of measured runs at about fifteen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,11 +50,9 @@ def _ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[
     return np.concatenate([[0], np.cumsum(np.bincount(key, minlength=n))]).astype(np.int64), order
 
 
+@lru_cache(maxsize=REMEMBERED_CLUSTERS)
 def _tables(cluster: Cluster) -> _Tables:
-    """Return the routing tables of a cluster, made at the first call."""
-    found = cluster._cache.get("routes")
-    if isinstance(found, _Tables):
-        return found
+    """Return the routing tables of a cluster, remembered by its identity: it never changes, so they cannot be stale."""
     from meshwright._kernels.paths import Net
 
     links, n = cluster.links, cluster.n_devices
@@ -74,12 +77,10 @@ def _tables(cluster: Cluster) -> _Tables:
     direct = np.flatnonzero((links.source < outside) & (links.target < outside))
     key = links.source[direct] * n + links.target[direct]
     order_direct = np.argsort(key, kind="stable")
-    tables = _Tables(
+    return _Tables(
         net, link_of_core, core_of_node, _parts(source, target, n_core), cost, out_first, out_link, in_first,
         plugged_in[order], key[order_direct], direct[order_direct],
     )  # fmt: skip
-    cluster._cache["routes"] = tables
-    return tables
 
 
 def _parts(source: NDArray[np.int64], target: NDArray[np.int64], n: int) -> NDArray[np.int64]:

@@ -87,7 +87,7 @@ def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     body = _dense_blocks.layer(block)
     layers = [(f"layers.{i}", "attention_mlp", body) for i in range(_dense_families.n_layers(config))]
     graph = _ends.chain(name, [("embed", "embedding", first), *layers, ("head", "head", tail)], block)
-    return replace(graph, tokens_name="", _index={})
+    return replace(graph, tokens_name="")
 
 
 def t5(config: Config, name: str, sequence: int, fused: bool) -> Graph:

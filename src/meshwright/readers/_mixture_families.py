@@ -150,7 +150,7 @@ def _finish(
     # the head reads the last layer, not the layers that predict further tokens
     last, end = len(layers), len(everything) - 1
     edges = (*graph.edges[: end - 1], Edge(last, end, block.sequence * block.hidden))
-    return replace(graph, edges=edges, _index={})
+    return replace(graph, edges=edges)
 
 
 def _prediction(block: Block, body: tuple[Operator, ...], words: int) -> tuple[Operator, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Gemm", "Network", "NetworkBuilder", "PaseOperator", "Tensor", "Use"]
@@ -123,7 +123,6 @@ class Tensor:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
 class NetworkBuilder:
     """Collects operators; each method adds one and returns its output.
 
@@ -131,12 +130,11 @@ class NetworkBuilder:
     ----------
     cutoff : int
         Smallest size of an axis after splitting.
-    operators : list of PaseOperator
-        What was added so far.
     """
 
-    cutoff: int = 4
-    operators: list[PaseOperator] = field(default_factory=list)
+    def __init__(self, cutoff: int = 4) -> None:
+        self.cutoff = cutoff
+        self.operators: list[PaseOperator] = []  # what was added so far
 
     def _add(self, kind: str, names: str, sizes: Shape, inputs: tuple[tuple[Tensor, Axes], ...], **more: Any) -> int:
         """Add an operator and return its id; `more` are fields of `PaseOperator`."""

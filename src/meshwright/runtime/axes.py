@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -18,11 +17,10 @@ from meshwright.strategy import Strategy
 __all__ = ["SplitLayers", "split_layers"]
 
 
-@dataclass(frozen=True, slots=True)
 class SplitLayers:
-    """Layers as one rank runs them.
+    """Layers as one rank runs them, collected one after the other.
 
-    Parameters
+    Attributes
     ----------
     layers : list of torch.nn.Module
         In order.
@@ -32,9 +30,10 @@ class SplitLayers:
         Weights whose gradients the ranks of an axis, ``tensor`` or ``context``, hold in parts.
     """
 
-    layers: list[nn.Module] = field(default_factory=list)
-    before: dict[int, list[Callable[..., Any]]] = field(default_factory=dict)
-    partial: dict[str, list[Owner]] = field(default_factory=lambda: {"tensor": [], "context": []})
+    def __init__(self) -> None:
+        self.layers: list[nn.Module] = []
+        self.before: dict[int, list[Callable[..., Any]]] = {}
+        self.partial: dict[str, list[Owner]] = {"tensor": [], "context": []}
 
 
 def split_layers(

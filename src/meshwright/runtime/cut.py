@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class _Assignment:
     """Nodes by layer, and the layer of each node."""
 
     nodes: tuple[tuple[fx.Node, ...], ...]
-    layer_of: dict[fx.Node, int]
+    layer_of: Mapping[fx.Node, int]
 
 
 class _Tracer(fx.Tracer):
@@ -221,7 +222,7 @@ def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: 
     for i, done in enumerate(called):
         if not done and not nodes[i] and paths[i]:
             raise InputError(f"{type(model).__name__}: its forward never runs the plan's layer '{names[i]}'")
-    return _Assignment(tuple(tuple(part) for part in nodes), layer_of)
+    return _Assignment(tuple(tuple(part) for part in nodes), MappingProxyType(layer_of))
 
 
 def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs: int) -> list[nn.Module]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright import _files
@@ -26,14 +28,14 @@ class PlanFile:
         Layers in the order of the stages.
     sequence_length : int
         Tokens of a sample; 1 where samples are no sequences.
-    entry : dict
+    entry : mapping
         The whole file.
     """
 
     plan: Plan
     names: tuple[str, ...]
     sequence_length: int
-    entry: dict[str, Any]
+    entry: Mapping[str, Any]
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence each where operators are split otherwise than a stage's degrees say, which is not what runs."""
@@ -91,4 +93,4 @@ def read_plan(path: str) -> PlanFile:
             raise InputError(f"{path}: {name} is {count!r}; it must be a whole number from 1 on")
     batch = entry.get("batch")
     length = batch.get("sequence_length", 1) if isinstance(batch, dict) else 1
-    return PlanFile(plan, names, length if isinstance(length, int) and length > 0 else 1, entry)
+    return PlanFile(plan, names, length if isinstance(length, int) and length > 0 else 1, MappingProxyType(entry))

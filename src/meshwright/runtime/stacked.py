@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -67,16 +66,16 @@ def _others(model: nn.Module, row: torch.Tensor) -> list[torch.Tensor]:
     return [torch.randint(words, row.shape, generator=generator).to(row) for _ in range(_MORE_SAMPLES)]
 
 
-@dataclass(frozen=True, slots=True)
 class _Seen:
     """What was seen while a sample passed: modules run before and after the layers, and what the layers got."""
 
-    before: set[str] = field(default_factory=set)
-    after: set[str] = field(default_factory=set)
-    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    handed: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
-    tuples: dict[str, bool] = field(default_factory=dict)
-    carried: list[Any] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.before: set[str] = set()
+        self.after: set[str] = set()
+        self.made: dict[str, tuple[int, ...]] = {}
+        self.handed: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.tuples: dict[str, bool] = {}
+        self.carried: list[Any] = []
 
 
 def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor) -> _Seen:

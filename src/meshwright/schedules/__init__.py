@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import _plugins
+from meshwright._identity import read_only
 from meshwright.errors import InputError, UnknownNameError
 
 __all__ = [
@@ -70,9 +71,7 @@ class Slots:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            array = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
 
     @property
     def n_ranks(self) -> int:

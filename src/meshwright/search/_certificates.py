@@ -33,14 +33,14 @@ class _Posed:
         Bytes that each label holds.
     names : tuple of str
         Of the nodes.
-    options : tuple of list
+    options : tuple of tuple
         Of each node, what its labels stand for.
     """
 
     problem: Pairwise
     weights: NDArray[np.float64]
     names: tuple[str, ...]
-    options: tuple[list[Any], ...]
+    options: tuple[tuple[Any, ...], ...]
 
 
 def check_certificate(entry: Any, where: str, problem: Problem | None = None) -> Verdict:
@@ -86,7 +86,7 @@ def _pase(asked: Any, where: str) -> _Posed:
     word_flop = _real(asked["flop_per_word"], "flop_per_word", where)
     costs = tables(network, _whole(asked["n_processors"], "n_processors", where), word_flop)
     names = tuple(operator.name for operator in network.operators)
-    return _Posed(costs.problem, held_bytes(costs), names, tuple(rows.tolist() for rows in costs.splits))
+    return _Posed(costs.problem, held_bytes(costs), names, tuple(tuple(rows.tolist()) for rows in costs.splits))
 
 
 def _sharding(asked: Any, problem: Problem | None) -> _Posed:
@@ -94,7 +94,7 @@ def _sharding(asked: Any, problem: Problem | None) -> _Posed:
     assert problem is not None
     sharding = sharding_problem(problem, tuple(int(size) for size in asked["mesh"]), str(asked["recompute"]))
     names = tuple(node.name for node in sharding.wiring.nodes)
-    options = tuple([[choice.name for choice in way] for way in made.choices] for made in sharding.menus)
+    options = tuple(tuple([choice.name for choice in way] for way in made.choices) for made in sharding.menus)
     return _Posed(sharding.problem, sharding.held_bytes, names, options)
 
 

@@ -126,7 +126,7 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     kept = _kept_states(states, MOST_STATES)
     if len(kept) < states.n_states:
         notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
-    judge = Judge.of(problem, training, states, limits.recompute)
+    judge = Judge(problem, training, states, limits.recompute)
     space = _space(problem, training, states, kept, limits)
     upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
     ranked = judge.ranked(first)

@@ -146,9 +146,9 @@ def _reduce_lines(cluster: Cluster, devices: tuple[int, ...], *, published_links
         return [(0.0, 0.0)]
     if published_links:
         return [(0.0, _dapple_links.all_reduce_seconds(cluster, devices, 1.0))]
-    from meshwright import network
+    from meshwright.network import Network
 
-    lines = network.axis(cluster, [list(devices)]).lines("all_reduce")
+    lines = Network.of(cluster).axis([list(devices)]).lines("all_reduce")
     return [(line.latency_seconds, line.seconds_per_byte) for line in lines]
 
 

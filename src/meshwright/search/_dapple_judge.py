@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,6 @@ class Around:
     uneven: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Judge:
     """Knows the problem, and remembers what it was asked.
 
@@ -69,22 +68,13 @@ class Judge:
         ``choose``, ``never`` or ``always``.
     """
 
-    problem: Problem
-    training: ProfiledTraining
-    states: _dapple_states.States
-    recompute: str
-    _quick: dict[Shape, float] = field(default_factory=dict, repr=False)
-    _exact: dict[Shape, float] = field(default_factory=dict, repr=False)
-    _smallest: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False)
-    _sends: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[float, float], tuple[float, float]]] = field(
-        default_factory=dict, repr=False
-    )
-    _reduce: dict[tuple[tuple[int, ...], float], float] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of(cls, problem: Problem, training: ProfiledTraining, states: _dapple_states.States, recompute: str) -> Judge:
-        """Return a judge that has not been asked anything."""
-        return cls(problem, training, states, recompute)
+    def __init__(self, problem: Problem, training: ProfiledTraining, states: _dapple_states.States, recompute: str) -> None:
+        self.problem, self.training, self.states, self.recompute = problem, training, states, recompute
+        self._quick: dict[Shape, float] = {}
+        self._exact: dict[Shape, float] = {}
+        self._smallest: dict[tuple[int, ...], float] = {}
+        self._sends: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[float, float], tuple[float, float]]] = {}
+        self._reduce: dict[tuple[tuple[int, ...], float], float] = {}
 
     @property
     def n_states(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from types import ModuleType
 
 import numpy as np
@@ -22,7 +21,6 @@ from meshwright.table import StageLoad
 __all__ = ["Costs", "after_name", "spread"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Costs:
     """Loads of layers by configuration, remembered while one problem is searched.
 
@@ -40,15 +38,26 @@ class Costs:
         Share of a device's memory that may be filled.
     """
 
-    problem: Problem
-    pool: Pool
-    chain: Chain
-    recompute: tuple[str, ...] = RECOMPUTE
-    memory_ratio: float = 1.0
-    _rows: dict[tuple[object, ...], list[RowLoads]] = field(default_factory=dict, repr=False)
-    _digests: dict[tuple[object, ...], list[Digest]] = field(default_factory=dict, repr=False)
-    _in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = field(default_factory=dict, repr=False)
-    _stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict, repr=False)
+    def __init__(
+        self,
+        problem: Problem,
+        pool: Pool,
+        chain: Chain,
+        recompute: tuple[str, ...] = RECOMPUTE,
+        memory_ratio: float = 1.0,
+    ) -> None:
+        self.problem, self.pool, self.chain = problem, pool, chain
+        self.recompute, self.memory_ratio = recompute, memory_ratio
+        self._rows: dict[tuple[object, ...], list[RowLoads]] = {}
+        self._digests: dict[tuple[object, ...], list[Digest]] = {}
+        self._in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = {}
+        self._stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+
+    def recomputing(self, word: str) -> Costs:
+        """Return the same costs where all layers recompute alike; loads of layers are shared, which do not depend on it."""
+        alike = Costs(self.problem, self.pool, self.chain, (word,), self.memory_ratio)
+        alike._rows = self._rows
+        return alike
 
     @property
     def model(self) -> ModuleType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: floa
         n_stages = config.mesh.pipeline * config.chunks
         counts: tuple[int, ...] | None = (len(costs.chain.layers) // n_stages,) * n_stages
         for word in costs.words(costs.rows(config)[0]):
-            plan = with_counts(replace(costs, recompute=(word,)), config, n_microbatches, counts or ())
+            plan = with_counts(costs.recomputing(word), config, n_microbatches, counts or ())
             if plan is not None:
                 return plan
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.cluster import Cluster
@@ -28,7 +28,7 @@ class MappedStages:
     """What is mapped: seconds of each stage, bytes between stages, bytes over each link of a stage's ring."""
 
     seconds: tuple[float, ...]
-    between: dict[tuple[int, int], float]
+    between: Mapping[tuple[int, int], float]
     ring: tuple[float, ...]
 
 

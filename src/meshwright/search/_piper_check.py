@@ -202,7 +202,7 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
             if lower & ~upper or lower == upper or not ways[lower]:
                 continue
             for t in degrees:
-                kind = Kind(neighbours, upper, lower, t, {})
+                kind = Kind(neighbours, upper, lower, t)
                 if kind.stage(0, 0) is None:
                     continue
                 steps += len(ways[lower])

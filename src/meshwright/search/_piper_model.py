@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
-from meshwright import _plugins, network, units
+from meshwright import _plugins, units
 from meshwright.costs import analytic, sharded
 from meshwright.errors import InputError
+from meshwright.network import Network
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem
 from meshwright.result import Answer, Bound, Objective
@@ -56,7 +58,7 @@ class _Case:
     n_microbatches: int
     strategies: tuple[Strategy, ...]
     menu: StageMenu
-    loads: tuple[dict[tuple[int, str], StageLoad], ...]
+    loads: tuple[Mapping[tuple[int, str], StageLoad], ...]
     links: tuple[tuple[float, float], ...]
 
 
@@ -175,7 +177,7 @@ def _case(problem: Problem, options: ModelOptions, micro_batch: int, data: int) 
     n_microbatches = problem.batch.global_batch // (micro_batch * data)
     links = [_link(problem, strategy) for strategy in strategies]
     menu = _menu(problem, options, strategies, loads, links, words, n_microbatches)
-    return _Case(micro_batch, data, n_microbatches, tuple(strategies), menu, tuple(loads), tuple(links))
+    return _Case(micro_batch, data, n_microbatches, tuple(strategies), menu, tuple(map(MappingProxyType, loads)), tuple(links))
 
 
 def _menu(
@@ -242,7 +244,7 @@ def _link(problem: Problem, strategy: Strategy) -> tuple[float, float]:
     n = strategy.n_devices
     if 2 * n > problem.cluster.n_devices:
         return 0.0, 0.0
-    return network.transfer(problem.cluster, [(i, i + n) for i in range(n)])
+    return Network.of(problem.cluster).transfer([(i, i + n) for i in range(n)])
 
 
 def _candidates(solved: stage_search.Solved, options: ModelOptions) -> Iterator[Found]:
@@ -268,7 +270,7 @@ def _stage_seconds(problem: Problem, found: Found, case: _Case) -> list[float]:
         if i == j:
             continue
         pairs = [(first[i] + a % sizes[i], first[j] + a % sizes[j]) for a in range(max(sizes[i], sizes[j]))]
-        latency, per_byte = network.transfer(problem.cluster, pairs)
+        latency, per_byte = Network.of(problem.cluster).transfer(pairs)
         for end, v in ((i, edge.source), (j, edge.target)):
             degree = found.stages[end].degree
             n_bytes = case.loads[degree][rows[edge.source], word[v]].output_bytes

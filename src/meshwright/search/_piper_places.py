@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshwright.costs._piper_menu import Options, allowed_by
@@ -69,15 +68,12 @@ class Neighbours:
         return self._known[key]
 
 
-@dataclass(frozen=True, slots=True)
 class Kind:
     """A stage between two sets at a tensor degree, wherever it lies."""
 
-    neighbours: Neighbours
-    upper: int
-    lower: int
-    degree: int
-    known: dict[frozenset[int], Stage | None]
+    def __init__(self, neighbours: Neighbours, upper: int, lower: int, degree: int) -> None:
+        self.neighbours, self.upper, self.lower, self.degree = neighbours, upper, lower, degree
+        self._known: dict[frozenset[int], Stage | None] = {}
 
     @property
     def instance(self) -> PiperInstance:
@@ -93,10 +89,10 @@ class Kind:
         """Return the stage where those before it and behind it have at most so many devices of its node."""
         rest = self.neighbours.everything & ~self.upper
         near = self.neighbours.within(rest, before, True) | self.neighbours.within(self.lower, behind, False)
-        if near not in self.known:
+        if near not in self._known:
             some = self.upper & ~self.lower
-            self.known[near] = Stage.of(self.instance, self.options, some, self.degree, self.neighbours.seconds, near)
-        return self.known[near]
+            self._known[near] = Stage.of(self.instance, self.options, some, self.degree, self.neighbours.seconds, near)
+        return self._known[near]
 
     def places(self, used: int, filled: int, size: int) -> Iterator[Place]:
         """Give where a stage of `size` devices may lie when `used` are taken, up to `filled` of a node that it has to join."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from meshwright.costs._piper_menu import Options, allowed_by, buffer_bytes
 from meshwright.readers._piper_instance import PiperChoice, PiperInstance
@@ -80,16 +79,18 @@ def members(some: int) -> list[int]:
     return [v for v in range(some.bit_length()) if some >> v & 1]
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
     """A set of nodes as a stage: of each node the choices as (seconds, seconds of what crosses the border, choice, buffer)."""
 
-    instance: PiperInstance
-    degree: int
-    menus: tuple[tuple[tuple[float, float, PiperChoice, float], ...], ...]
-    once_seconds: float
-    options: Options
-    known: dict[tuple[int, int, bool], float]
+    def __init__(
+        self,
+        instance: PiperInstance,
+        menus: tuple[tuple[tuple[float, float, PiperChoice, float], ...], ...],
+        once_seconds: float,
+        options: Options,
+    ) -> None:
+        self.instance, self.menus, self.once_seconds, self.options = instance, menus, once_seconds, options
+        self._least_of: dict[tuple[int, int, float, bool], float] = {}
 
     @classmethod
     def of(
@@ -124,18 +125,18 @@ class Stage:
             buffers = [buffer_held(instance, v, degree, c) for c in row]
             menus.append(tuple((c.seconds, x, c, held) for c, x, held in zip(row, crossing, buffers, strict=True)))
         border = moved({v: row[0] for v, row in picked.items()}) if once else 0.0
-        return cls(instance, degree, tuple(menus), border, options, {})
+        return cls(instance, tuple(menus), border, options)
 
     def least(self, data: int, in_flight: int, seconds: float, inside: bool) -> float:
         """Return the least time of choices that fit the memory and stay below a threshold; infinite for none.
 
         `inside`: the stage lies in one node.
         """
-        key = (data, in_flight, inside)
-        if key not in self.known:
+        key = (data, in_flight, seconds, inside)
+        if key not in self._least_of:
             rooms = sorted({row[3] for menu in self.menus for row in menu})
-            self.known[key] = min(self._least(data, in_flight, seconds, inside, room) for room in rooms)
-        return self.known[key]
+            self._least_of[key] = min(self._least(data, in_flight, seconds, inside, room) for room in rooms)
+        return self._least_of[key]
 
     def _least(self, data: int, in_flight: int, seconds: float, inside: bool, room: float) -> float:
         """Return the same with buffers up to one size, which is kept."""

@@ -43,9 +43,7 @@ def slowness(problem: Problem, posed: Question) -> NDArray[np.float64]:
         return result
     reference = float(posed.operators.compute.sum())
     for kind in range(len(cluster.kinds)):
-        alone = replace(
-            cluster, kinds=(cluster.kinds[kind],), kind_of_device=np.zeros(cluster.n_devices, dtype=np.int64), _cache={}
-        )
+        alone = replace(cluster, kinds=(cluster.kinds[kind],), kind_of_device=np.zeros(cluster.n_devices, dtype=np.int64))
         total = float(question(replace(problem, cluster=alone)).operators.compute.sum())
         result[cluster.kind_of_device == kind] = total / reference if reference > 0 else 1.0
     return result

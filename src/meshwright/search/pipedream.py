@@ -95,7 +95,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         kept = sorted({*np.linspace(0, states.n_states - 1, MOST_STATES).astype(int).tolist(), states.n_states - 1})
         notes += (f"of {states.n_states} cuts {len(kept)} are tried",)
     seconds, cuts = _plan(problem, training, states, kept)
-    judge = Judge.of(problem, training, states, params.recompute)
+    judge = Judge(problem, training, states, params.recompute)
     batch = problem.batch.global_batch
     sizes = [size for size in range(params.min_micro_batch, batch + 1) if batch % size == 0]
     if problem.batch.micro_batch:
@@ -214,9 +214,9 @@ def _rates(problem: Problem, training: ProfiledTraining, machines: list[tuple[in
     """Return bytes per second between devices of one machine and between machines."""
     if training.published_links:
         return _dapple_links.NVLINK_BYTES_PER_SECOND, _dapple_links.ETHERNET_BYTES_PER_SECOND
-    from meshwright import network
+    from meshwright.network import Network
 
     assert problem.cluster is not None
     pairs = [machines[0][:2], (machines[0][0], machines[-1][0])]
-    rates = [1.0 / network.transfer(problem.cluster, [pair])[1] if len(set(pair)) == 2 else 1e30 for pair in pairs]
+    rates = [1.0 / Network.of(problem.cluster).transfer([pair])[1] if len(set(pair)) == 2 else 1e30 for pair in pairs]
     return rates[0], rates[1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.network import Network
 from meshwright.plan import Plan
 from meshwright.problem import Problem
 from meshwright.table import StageLoad
@@ -137,6 +137,7 @@ def transfers(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Tra
     cluster = problem.cluster
     if cluster is None:
         return nothing
+    net = Network.of(cluster)
     seconds, latency, sent = (np.zeros((2, n_stages)) for _ in range(3))
     links = [np.empty(0, dtype=np.int64)] * (2 * n_stages)
     busy = [np.empty(0)] * (2 * n_stages)
@@ -147,25 +148,8 @@ def transfers(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Tra
         for way, stage, ends in ((0, i, (source, target)), (1, i + 1, (target, source))):
             flow = way * n_stages + stage
             sent[way, stage] = loads[i].output_bytes
-            latency[way, stage], links[flow], busy_share = _on_links(cluster, *ends, share)
+            latency[way, stage], links[flow], busy_share = net.sends(*ends, share)
             busy[flow] = busy_share * loads[i].output_bytes
             slowest = busy[flow] / cluster.links.bytes_per_second[links[flow]]
             seconds[way, stage] = latency[way, stage] + slowest.max(initial=0.0)
     return Transfers(nothing.channel, seconds, latency, sent, tuple(links), tuple(busy), cluster.links.bytes_per_second)
-
-
-def _on_links(
-    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64], share: NDArray[np.float64]
-) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
-    """Return latency, links used and the share on each of them when all pairs send at once; remembered on the cluster."""
-    key = f"sends {source.tobytes().hex()} {target.tobytes().hex()} {share.tobytes().hex()}"
-    found = cluster._cache.get(key)
-    if isinstance(found, tuple):
-        return found
-    from meshwright.network import routes
-
-    load, latency_seconds = routes.load(cluster, source, target, share)
-    used = np.flatnonzero(load > 0.0)
-    made = (cluster.launch_seconds + float(latency_seconds.max(initial=0.0)), used, load[used])
-    cluster._cache[key] = made
-    return made

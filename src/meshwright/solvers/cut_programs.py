@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,15 @@ __all__ = ["halve"]
 _NODES = 40  # of one branch and bound; a count, so that answers repeat
 
 
-@dataclass(slots=True, frozen=True)
 class _Rows:
     """Constraints of a program, collected entry by entry."""
 
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    factor: list[float] = field(default_factory=list)
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.row: list[int] = []
+        self.column: list[int] = []
+        self.factor: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
 
     def add(self, entries: Sequence[tuple[int, float]], low: float, high: float) -> None:
         """Add ``low <= sum of factor times variable <= high``."""
@@ -109,13 +108,13 @@ def halve(
     return chosen, value * limit_value
 
 
-@dataclass(slots=True, frozen=True)
 class _Loads:
     """The loads of two stages, linear in the variables; `scales` are the factors on compute and communication of either."""
 
-    scales: NDArray[np.float64]
-    terms: tuple[list[tuple[int, float]], list[tuple[int, float]]] = field(default_factory=lambda: ([], []))
-    fixed: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    def __init__(self, scales: NDArray[np.float64]) -> None:
+        self.scales = scales
+        self.terms: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
+        self.fixed = [0.0, 0.0]
 
     def compute(self, loose: NDArray[np.float64], first: float, second: float) -> None:
         """Add the compute of the undecided units, and of those that stand in the first or the second stage anyway."""

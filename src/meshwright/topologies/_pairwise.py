@@ -144,4 +144,4 @@ def pairwise(
     upper = np.triu_indices(n, 1)
     wires.join(*upper, bytes_per_second[upper], params.latency_seconds)
     cluster = _fields.generated(name, wires, n, 0, params, None if node is None else node[None, :], forwards=False)
-    return dataclasses.replace(cluster, source=source, _cache={})
+    return dataclasses.replace(cluster, source=source)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from meshwright import schedules
 from meshwright.costs import analytic
@@ -29,7 +30,7 @@ class _Rank:
 
     Parameters
     ----------
-    layers : dict of str to StageLoad
+    layers : mapping of str to StageLoad
         One layer between embedding and head, by what it recomputes.
     others : tuple of StageLoad
         Embedding or head, where the rank holds them.
@@ -39,7 +40,7 @@ class _Rank:
         Micro-batches whose activations it holds at once (1F1B).
     """
 
-    layers: dict[str, StageLoad]
+    layers: Mapping[str, StageLoad]
     others: tuple[StageLoad, ...]
     room_bytes: float
     in_flight: int
@@ -161,7 +162,7 @@ def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
         ends = [*range(first)] * (i == 0) + [*range(last + 1, len(rows))] * (i == len(run.strategies) - 1)
         ranks.append(
             _Rank(
-                {how: priced[rows[first], how] for how in ("none", "selective", "full")},
+                MappingProxyType({how: priced[rows[first], how] for how in ("none", "selective", "full")}),
                 tuple(priced[rows[op], "none"] for op in ends),
                 min(run.cluster.device(device).memory_bytes for device in devices),
                 len(run.strategies) - i,

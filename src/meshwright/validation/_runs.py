@@ -100,11 +100,11 @@ class Predicted:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Clusters:
     """Clusters by name, built once while a set is read."""
 
-    _built: dict[str, Cluster]
+    def __init__(self) -> None:
+        self._built: dict[str, Cluster] = {}
 
     def __call__(self, spec: str) -> Cluster:
         """Return the cluster that `spec` names on the command line.
@@ -121,7 +121,7 @@ class Clusters:
 
 def clusters() -> Clusters:
     """Return an empty store of clusters."""
-    return Clusters({})
+    return Clusters()
 
 
 def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocabulary: int, **fields: Any) -> Graph:

@@ -87,7 +87,7 @@ def _point(
 
 def _with_context(cluster: Cluster) -> Cluster:
     """Return a cluster with what a process of that time held on every device."""
-    return replace(cluster, kinds=tuple(replace(kind, reserved_bytes=CONTEXT_BYTES) for kind in cluster.kinds), _cache={})
+    return replace(cluster, kinds=tuple(replace(kind, reserved_bytes=CONTEXT_BYTES) for kind in cluster.kinds))
 
 
 def _graph(model: str) -> Graph:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright import network
 from meshwright.errors import InputError
+from meshwright.network import Network
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, clusters
 
@@ -45,7 +45,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         group = np.array(ACESO_ORDER) if by_aceso else np.arange(cluster.n_devices)
         if not 1 < size <= len(group):
             raise InputError(f"group is {size}; a node has {len(group)} devices")
-        axis = network.axis(cluster, group[:size].reshape(1, size))
+        axis = Network.of(cluster).axis(group[:size].reshape(1, size))
         n_bytes = float(count(fields, "bytes"))
         if fields["collective"] == "all_gather":
             n_bytes *= size  # the set counts what one rank contributes, the network what is gathered

@@ -131,7 +131,7 @@ def _by_operator(graph: Graph) -> Graph:
         if id(op.body) not in bodies:
             bodies[id(op.body)] = tuple(part for operator in op.body for part in _parts(operator))
         ops.append(replace(op, body=bodies[id(op.body)]))
-    return replace(graph, ops=tuple(ops), _index={})
+    return replace(graph, ops=tuple(ops))
 
 
 def _parts(operator: Operator) -> tuple[Operator, ...]:

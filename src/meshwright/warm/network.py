@@ -11,10 +11,11 @@ __all__ = ["run"]
 
 def run(plan: Callable[..., object]) -> object:
     """Price a collective on two small clusters."""
-    from meshwright import network, topologies
+    from meshwright import topologies
+    from meshwright.network import Network
 
     for spec in ("dgx-h100:16", "torus:2x2"):
         cluster = topologies.cluster(spec)
         ids = np.arange(cluster.n_devices)
-        network.axis(cluster, ids[None]).seconds("all_reduce", 1.0)
+        Network.of(cluster).axis(ids[None]).seconds("all_reduce", 1.0)
     return None

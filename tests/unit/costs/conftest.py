@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from meshwright import network
 from meshwright.cluster import Cluster, Device, Links
 from meshwright.graph import Edge, Graph, Op, Operator
+from meshwright.network import Network
 from meshwright.problem import Problem, Reading, Training
 
 SEQUENCE, HIDDEN, HEADS, VOCABULARY = 512, 1024, 16, 4096
@@ -27,7 +27,7 @@ class _Axis:
 
 @pytest.fixture(autouse=True)
 def plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "axis", lambda cluster, groups: _Axis(groups.shape[1]), raising=False)
+    monkeypatch.setattr(Network, "axis", lambda network, groups: _Axis(groups.shape[1]))
 
 
 def device(**figures: float) -> Device:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright import api, network, sim, topologies
+from meshwright import api, sim, topologies
 from meshwright.cluster import Cluster
 from meshwright.costs import _stage, analytic
 from meshwright.costs._mesh import mesh
+from meshwright.network import Network
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch, Problem, Program
 from meshwright.sim import engine, transfers
@@ -139,7 +140,7 @@ def test_groups_of_the_ledger_are_those_of_the_mesh() -> None:
         plan = planned(problem, strategy, "none")
         (load,) = analytic.loads(problem, plan)
         for one in load.collectives:
-            axis = network.axis(problem.cluster, groups(plan.stages[0], one.size, one.stride))
+            axis = Network.of(problem.cluster).axis(groups(plan.stages[0], one.size, one.stride))
             assert one.seconds == pytest.approx(one.n_times * axis.seconds(one.kind, one.n_bytes), rel=1e-9)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import network, topologies
-from meshwright.network import collectives
+from meshwright import topologies
+from meshwright.network import Network, collectives
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 SPECS = (
@@ -52,10 +52,10 @@ def test_no_link_is_used_longer_than_the_collective_takes(spec: str, kind: str) 
 
 def test_a_ring_of_four_sends_six_quarters_of_the_tensor_over_each_port() -> None:
     cluster = topologies.cluster("flat:4")
-    links, per_byte = network.load(cluster, np.arange(4)[None], "all_reduce", 1e9)
+    links, per_byte = Network.of(cluster).load(np.arange(4)[None], "all_reduce", 1e9)
     assert (len(links), per_byte.tolist()) == (8, [1.5] * 8)
-    assert network.load(cluster, np.arange(4)[None], "all_reduce", 1e9)[0] is links
-    none = network.load(cluster, np.arange(4)[:, None], "all_reduce", 1e9)
+    assert Network.of(cluster).load(np.arange(4)[None], "all_reduce", 1e9)[0] is links
+    none = Network.of(cluster).load(np.arange(4)[:, None], "all_reduce", 1e9)
     assert len(none[0]) == len(none[1]) == 0
 
 
@@ -64,8 +64,8 @@ def test_a_ring_of_four_sends_six_quarters_of_the_tensor_over_each_port() -> Non
 def test_the_load_is_that_of_the_algorithm_that_the_time_stands_on(kind: str, n_bytes: float) -> None:
     cluster = topologies.cluster("two-level:16,per_node=4")
     for groups in some_groups(16):
-        axis = network.axis(cluster, groups)
+        axis = Network.of(cluster).axis(groups)
         name = axis.algorithm(kind, n_bytes)
-        links, per_byte = network.load(cluster, groups, kind, n_bytes)
+        links, per_byte = Network.of(cluster).load(groups, kind, n_bytes)
         ways = [way for way in collectives.ways(cluster, groups, kind) if way.line.algorithm == name]
         assert any(np.array_equal(way.load[links], per_byte) and way.load.sum() == per_byte.sum() for way in ways)

@@ -30,7 +30,7 @@ def _small_memory(problem, memory_bytes: float):
     import dataclasses
 
     kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in problem.cluster.kinds)
-    return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, kinds=kinds, _cache={}))
+    return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, kinds=kinds))
 
 
 def _all_plans(problem):

@@ -40,12 +40,12 @@ def test_a_gate_is_a_stage_whose_machine_sends_both_ways() -> None:
 
 
 def test_on_any_cluster_the_free_reduction_is_no_slower_than_a_real_one() -> None:
-    from meshwright import network
+    from meshwright.network import Network
 
     for spec in ("dgx-h100:16", "torus:2x4", "dgx-a100:8"):
         cluster = topologies.cluster(spec)
         widths = np.array([1, 2, 4, 8])
         lines = _dapple_devices.free_reductions(cluster, widths, published_links=False)
         for i, width in enumerate(widths):
-            real = network.axis(cluster, [list(range(width))]).seconds("all_reduce", 1e9)
+            real = Network.of(cluster).axis([list(range(width))]).seconds("all_reduce", 1e9)
             assert lines[i, 0, 0] + lines[i, 0, 1] * 1e9 <= real * (1 + 1e-12)

@@ -119,7 +119,7 @@ def test_stages_hold_no_more_than_the_devices_and_what_is_missing_is_told(tmp_pa
 
     def on(memory_bytes: float) -> Answer:
         kind = replace(cluster.kinds[0], memory_bytes=memory_bytes)
-        return api.plan(chain(tmp_path), replace(cluster, kinds=(kind,), _cache={}), search=search).answer
+        return api.plan(chain(tmp_path), replace(cluster, kinds=(kind,)), search=search).answer
 
     plenty, tight, tiny = on(1e9), on(4e6), on(0.5e6)
     assert plenty.plan is not None and tight.plan is not None and tiny.plan is None
@@ -145,7 +145,7 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
 
 def test_the_simulator_runs_gradient_rings_in_the_order_that_the_plan_names(tmp_path: Path) -> None:
     # a square: 0 1 3 2 runs round it, 0 1 2 3 crosses both diagonals, which have half the bandwidth
-    square = replace(topologies.cluster("parmesan-mesh:2x2"), algorithms=("ring",), _cache={})
+    square = replace(topologies.cluster("parmesan-mesh:2x2"), algorithms=("ring",))
     profile = tmp_path / "one.txt"
     times = "forward_compute_time=1.0, backward_compute_time=2.0, activation_size=1.0, parameter_size=100000000.0"
     profile.write_text(f"node1 -- Layer -- {times}\n")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from meshwright import api, network
+from meshwright import api
 from meshwright.costs import analytic
 from meshwright.errors import InputError
+from meshwright.network import Network
 from meshwright.problem import Batch
 from meshwright.writers import piper_json as writer
 
@@ -251,7 +252,7 @@ def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_device
     crossed = set()
     for i in range(len(stages) - 1):
         pair = (stages[i].devices[0], stages[i + 1].devices[0])
-        latency, per_byte = network.transfer(problem.cluster, [pair])
+        latency, per_byte = Network.of(problem.cluster).transfer([pair])
         crossed.add(per_byte)
         for end in (i, i + 1):
             seconds[end] += 2.0 * (latency + loads[i].output_bytes * per_byte)

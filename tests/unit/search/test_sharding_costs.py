@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from meshwright import api, network
+from meshwright import api
 from meshwright.costs import _sharding_menu, analytic
 from meshwright.costs._operator_wiring import Node, wire
 from meshwright.costs._resharding import reshard_seconds
@@ -16,6 +16,7 @@ from meshwright.costs._sharding_costs import MeshCosts, menu
 from meshwright.costs._sharding_problem import mesh_axes, mesh_shape, problem_of
 from meshwright.errors import InputError
 from meshwright.graph import Edge, Graph, Op, Operator
+from meshwright.network import Network
 from meshwright.problem import Training
 from meshwright.solvers.labelling import solve
 from meshwright.solvers.pairwise import total_cost
@@ -71,7 +72,7 @@ def test_every_operator_but_look_ups_reads_something_and_every_output_but_the_lo
 
 def test_one_axis_needs_the_collective_that_its_layouts_say(node) -> None:
     """Written as rows, read as columns; forward and backward, tensor of 80 MB over 8 devices."""
-    axis = network.axis(node, np.arange(8)[None, :])
+    axis = Network.of(node).axis(np.arange(8)[None, :])
     n_bytes = 8e7
     layouts = np.arange(6)[:, None]
     forward, backward = reshard_seconds((axis,), layouts, layouts, n_bytes)

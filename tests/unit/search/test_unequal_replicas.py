@@ -143,13 +143,13 @@ def test_each_stage_recomputes_only_as_many_layers_as_it_takes_to_fit() -> None:
     assert plenty.plan is not None and not plenty.plan.recomputes
     peaks = sim.simulate(problem, plenty.plan, analytic.loads(problem, plenty.plan)).peak_bytes
     kind = replace(cluster.kinds[0], memory_bytes=max(peaks) - 1.0)
-    tight = replace(problem, cluster=replace(cluster, kinds=(kind,), _cache={}))
+    tight = replace(problem, cluster=replace(cluster, kinds=(kind,)))
     answer = api.plan(tight, search="stage_mapping", settings={"n_stages": "2"}).answer
     assert answer.plan is not None and answer.objective is not None and plenty.objective is not None
     assert answer.objective.value >= plenty.objective.value * (1 - 1e-9)
     held = sim.simulate(tight, answer.plan, analytic.loads(tight, answer.plan)).peak_bytes
     assert sim.excess_bytes(tight.cluster, answer.plan, held) <= 0.0  # type: ignore[arg-type]
-    least = replace(problem, cluster=replace(cluster, kinds=(replace(kind, memory_bytes=2e9),), _cache={}))
+    least = replace(problem, cluster=replace(cluster, kinds=(replace(kind, memory_bytes=2e9),)))
     nothing = api.plan(least, search="stage_mapping").answer
     assert nothing.plan is None and nothing.missing_bytes > 0.0
 

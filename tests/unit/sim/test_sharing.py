@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright import api, network, sim, topologies
+from meshwright import api, sim, topologies
 from meshwright.costs import _mesh
 from meshwright.graph import Graph, Op
+from meshwright.network import Network
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Batch, Problem, Reading
 from meshwright.sim import engine, traffic, transfers
@@ -37,7 +38,7 @@ def piped(*devices: tuple[int, ...], count: int = 1) -> Plan:
 
 def reduction(problem: Problem, devices: tuple[int, ...], n_bytes: float) -> Collective:
     """Return an all-reduce over all devices of a stage with the seconds the network room says."""
-    axis = network.axis(problem.cluster, np.array([devices]))
+    axis = Network.of(problem.cluster).axis(np.array([devices]))
     return Collective("reduce", "all_reduce", len(devices), 1, n_bytes, 1.0, axis.seconds("all_reduce", n_bytes))
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright import network, sim, topologies
+from meshwright import sim, topologies
 from meshwright.graph import Graph, Op
+from meshwright.network import Network
 from meshwright.plan import Plan, Stage
 from meshwright.problem import Problem, Reading
 from meshwright.sim import engine, sharing
@@ -48,7 +49,7 @@ def test_all_replicas_share_the_link_between_two_nodes() -> None:
     plan = piped(tuple(range(8)), tuple(range(8, 16)))
     load = StageLoad(1.0, 1.0, output_bytes=25e9)
     found = transfers(problem, plan, (load, load))
-    latency, slope = network.transfer(problem.cluster, [(i, i + 8) for i in range(8)])
+    latency, slope = Network.of(problem.cluster).transfer([(i, i + 8) for i in range(8)])
     assert found.seconds[0, 0] == pytest.approx(latency + 25e9 * slope) == pytest.approx(8.0 + 9e-6)
     assert found.seconds[1, 1] == found.seconds[0, 0]
     assert sharing.flows(found, None, np.arange(2)) is None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import network, topologies
-from meshwright.network import packing, routes
+from meshwright import topologies
+from meshwright.network import Network, packing, routes
 
 
 def _rate(spec: str, pairs: list[tuple[int, int]]) -> float:
-    return 1e-9 / network.transfer(topologies.cluster(spec), pairs)[1]
+    return 1e-9 / Network.of(topologies.cluster(spec)).transfer(pairs)[1]
 
 
 def test_a_pair_in_a_dgx_h100_has_nvlink_and_across_nodes_one_adapter() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import network
+from meshwright.network import Network
 from meshwright.topologies import _wires
 from meshwright.validation import Point, Skipped, collectives, mlperf, sailor
 from meshwright.validation._machines import Machine, machines
@@ -31,7 +31,7 @@ def test_machines_are_as_quick_inside_and_between_as_is_said() -> None:
         slow.name,
     ]
     for pairs, rate in (([(0, 1)], 4e9), ([(2, 3)], 1e9), ([(0, 2)], 0.1e9), ([(0, 2), (1, 3)], 0.05e9)):
-        assert network.transfer(cluster, pairs)[1] == pytest.approx(1 / rate)
+        assert Network.of(cluster).transfer(pairs)[1] == pytest.approx(1 / rate)
 
 
 def test_a_stage_on_the_slower_machine_sets_the_pace() -> None:

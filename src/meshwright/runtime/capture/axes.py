@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from meshwright.runtime.capture.operators import LOOK_UPS
 from meshwright.runtime.capture.splits import Part, Split, agreed, columns, through_view
@@ -26,15 +27,15 @@ class Axes:
 
     Parameters
     ----------
-    words : dict of int to str
+    words : mapping of int to str
         The axis that is split: ``out``, ``in``, ``heads``, ``hidden``, ``vocabulary``, ``sequence`` (whole, but divisible along the
         sequence); empty where every rank computes it whole.
-    splits : dict of int to Split
+    splits : mapping of int to Split
         Where the split columns lie in a result.
     """
 
-    words: dict[int, str]
-    splits: dict[int, Split]
+    words: Mapping[int, str]
+    splits: Mapping[int, Split]
 
 
 def tensor_axes(operators: Sequence[TracedOperator], first: int, last: int, read_later: frozenset[int]) -> Axes:
@@ -70,7 +71,7 @@ def tensor_axes(operators: Sequence[TracedOperator], first: int, last: int, read
             if walk.refused:
                 break  # what follows would be judged by what is wrong
         if not walk.refused:
-            return Axes(walk.axes, walk.split)
+            return Axes(MappingProxyType(walk.axes), MappingProxyType(walk.split))
         whole |= walk.refused
 
 

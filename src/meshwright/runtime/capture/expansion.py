@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from meshwright.runtime.capture.repeats import Run
@@ -125,11 +126,12 @@ def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -
                 place[i - n + k] = place[i + k] = base + k  # what the next copy reads of "the layer before"
         i += n
     lists = frozenset(name.of(path, 0, None) for path in trace.lists)
-    parameters, classes = (_for_all_copies(names, starts, name) for names in (trace.parameters, trace.classes))
+    parameters = MappingProxyType(_for_all_copies(trace.parameters, starts, name))
+    classes = MappingProxyType(_for_all_copies(trace.classes, starts, name))
     return replace(trace, operators=tuple(made), parameters=parameters, classes=classes, lists=lists)
 
 
-def _for_all_copies(values: dict[str, T], starts: dict[int, Run], name: _Names) -> dict[str, T]:
+def _for_all_copies(values: Mapping[str, T], starts: dict[int, Run], name: _Names) -> dict[str, T]:
     """Return values by name for every copy of what repeats."""
     found: dict[str, T] = {}
     for key, value in values.items():

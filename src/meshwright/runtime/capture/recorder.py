@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -249,7 +250,15 @@ def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder,
     lists = frozenset(
         path for path, part in module.named_modules() if isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential))
     )
-    return Trace(recorder.operators(), classes, shapes, recorder.dtype.itemsize, batch, lists, tuple(recorder.notes))
+    return Trace(
+        recorder.operators(),
+        MappingProxyType(classes),
+        MappingProxyType(shapes),
+        recorder.dtype.itemsize,
+        batch,
+        lists,
+        tuple(recorder.notes),
+    )
 
 
 def _loss(out: Any, recorder: Recorder) -> torch.Tensor | None:

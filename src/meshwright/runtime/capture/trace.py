@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,9 +96,9 @@ class Trace:
     ----------
     operators : tuple of TracedOperator
         In the order they ran; ids are positions.
-    classes : dict of str to str
+    classes : mapping of str to str
         Class of every module, by its path.
-    parameters : dict of str to tuple of int
+    parameters : mapping of str to tuple of int
         Shape of every parameter met, by its name.
     item_bytes : int
         Bytes of an element of the weights' type.
@@ -110,8 +111,8 @@ class Trace:
     """
 
     operators: tuple[TracedOperator, ...]
-    classes: dict[str, str]
-    parameters: dict[str, tuple[int, ...]]
+    classes: Mapping[str, str]
+    parameters: Mapping[str, tuple[int, ...]]
     item_bytes: int
     batch: int
     lists: frozenset[str] = frozenset()

@@ -1,0 +1,49 @@
+"""Objects as keys that are told apart by identity (`ById`), and arrays that nobody can write to (`read_only`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ById", "read_only"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ById(Generic[T]):
+    """An immutable object as the key of a memo: equal to itself only, found without looking at its content.
+
+    The memo keeps the object alive, so its identity is not given to another.
+    """
+
+    of: T
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ById) and self.of is other.of
+
+
+def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray:
+    """Return contiguous values that nobody can write to: the array itself where that is so already, otherwise a copy.
+
+    Parameters
+    ----------
+    values : array_like
+        An array stays the caller's own, and writable.
+    dtype : type, optional
+        Of the result; that of the values where it is not given.
+    """
+    array = np.ascontiguousarray(values, dtype=dtype)
+    owner: object = array
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    if owner is not None:
+        array = array.copy()
+        array.setflags(write=False)
+    return array
