@@ -170,6 +170,13 @@ def test_fixed_plans_have_the_published_values() -> None:
         assert answer.objective.value == pytest.approx(float(row["objective"]), rel=1e-9)
 
 
+def test_the_published_resnet_has_as_many_downsets_as_the_authors_program_finds() -> None:
+    instance = api.read(_spec("resnet")).instance
+    assert isinstance(instance, PiperInstance)
+    solution = _piper_solve.solve(instance, Options(exact=False), nearly_ratio=0.0)
+    assert (solution.n_downsets, solution.method) == (242, "exact")
+
+
 def test_a_model_grown_to_96_layers_is_the_published_one() -> None:
     grown = api.read(_spec("bert32a100") + "#layers=96").instance
     published = api.read(_spec("bert96")).instance
