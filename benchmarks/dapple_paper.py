@@ -1,6 +1,6 @@
 """DAPPLE's comparison: our planner, the published one, PipeDream's and data parallelism, on measured profiles and by two simulators.
 
-Run ``python benchmarks/dapple_paper.py FOLDER`` where FOLDER holds profiles in PipeDream's text format. Speed-ups are over one
+Run ``python benchmarks/dapple_paper.py [FOLDER]`` where FOLDER holds profiles in PipeDream's text format. Speed-ups are over one
 device that had the memory. "ours" is this package's simulator: whole samples, every layer counted once, transfers that share links,
 one backward pass at a time on a device. "theirs" is the event simulation of the authors' code, which counts one state twice per cut
 and lets backward passes overlap while the pipeline drains; it flatters plans with few stages, and is shown because the published
@@ -24,6 +24,8 @@ from meshwright.plan import Plan
 from meshwright.problem import Reading
 from meshwright.result import Result
 from meshwright.search import _dapple_published as published
+
+PROFILES = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "dapple"
 
 SETTINGS = {
     # profile: samples of the profile, of a step, fewest of a micro-batch, optimizer scaling (the authors' settings)
@@ -105,7 +107,7 @@ def row(path: pathlib.Path, ends: str, search: str, more: dict[str, str]) -> str
 def main() -> None:
     """Print one table per machine layout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, help="profiles in PipeDream's text format")
+    parser.add_argument("folder", nargs="?", type=pathlib.Path, default=PROFILES, help="profiles in PipeDream's text format")
     folder = parser.parse_args().folder
     found = [folder / f"{name}.txt" for name in SETTINGS if (folder / f"{name}.txt").exists()]
     if not found:

@@ -1,6 +1,6 @@
 """DAPPLE's early-backward schedule against GPipe: peak memory and step time over the number of micro-batches.
 
-Run ``python benchmarks/early_backward.py PROFILE --profile-batch N --machines 8,16 --stages 8 [--svg FILE]``. The profile is cut
+Run ``python benchmarks/early_backward.py [PROFILE] [--profile-batch N] --machines 8,16 --stages 8 [--svg FILE]``. The profile is cut
 into stages of about equal time, one device each on the published links; the micro-batch stays the same, so more micro-batches are
 a larger batch. All four schedules play the same plan in this package's simulator, without recomputation. Memory is that of the
 fullest device: weights, gradients and two moments (4 bytes per byte of weights) and the activations in flight.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from meshwright.problem import Problem
 from meshwright.readers._profile import Profile
 
 SCHEDULES = (("gpipe", "#c03030"), ("early_backward_a", "#2060c0"), ("early_backward_b", "#d08020"), ("1f1b", "#808080"))
+PROFILE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "dapple" / "bert-48-pbs-2.txt"
 PANELS = (("peak_bytes", "peak memory of the fullest device, GB", 1e9), ("step_seconds", "step, seconds per micro-batch", 1.0))
 
 
@@ -117,8 +119,8 @@ def svg(title: str, found: list[Point], counts: list[int]) -> str:
 def main() -> None:
     """Print the table, and write the picture where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profile", help="a profile in PipeDream's text format")
-    parser.add_argument("--profile-batch", type=int, required=True, help="samples it was measured with")
+    parser.add_argument("profile", nargs="?", default=str(PROFILE), help="a profile in PipeDream's text format")
+    parser.add_argument("--profile-batch", type=int, default=0, help="samples it was measured with; 0: as the name says, NAME-pbs-N.txt")
     parser.add_argument("--machines", default="8,16", help="exclusive ends of the machines' device ids")
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--micro-batch", type=int, default=0, help="samples; 0: as profiled")
@@ -126,8 +128,12 @@ def main() -> None:
     parser.add_argument("--svg", default="", help="write the picture to this file")
     asked = parser.parse_args()
     counts = [int(count) for count in asked.counts.split(",")]
-    settings = {"profile_batch": str(asked.profile_batch), "machines": asked.machines}
-    found = points(asked.profile, settings, asked.stages, asked.micro_batch or asked.profile_batch, counts)
+    named = re.search(r"-pbs-(\d+)", asked.profile)
+    if not asked.profile_batch and not named:
+        parser.error(f"{asked.profile} does not say its batch; give it with --profile-batch")
+    profile_batch = asked.profile_batch or int(named[1])
+    settings = {"profile_batch": str(profile_batch), "machines": asked.machines}
+    found = points(asked.profile, settings, asked.stages, asked.micro_batch or profile_batch, counts)
     print(table(found, counts))
     if asked.svg:
         title = f"{pathlib.Path(asked.profile).stem}: {asked.stages} stages, one device each"

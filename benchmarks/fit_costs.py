@@ -1,8 +1,8 @@
 """Fits the physical constants of the cost model to measured runs, and says how far predictions are from the runs it has not seen.
 
-    python benchmarks/fit_costs.py FOLDER [--group NAME]... [--write | --swap]
+    python benchmarks/fit_costs.py [FOLDER] [--group NAME]... [--write | --swap]
 
-FOLDER holds the CSV files that ``meshwright validate`` reads. Odd rows of every set are fitted (of vTrain's runs on up to eight
+FOLDER holds CSV files that ``meshwright validate`` reads, by default the built-in sets. Odd rows of every set are fitted (of vTrain's runs on up to eight
 devices every sixth, because there are so many), even rows are held out.
 
 Procedure. Constants stand in groups that share runs; groups follow each other in the order of `GROUPS`. Each constant has a grid
@@ -36,7 +36,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from meshwright import _plugins, sim, topologies
+from meshwright import _plugins, sim, topologies, validation
 from meshwright.cluster import Cluster
 from meshwright.plan import Plan
 from meshwright.problem import Problem
@@ -226,7 +226,7 @@ GROUPS = (
 def main() -> None:
     """Fit, compare with the files, and print the errors of both halves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(validation.__file__).parent / "data")
     parser.add_argument("--group", action="append", help="fit this group only; 'none' fits nothing")
     parser.add_argument("--write", action="store_true", help="write what was found into the data files")
     parser.add_argument(

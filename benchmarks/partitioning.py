@@ -2,8 +2,8 @@
 
     python benchmarks/partitioning.py [GRAPH.json PROFILE.txt ...] [--stages 4,8,16] [--seeds 10] [--transformer] [--csv FILE] [--svg FILE]
 
-Each seed numbers the operators anew (seed 0: as in the file), which changes all ties of both flows, and starts our orders. The
-published flow has the CPU seconds that our run took: its three weights at 32 clusters in any case, then more clusters, then other
+Without files, all published graphs and profiles are cut. Each seed numbers the operators anew (seed 0: as in the file), which changes
+all ties of both flows, and starts our orders. The published flow has the CPU seconds that our run took: its three weights at 32 clusters in any case, then more clusters, then other
 numberings, until its time is over; the run that is under way then is finished and counts. ``--transformer`` adds a generated
 transformer of 10,760 operators cut into 16 and 64 stages (ours only: clustering it is slow), ``--quick`` takes one seed and 4 stages.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import pathlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +27,7 @@ from meshwright.search.parmesan import cut_published
 from meshwright.solvers import operator_stages
 from meshwright.solvers.units import Operators, contract, loads_of
 
+GRAPHS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "partitioning"
 COLUMNS = (
     "case",
     "seed",
@@ -133,7 +135,7 @@ def asked(graphs: list[str], stages: list[int], seeds: range) -> Iterator[tuple[
 def main() -> None:
     """Print the rows and their summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("graphs", nargs="*")
+    parser.add_argument("graphs", nargs="*", default=sorted(map(str, [*GRAPHS.glob("*/*.json"), *GRAPHS.glob("*/*.txt")])))
     parser.add_argument("--stages", default="4,8,16")
     parser.add_argument("--transformer", action="store_true")
     add_options(parser)

@@ -4,7 +4,7 @@ python benchmarks/piper_paper.py [--data FOLDER] [--out FOLDER] [--figures 1,2,3
 
 Written to FOLDER (build/piper_paper): figure_1.csv and one picture for each memory; figure_2_devices_*.csv and figure_2_replicas_*.csv
 with pictures, for batches of 960 and 512; figure_3.csv (CPU seconds of planning), figure_4.csv (fixed plans), table_gnmt.csv, and
-times.csv (beside the authors' CPU seconds). ResNet's table is left out: its input is not among the published files at hand.
+times.csv (beside the authors' CPU seconds). ResNet's table is left out: nothing to compare with is published.
 
 The inputs are the published ones (bert32a100.json, gnmt.json); figure 2 draws whole curves with --full, otherwise the paper's
 points. Times are CPU seconds of one thread with compiled kernels, reading included.
@@ -185,11 +185,8 @@ def table_gnmt(data: pathlib.Path, out: pathlib.Path) -> None:
 
 
 def times(data: pathlib.Path, out: pathlib.Path) -> None:
-    """CPU seconds beside those of the authors' program, where a reference lies beside the inputs."""
-    reference = data.parent.parent / "reference" / "piper.csv"
-    if not reference.exists():
-        print(f"times: skipped, there is no {reference}")
-        return
+    """CPU seconds beside those of the authors' program."""
+    reference = data / "piper.csv"
     rows = []
     with reference.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -278,16 +275,15 @@ def picture(path: pathlib.Path, title: str, over: str, lines: dict[str, list[tup
 
 def main(arguments: Iterable[str]) -> int:
     """Make the figures asked for."""
-    beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "piper"
+    beside = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "piper"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=pathlib.Path, default=beside)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/piper_paper"))
     parser.add_argument("--figures", default="1,2,3,4,gnmt,times")
     parser.add_argument("--full", action="store_true")
     options = parser.parse_args(list(arguments))
-    if not (options.data / "bert32a100.json").exists():
-        print(f"piper_paper: skipped, {options.data} holds no bert32a100.json; name the folder with --data")
-        return 0
+    if lost := [name for name in ("bert32a100.json", "gnmt.json", "piper.csv") if not (options.data / name).exists()]:
+        parser.error(f"{options.data} holds no {lost[0]}; name the folder with --data")
     options.out.mkdir(parents=True, exist_ok=True)
     makers = {
         "1": lambda: figure_1(options.data, options.out),

@@ -1,6 +1,6 @@
 """Iteration time against degree, bandwidth, servers and batch, on the topology found and on others of equal cost; a shared cluster.
 
-Run ``python benchmarks/topoopt_paper.py FOLDER [sweep ...] [--out FOLDER] [--budget N]`` with the folder that holds ``workloads.json``
+Run ``python benchmarks/topoopt_paper.py [sweep ...] [--data FOLDER] [--out FOLDER] [--budget N]``; the folder holds ``workloads.json``
 and ``measures``; sweeps are ``targets degree bandwidth servers batch shared optical packet speed`` (default: all but the last).
 Rows are printed as CSV and written to ``SWEEP.csv``; a sweep over a number is also written as tables to read, ``SWEEP.md``, and drawn,
 one SVG picture for each workload. What is compared: the network found, a k-ary fat tree whose links are as fast as the same money
@@ -145,7 +145,7 @@ def packet(folder: Path, budget: int) -> Iterator[str]:
         "vgg16": ("vgg16_16node", "vgg16"), "dlrm32": ("dlrm32", "dlrm32"),
         "transformer32": ("topoopt:bert,layers=12,length=256,hidden=768,heads=12,batch=2048", "transformer32"),
     }  # fmt: skip
-    with open(folder.parents[1] / "reference" / "topoopt_packet_level.csv", newline="", encoding="utf-8") as file:
+    with open(folder / "topoopt_packet_level.csv", newline="", encoding="utf-8") as file:
         reference = list(csv.DictReader(file))
     for row in reference:
         n, gbit = int(row["job_nodes"]), float(row["link_gbps"])
@@ -236,18 +236,18 @@ def main() -> None:
         "optical": optical, "packet": packet, "speed": speed,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[1] / "tests" / "reference" / "topoopt")
     parser.add_argument("sweeps", nargs="*", default=[name for name in known if name != "speed"])
     parser.add_argument("--out", type=Path, default=Path("build/topoopt_paper"))
     parser.add_argument("--budget", type=int, default=300, help="plans simulated on each topology; targets always take 600")
     options = parser.parse_args()
-    options.folder = options.folder.resolve()
+    folder = options.data.resolve()
     if wrong := [sweep for sweep in options.sweeps if sweep not in known]:
         parser.error(f"no sweep called '{wrong[0]}'; there are {', '.join(known)}")
     needed = ["workloads.json", *(f"measures/{name}.json" for name in FILES.values())]
-    if lost := [name for name in needed if not (options.folder / name).is_file()]:
-        parser.error(f"{options.folder} holds no {lost[0]}; name the folder with workloads.json and measures/")
-    packets = options.folder.parents[1] / "reference" / "topoopt_packet_level.csv"
+    if lost := [name for name in needed if not (folder / name).is_file()]:
+        parser.error(f"{folder} holds no {lost[0]}; name the folder with workloads.json and measures/ by --data")
+    packets = folder / "topoopt_packet_level.csv"
     if "packet" in options.sweeps and not packets.is_file():
         parser.error(f"the sweep 'packet' needs {packets}; name other sweeps")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -255,7 +255,7 @@ def main() -> None:
     for sweep in options.sweeps:
         lines = []
         try:
-            for row in known[sweep](options.folder, options.budget):
+            for row in known[sweep](folder, options.budget):
                 print(row, flush=True)
                 lines.append(row)
         except InputError as error:

@@ -26,6 +26,7 @@ def rooms() -> dict[str, Callable[[], Entries]]:
         "schedules": _schedules,
         "formats": lambda: _files("readers"),
         "exports": lambda: _files("writers"),
+        "measured": _measured,
     }
 
 
@@ -66,6 +67,16 @@ def _clusters() -> Entries:
         known = topologies.describe(name)
         figures = [f"\n    {what}: {value} ({source})" for what, value, source in known.figures]
         entries.append((name, f"{known.title}; for example {known.example}" + "".join(figures)))
+    return entries
+
+
+def _measured() -> Entries:
+    from meshwright import validation
+
+    kinds, entries = dict(_files("validation")), []
+    for name in validation.set_names():
+        known = validation.describe_set(name)
+        entries.append((name, f"{known.n_rows} rows of the kind {known.kind}; {kinds[known.kind]} ({', '.join(known.sources)})"))
     return entries
 
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import ast
-import csv
 import pathlib
 from functools import cache
 
 import numpy as np
 import pytest
 
+import reference
 from meshwright import api
 from meshwright.costs import _dapple_states
 from meshwright.search import _dapple_published as published
 
-SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared"
-TABLE = SHARED / "reference" / "dapple.csv"
 BASELINES = ("dp_no_overlap", "dp_p3", "dp_ga_p3", "dp_ga_normal_overlap", "dp_optga_p3")
 FLAT = str(list(range(1, 17)))
 
 
 def rows() -> list[dict[str, str]]:
-    if not TABLE.exists():
-        pytest.skip(f"the reference table is not at {TABLE}")
-    with TABLE.open() as file:
-        return list(csv.DictReader(file))
+    return reference.rows("dapple/dapple.csv")
 
 
 @cache
@@ -63,7 +58,7 @@ def stages(candidate: published.Candidate) -> list[tuple]:
 
 def test_every_row_from_the_linearised_profiles_is_equal() -> None:
     for row in rows():
-        instance, setting, found = answer(row, SHARED / "data" / "dapple" / "linearised" / f"{row['profile']}.imp")
+        instance, setting, found = answer(row, reference.path(f"dapple/linearised/{row['profile']}.imp"))
         best, several = last_best(found, 1), last_best(found, 2)
         assert best.speedup_ratio == pytest.approx(float(row["best_hybrid_speedup"]), rel=1e-12)
         assert several.speedup_ratio == pytest.approx(float(row["best_multistage_speedup"]), rel=1e-12)
@@ -77,7 +72,7 @@ def test_every_row_from_the_linearised_profiles_is_equal() -> None:
 
 def test_every_hierarchical_row_and_all_baselines_follow_from_the_text_profiles_too() -> None:
     for row in rows():
-        instance, setting, found = answer(row, SHARED / "data" / "dapple" / f"{row['profile']}.txt")
+        instance, setting, found = answer(row, reference.path(f"dapple/{row['profile']}.txt"))
         for name, value in published.baselines(instance, setting).items():
             assert value == pytest.approx(float(row[name]), rel=1e-12), name
         if row["seps"] != FLAT:
@@ -91,7 +86,7 @@ def test_flat_rows_from_the_text_have_the_same_bottleneck() -> None:
     for row in rows():
         if row["seps"] != FLAT or len(eval(row["best_stages"])) != 16:
             continue
-        path = SHARED / "data" / "dapple" / f"{row['profile']}.txt"
+        path = reference.path(f"dapple/{row['profile']}.txt")
         instance, _, found = answer(row, path)
         cells = [candidate for candidate in found if len(candidate.stages) == 16]
         assert bottleneck(instance, stages(cells[0])) == pytest.approx(
@@ -110,7 +105,7 @@ def bottleneck(instance: published.Instance, plan: list[tuple]) -> float:
 def test_the_command_answers_what_the_table_says() -> None:
     row = next(row for row in rows() if row["profile"].startswith("vgg") and row["seps"] == "[8, 16]" and row["gbs"] == "1024")
     result = api.plan(
-        str(SHARED / "data" / "dapple" / f"{row['profile']}.txt"),
+        str(reference.path(f"dapple/{row['profile']}.txt")),
         search="dapple",
         settings={
             "mode": "published", "profile_batch": row["pbs"], "global_batch": row["gbs"], "machines": "8,16",

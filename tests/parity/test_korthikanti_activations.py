@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import pathlib
 
 import pytest
 
-from meshwright import readers
+from meshwright import readers, validation
 from meshwright.graph import Op
 
-TABLE = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "measured" / "korthikanti_activation_memory.csv"
 TENSOR = 8  # degree in all of the paper's runs
 BUILT_IN = (
     ("megatron-22B", "megatron-22b"),
@@ -21,9 +19,7 @@ BUILT_IN = (
 
 
 def rows() -> dict[tuple[str, str], float]:
-    if not TABLE.is_file():
-        pytest.skip(f"the published figures are not here: {TABLE}")
-    with TABLE.open() as file:
+    with validation.set_file("korthikanti_activation_memory").open() as file:
         return {(row["model"], row["mode"]): float(row["value_pct_or_GiB"]) for row in csv.DictReader(file)}
 
 

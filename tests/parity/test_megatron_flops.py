@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import pathlib
 import statistics
 
 import pytest
 
-from meshwright import readers
+from meshwright import readers, validation
 from meshwright.flops import model_flops
 
-TABLE = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "measured" / "megatron_bridge_perf.csv"
 BUILT_IN = (  # Megatron trains DeepSeek V3 with its layer that predicts a second token unless told otherwise
     ("DeepSeekV3", "deepseek-v3-mtp"),
     ("DeepSeekV3 (w/ MTP)", "deepseek-v3-mtp"),
@@ -29,9 +27,7 @@ def number(text: str) -> float:
 
 @pytest.mark.parametrize(("published", "name"), BUILT_IN)
 def test_a_token_costs_what_megatron_counts(published: str, name: str) -> None:
-    if not TABLE.is_file():
-        pytest.skip(f"the published figures are not here: {TABLE}")
-    with TABLE.open() as file:
+    with validation.set_file("megatron_bridge_perf").open() as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == published and "Pre-Training" in row["section"]]
     counted: dict[int, list[float]] = {}
     for row in rows:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 
+import reference
 from meshwright import api
-
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-
-
-def rows(name: str) -> list[dict[str, str]]:
-    path = SHARED / "reference" / name
-    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
 
 
 def graph(name: str) -> str:
-    path = SHARED / "data" / "partitioning" / f"{name}.json"
-    return str(path if path.exists() else path.with_name(f"{path.stem}_training.json"))
+    return str(reference.path(f"partitioning/{name}.json"))
 
 
-@pytest.mark.skipif(not rows("partitioning_ideal_dp.csv"), reason="no reference data beside the project")
-@pytest.mark.parametrize("row", rows("partitioning_ideal_dp.csv"), ids=lambda row: row["graph"])
+@pytest.mark.parametrize("row", reference.rows("partitioning/partitioning_ideal_dp.csv"), ids=lambda row: row["graph"])
 def test_accelerators_host_and_memory_as_in_the_file_give_the_published_optimum(row: dict[str, str]) -> None:
     result = api.plan(graph(row["graph"]), search="partition", settings={"n_cpus": "1"})
     answer = result.answer
@@ -32,8 +21,7 @@ def test_accelerators_host_and_memory_as_in_the_file_give_the_published_optimum(
     assert answer.bound.method == "exact"
 
 
-@pytest.mark.skipif(not rows("partitioning_stages.csv"), reason="no reference data beside the project")
-@pytest.mark.parametrize("row", rows("partitioning_stages.csv"), ids=lambda row: f"{row['graph']}-{row['n_stages']}")
+@pytest.mark.parametrize("row", reference.rows("partitioning/partitioning_stages.csv"), ids=lambda row: f"{row['graph']}-{row['n_stages']}")
 def test_stages_are_at_least_as_good_as_the_best_known(row: dict[str, str]) -> None:
     settings = {"n_stages": row["n_stages"], "memory_limit": "none"}
     answer = api.plan(graph(row["graph"]), search="partition", settings=settings).answer

@@ -1,27 +1,15 @@
-"""PaSE's own answers on its five graphs: costs, baselines, optima; the reference lies beside the project."""
+"""PaSE's own answers on its five graphs: costs, baselines, optima."""
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 
+import reference
 from meshwright import api
 from meshwright.costs._pase_layers import configurations, layer_cost
 from meshwright.readers.pase_graph import build
 
-REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "pase.csv"
-
-
-def _rows() -> list[dict[str, str]]:
-    if not REFERENCE.exists():
-        return []
-    with REFERENCE.open() as file:
-        return list(csv.DictReader(file))
-
-
-ROWS = _rows()
+ROWS = reference.rows("pase/pase.csv")
 EXACT = [row for row in ROWS if row["algo"] == "0"]
 NAIVE = [row for row in ROWS if row["algo"] == "1" and row["status"] == "ok"]
 
@@ -34,7 +22,6 @@ def _settings(row: dict[str, str]) -> dict[str, str]:
     return {"n_processors": row["p"], "batch": row["batch"]}
 
 
-@pytest.mark.skipif(not ROWS, reason="needs ../shared/reference/pase.csv")
 @pytest.mark.parametrize("row", EXACT, ids=_name)
 def test_the_optimum_is_the_published_programs_to_the_last_digit_and_proven(row: dict[str, str]) -> None:
     result = api.plan(f"pase:{row['graph']}", search="pase", costs="pase", settings=_settings(row))
@@ -50,7 +37,6 @@ def test_the_optimum_is_the_published_programs_to_the_last_digit_and_proven(row:
         assert answer.extra["baselines"]["one_weird_trick"] == float(row["owt_cost"])
 
 
-@pytest.mark.skipif(not ROWS, reason="needs ../shared/reference/pase.csv")
 @pytest.mark.parametrize("row", NAIVE, ids=_name)
 def test_the_naive_algorithm_costs_as_many_combinations_and_ends_at_the_same_optimum(row: dict[str, str]) -> None:
     answer = api.plan(f"pase:{row['graph']}", search="pase_naive", settings=_settings(row)).answer

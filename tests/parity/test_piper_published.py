@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import pathlib
 from collections.abc import Iterator
 
 import pytest
 
+import reference
 from meshwright import _params, api
 from meshwright.costs._piper_menu import Options
 from meshwright.costs.piper import evaluate
@@ -16,7 +15,6 @@ from meshwright.readers._piper_instance import PiperInstance
 from meshwright.readers.piper_json import with_limits
 from meshwright.search import _piper_solve, piper_equal_split
 
-SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared"
 OPTIONS = {
     "piper": Options(exact=False),
     "noDP": Options(exact=False, data_parallel=False),
@@ -33,21 +31,19 @@ SPLITS = {
     "equi_layers_noTP": {"layers": "true", "tensor_parallel": "false"},
 }
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the reference data is not beside the project (../shared)")
-
 
 def _rows(name: str, column: str) -> Iterator[tuple[dict[str, str], float | None]]:
     """Yield rows that have an answer; None where nothing fits."""
-    with (SHARED / "reference" / name).open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row[column] or row.get("infeasible") == "1":
-                yield row, float(row[column]) if row[column] else None
+    for row in reference.rows(f"piper/{name}"):
+        if row[column] or row.get("infeasible") == "1":
+            yield row, float(row[column]) if row[column] else None
 
 
 def _spec(name: str) -> str:
     grown = {"bert48": "bert32a100.json#layers=48", "bert64": "bert32a100.json#layers=64"}
     file = name if name.endswith(".json") else grown.get(name, f"{name}.json")
-    return str(SHARED / "data" / "piper" / file)
+    base, mark, change = file.partition("#")
+    return str(reference.path(f"piper/{base}")) + mark + change
 
 
 class _Instances:
@@ -73,8 +69,6 @@ class _Instances:
 
 def _compare(instance: PiperInstance, row: dict[str, str], value: float | None) -> None:
     """Compare greedy with the reference, and exact with greedy."""
-    if not (SHARED / "data" / "piper").is_dir():
-        pytest.skip("no Piper inputs")
     solution = _piper_solve.solve(instance, OPTIONS[row["variant"]], nearly_ratio=0.0)
     if value is None:
         assert solution.stages == (), row
@@ -88,9 +82,8 @@ def test_every_row_of_the_random_graphs_is_reproduced() -> None:
     instances = _Instances()
     count = 0
     for row, value in _rows("piper_random.csv", "objective"):
-        if (SHARED / "data" / "piper" / row["input"]).exists():
-            _compare(instances.at(row), row, value)
-            count += 1
+        _compare(instances.at(row), row, value)
+        count += 1
     assert count > 300
 
 
@@ -119,7 +112,7 @@ def test_the_exact_choice_is_never_worse_than_the_greedy_and_better_where_that_i
     instances = _Instances()
     better = 0
     for row, value in _rows("piper_random.csv", "objective"):
-        if row["variant"] not in ("piper", "noTP") or not (SHARED / "data" / "piper" / row["input"]).exists():
+        if row["variant"] not in ("piper", "noTP"):
             continue
         instance = instances.at(row)
         solution = _piper_solve.solve(instance, Options(tensor_parallel=row["variant"] == "piper"), nearly_ratio=0.0)
@@ -159,23 +152,29 @@ def test_every_row_of_the_equal_splits_is_reproduced() -> None:
 
 def test_fixed_plans_have_the_published_values() -> None:
     reading = api.read(_spec("bert32a100"))
-    with (SHARED / "reference" / "piper_fixed_plans.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            settings = {
-                "max_devices": row["maxDevices"],
-                "n_microbatches": row["N"],
-                "bandwidth": row["bandwidth"],
-                "memory": row["memory"],
-                "recompute": "always" if row["recompute"] == "all" else "never",
-                "separate": "true" if row["separate"] == "1" else "false",
-                "stages": row["stages"],
-                "data": row["d"],
-                "tensor": row["t"],
-            }
-            params = _params.parse(piper_equal_split.Params, settings, "search piper_equal_split")
-            answer = piper_equal_split.search(api.pose(reading), params, seed=0, stop=Stop())
-            assert answer.objective is not None
-            assert answer.objective.value == pytest.approx(float(row["objective"]), rel=1e-9)
+    for row in reference.rows("piper/piper_fixed_plans.csv"):
+        settings = {
+            "max_devices": row["maxDevices"],
+            "n_microbatches": row["N"],
+            "bandwidth": row["bandwidth"],
+            "memory": row["memory"],
+            "recompute": "always" if row["recompute"] == "all" else "never",
+            "separate": "true" if row["separate"] == "1" else "false",
+            "stages": row["stages"],
+            "data": row["d"],
+            "tensor": row["t"],
+        }
+        params = _params.parse(piper_equal_split.Params, settings, "search piper_equal_split")
+        answer = piper_equal_split.search(api.pose(reading), params, seed=0, stop=Stop())
+        assert answer.objective is not None
+        assert answer.objective.value == pytest.approx(float(row["objective"]), rel=1e-9)
+
+
+def test_the_published_resnet_has_as_many_downsets_as_the_authors_program_finds() -> None:
+    instance = api.read(_spec("resnet")).instance
+    assert isinstance(instance, PiperInstance)
+    solution = _piper_solve.solve(instance, Options(exact=False), nearly_ratio=0.0)
+    assert (solution.n_downsets, solution.method) == (242, "exact")
 
 
 def test_a_model_grown_to_96_layers_is_the_published_one() -> None:

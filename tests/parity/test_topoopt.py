@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import pathlib
 
 import numpy as np
 import pytest
 
+import reference
 from meshwright.codesign import alternate, networks, published
 from meshwright.codesign.alternate import Wires
 from meshwright.codesign.choices import Servers, space
@@ -18,18 +17,12 @@ from meshwright.readers import flexflow_measures, read
 from meshwright.solvers import circulants
 from meshwright.topologies._wires import device
 
-SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared"
 RATE, LATENCY, SIZE = 12.5e9, 1e-6, 256 * 2**20
 FILES = {"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", "vgg16": "vgg16"}
 
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason=f"the reference data is not at {SHARED}")
-
 
 def rows(name: str) -> list[dict[str, str]]:
-    if not SHARED.exists():
-        return []
-    with open(SHARED / "reference" / name, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return reference.rows(f"topoopt/{name}")
 
 
 def well_defined(row: dict[str, str]) -> bool:
@@ -84,10 +77,9 @@ def test_our_jumps_have_no_more_mean_hops_than_any_listed(row: dict[str, str]) -
 
 
 def step_of(name: str) -> Step:
-    folder = SHARED / "data" / "topoopt"
     spec = "vgg16_16node" if name == "vgg16" else name
-    workload = read(f"{folder / 'workloads.json'}#{spec}").instance
-    measured = flexflow_measures.load(str(folder / "measures" / f"{FILES[name]}.json"))
+    workload = read(f"{reference.path('topoopt/workloads.json')}#{spec}").instance
+    measured = flexflow_measures.load(str(reference.path(f"topoopt/measures/{FILES[name]}.json")))
     return Step(space(workload, Servers(16, 4, device("a100-sxm-40gb"), 25e9), measured, shard=False))
 
 
@@ -131,7 +123,7 @@ def test_the_starting_time_is_that_of_the_released_program(row: dict[str, str]) 
     ],
 )
 def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str) -> None:
-    filed = read(f"{SHARED / 'data' / 'topoopt' / 'workloads.json'}#{name}").instance
+    filed = read(f"{reference.path('topoopt/workloads.json')}#{name}").instance
     made = read(f"topoopt:{spec}").instance
     assert made.operations == filed.operations
     assert made.global_batch == filed.global_batch
@@ -174,10 +166,22 @@ def test_data_parallel_steps_on_a_fat_tree_are_those_of_the_packet_simulator(row
 def test_a_data_parallel_step_on_32_servers_of_a_fat_tree_is_that_of_the_packet_simulator() -> None:
     row = next(r for r in rows("topoopt_packet_level.csv") if r["workload"] == "transformer" and r["job_nodes"] == "32")
     workload = read("topoopt:bert,layers=12,length=256,hidden=768,heads=12,batch=2048").instance
-    measured = flexflow_measures.load(str(SHARED / "data" / "topoopt" / "measures" / "transformer32.json"))
+    measured = flexflow_measures.load(str(reference.path("topoopt/measures/transformer32.json")))
     step = Step(space(workload, Servers(32, 4, device("a100-sxm-40gb"), 25e9), measured, shard=False))
     plan = data_parallel(step.space)
     sent = step.traffic(plan)
     tree = networks.build("fat-tree", 32, 1, float(row["link_gbps"]) * 1e9 / 8, LATENCY, 0).fabric
     fitted = tree.refitted(sent.pair_bytes, sent.group_bytes)
     assert step.seconds(plan, fitted) * 1e3 == pytest.approx(float(row["iter_ms"]), rel=0.01)
+
+
+def test_every_published_task_graph_is_read_and_has_the_packet_simulators_time() -> None:
+    times = {row["taskgraph"]: row for row in rows("topoopt_packet_level.csv")}
+    files = sorted(reference.path("topoopt/taskgraphs").glob("*.fbuf"))
+    assert len(files) == 10
+    for file in files:
+        graph = read(str(file)).instance
+        assert str(graph.n_servers) == times[file.name]["job_nodes"]
+        on = [task for task in graph.tasks if task.kind in ("forward", "backward")]
+        busiest = max(sum(task.milliseconds[0] for task in on if task.device == device) for device in {task.device for task in on})
+        assert 0.0 < busiest <= float(times[file.name]["iter_ms"])  # no iteration is shorter than what one device computes

@@ -1,4 +1,4 @@
-"""``meshwright validate``: predict every row of files of measured runs, print the errors, draw them."""
+"""``meshwright validate``: predict every row of measured runs, print the errors, draw them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def validate(
-        files: list[str] = typer.Argument(help="CSV files of measured runs, each recognised by its columns."),
-        worst: int = typer.Option(0, min=0, help="Also print so many of the worst rows of each file, with their causes."),
+        runs: list[str] = typer.Argument(
+            help="CSV files of measured runs, each recognised by its columns; names of built-in sets (meshwright list measured); or all."
+        ),
+        worst: int = typer.Option(0, min=0, help="Also print so many of the worst rows of each set, with their causes."),
         report: str = typer.Option("", help="Write a page with every row, predicted against measured, to this HTML file."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
-        """Predict every row of files of measured runs and print how far the predictions are off."""
+        """Predict every row of measured runs and print how far the predictions are off."""
         import json
 
         from meshwright import _files, validation
 
         if report:
             _files.check_target(report, "--report")
-        reports = [validation.validate(path) for path in files]
+        words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
+        reports = [validation.validate(word) for word in words]
         if report:
             validation.write_page(reports, report)
         if json_:

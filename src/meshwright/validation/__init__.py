@@ -1,10 +1,12 @@
 """Predictions against measured training runs. One file per published set, and one for runs of one's own; the columns tell which.
 
-Promises of a set's module, checked by ``tests/unit/test_validation.py``:
+Promises of a set's module, checked by ``tests/unit/validation``:
 
 * ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there;
 * ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the set
   does not tell, or that the model cannot say, is a `Skipped` with the reason.
+
+Sets that come with the package lie in ``data`` and are named by their files (`set_names`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,21 @@ from meshwright.validation._page import page
 from meshwright.validation._page import write as write_page
 from meshwright.validation._points import Point, Skipped
 from meshwright.validation._report import Report, as_json, explain, validate
+from meshwright.validation._sets import MeasuredSet, describe_set, set_file, set_names
 from meshwright.validation._worst import explain as explain_worst
 
-__all__ = ["Point", "Report", "Skipped", "as_json", "explain", "explain_worst", "page", "validate", "write_page"]
+__all__ = [
+    "MeasuredSet",
+    "Point",
+    "Report",
+    "Skipped",
+    "as_json",
+    "describe_set",
+    "explain",
+    "explain_worst",
+    "page",
+    "set_file",
+    "set_names",
+    "validate",
+    "write_page",
+]

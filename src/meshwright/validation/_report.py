@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import _plugins
-from meshwright.validation import _table
+from meshwright.validation import _sets, _table
 from meshwright.validation._coverage import coverage
 from meshwright.validation._points import Point, Skipped, fitted
 
@@ -52,7 +52,7 @@ def validate(path: str | Path) -> Report:
     Parameters
     ----------
     path : str or Path
-        A CSV file with the columns of one of the known sets.
+        A CSV file with the columns of one of the known sets, or the name of a built-in set.
 
     Returns
     -------
@@ -62,8 +62,9 @@ def validate(path: str | Path) -> Report:
     Raises
     ------
     InputError
-        When the file cannot be read or its columns are those of no known set.
+        When the file cannot be read, its columns are those of no known set, or no set has that name.
     """
+    path = _sets.set_file(path)
     measured = _table.read(path)
     kind, rows = measured.kind, measured.rows
     plugin = _plugins.load("validation", kind, "measured set")

@@ -1,19 +1,18 @@
-"""Small workloads, and the published ones where their files are at hand."""
+"""Small workloads, and the published ones."""
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 
 import pytest
 
+import reference
 from meshwright.codesign.choices import Servers, Space, space
 from meshwright.codesign.step import Step
 from meshwright.readers import flexflow_measures
 from meshwright.readers import read as read_model
 from meshwright.topologies._wires import device
 
-SHARED = pathlib.Path(__file__).resolve().parents[3].parent / "shared"
 FILES = {"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", "vgg16_16node": "vgg16"}
 
 
@@ -35,11 +34,8 @@ def published() -> Callable[[str], Step]:
     """A workload of the reference with its measurements on 16 servers of four devices."""
 
     def make(name: str) -> Step:
-        folder = SHARED / "data" / "topoopt"
-        if not folder.exists():
-            pytest.skip(f"the reference data is not at {folder}")
-        workload = read_model(f"{folder / 'workloads.json'}#{name}").instance
-        measured = flexflow_measures.load(str(folder / "measures" / f"{FILES[name]}.json"))
+        workload = read_model(f"{reference.path('topoopt/workloads.json')}#{name}").instance
+        measured = flexflow_measures.load(str(reference.path(f"topoopt/measures/{FILES[name]}.json")))
         servers = Servers(16, 4, device("a100-sxm-40gb"), 25e9)
         made: Space = space(workload, servers, measured, shard=False)
         return Step(made)

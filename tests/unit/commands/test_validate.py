@@ -5,6 +5,10 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import pytest
+
+from meshwright import validation
+
 RUNS = "params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms\n3.6,8,16,2,1024,16,12,1024,1,8,1,500\n"
 
 
@@ -28,3 +32,38 @@ def test_a_wrong_cell_is_named_by_file_row_and_column_and_nothing_is_written(mes
     assert done.code == 2 and done.err.count("\n") == 1
     assert "runs.csv: row 1, column iter_ms: 'fast' is no number" in done.err
     assert not pathlib.Path("page.html").exists()
+
+
+def test_a_built_in_set_is_named_without_its_ending_and_listed_with_kind_rows_and_source(meshwright: Any) -> None:
+    done = meshwright("validate", "korthikanti_iteration", "torchtitan", "--json")
+    assert done.code == 0, done.err
+    known = meshwright("list", "measured", "--json").json["measured"]
+    for found in done.json["sets"]:
+        line = known[found["file"].removesuffix(".csv")]
+        assert line.startswith(f"{found['n_rows']} rows of the kind {found['kind']}; ")
+    assert "arXiv 2205.05198" in known["korthikanti_iteration"] and "github:pytorch/torchtitan" in known["torchtitan"]
+
+
+def test_all_means_every_built_in_set(meshwright: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pathlib.Path("runs.csv").write_text(RUNS)
+    read: list[str] = []
+
+    def count_rows(word: str) -> validation.Report:
+        read.append(word)
+        return validation.Report(word, "vtrain", (), ())
+
+    monkeypatch.setattr(validation, "validate", count_rows)
+    assert meshwright("validate", "all", "runs.csv").code == 0
+    assert read == [*meshwright("list", "measured", "--json").json["measured"], "runs.csv"]
+
+
+def test_a_set_that_is_not_there_is_answered_by_one_line_that_names_those_that_are(meshwright: Any) -> None:
+    done = meshwright("validate", "vtrain_a10")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "did you mean 'vtrain_a100'" in done.err and "simumax_b200" in done.err
+    assert "cannot be read" in meshwright("validate", "vtrain_a100.csv").err  # an ending makes it a path
+
+
+def test_a_file_of_the_name_of_a_set_is_the_file(meshwright: Any) -> None:
+    pathlib.Path("torchtitan").write_text(RUNS)
+    assert meshwright("validate", "torchtitan", "--json").json["sets"][0]["kind"] == "vtrain"

@@ -7,12 +7,11 @@ import pathlib
 import numpy as np
 import pytest
 
+import reference
 from meshwright import api
 from meshwright.errors import InputError, UnknownNameError
 from meshwright.readers._profile import ProfiledTraining
 from meshwright.result import Result
-
-SHARED = pathlib.Path(__file__).resolve().parents[3].parent / "shared"
 
 
 def write(
@@ -167,9 +166,7 @@ def test_branches_are_cut_only_where_nothing_runs_backwards(tmp_path: pathlib.Pa
 
 @pytest.mark.parametrize("name", ["vgg-19-pbs-32", "bert-48-pbs-2", "xlnet-36-pbs-1", "amoeba-18-pbs-8", "gnmt-32-pbs-64"])
 def test_on_the_real_profiles_the_answer_is_what_the_simulator_says_and_beats_data_parallelism(name: str) -> None:
-    path = SHARED / "data" / "dapple" / f"{name}.txt"
-    if not path.exists():
-        pytest.skip(f"no profile at {path}")
+    path = reference.path(f"dapple/{name}.txt")
     result = api.plan(str(path), settings={"global_batch": "256", "machines": "8,16"})
     objective, bound, timeline = result.answer.objective, result.answer.bound, result.timeline
     assert objective is not None and bound is not None and timeline is not None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
+import reference
 from meshwright import api
 from meshwright.costs import _dapple_states
 from meshwright.solvers.antichains import antichain_graph, bit_matrix, members
-
-SHARED = pathlib.Path(__file__).resolve().parents[3].parent / "shared"
 
 
 def test_a_chain_has_one_state_per_node_in_order() -> None:
@@ -68,26 +65,20 @@ def test_bits_and_matrices_agree() -> None:
     ],
 )
 def test_the_real_profiles_have_as_many_states_as_the_published_code_finds(name: str, n_states: int) -> None:
-    path = SHARED / "data" / "dapple" / f"{name}.txt"
-    if not path.exists():
-        pytest.skip(f"no profile at {path}")
+    path = reference.path(f"dapple/{name}.txt")
     states = _dapple_states.states_of(api.read(str(path)), fold=False)
     assert states.n_states == n_states and not states.n_folded
 
 
 def test_a_profile_with_too_many_antichains_folds_what_computes_nothing() -> None:
-    path = SHARED / "data" / "dapple" / "gnmt-32-pbs-64.txt"
-    if not path.exists():
-        pytest.skip(f"no profile at {path}")
+    path = reference.path("dapple/gnmt-32-pbs-64.txt")
     states = _dapple_states.states_of(api.read(str(path)), fold=False)
     assert states.n_states < 200 and states.n_folded > 0
     assert bool(states.inside[-1].all())
 
 
 def test_a_profile_of_wide_cells_is_cut_along_one_order() -> None:
-    path = SHARED / "data" / "partitioning" / "pipedream" / "nasnetalarge.txt"
-    if not path.exists():
-        pytest.skip(f"no profile at {path}")
+    path = reference.path("partitioning/pipedream/nasnetalarge.txt")
     states = _dapple_states.states_of(api.read(str(path)))
     assert states.is_prefix
     assert len(states.before) == states.n_states * (states.n_states - 1) // 2  # every state leads to all later ones

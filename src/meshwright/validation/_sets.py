@@ -1,0 +1,80 @@
+"""Measured sets that are part of the package, named by their files: ``data/vtrain_a100.csv`` is ``vtrain_a100``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.errors import UnknownNameError
+from meshwright.validation import _table
+
+__all__ = ["MeasuredSet", "describe_set", "set_file", "set_names"]
+
+FOLDER = Path(__file__).parent / "data"
+"""Its README says what every file is; `told` inside holds runs that no set's module predicts yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSet:
+    """What there is to say about a built-in set without predicting it.
+
+    Parameters
+    ----------
+    name : str
+        As on the command line.
+    kind : str
+        The set's module, recognised by the columns.
+    n_rows : int
+        Measured runs.
+    sources : tuple of str
+        Where they were published.
+    """
+
+    name: str
+    kind: str
+    n_rows: int
+    sources: tuple[str, ...]
+
+
+def set_names() -> tuple[str, ...]:
+    """Return the names of the built-in sets, sorted."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.csv")))
+
+
+def set_file(word: str | Path) -> Path:
+    """Return the file that a word means: one of that path, else the built-in set of that name.
+
+    Parameters
+    ----------
+    word : str or Path
+        A path or a name. A word with an ending or a folder is a path, whether there is such a file or not.
+
+    Raises
+    ------
+    UnknownNameError
+        When a plain word is neither a file nor a built-in set.
+    """
+    path, name = Path(word), str(word)
+    if path.is_file() or path.suffix or path.name != name:
+        return path
+    if name not in set_names():
+        raise UnknownNameError("file or measured set", name, set_names())
+    return FOLDER / f"{name}.csv"
+
+
+def describe_set(name: str) -> MeasuredSet:
+    """Return kind, size and sources of a built-in set.
+
+    Parameters
+    ----------
+    name : str
+        One of `set_names`.
+    """
+    measured = _table.read(FOLDER / f"{name}.csv")
+    sources = dict.fromkeys(_origin(row["source"]) for row in measured.rows)
+    return MeasuredSet(name, measured.kind, len(measured.rows), tuple(sources))
+
+
+def _origin(source: str) -> str:
+    """Return the repository or paper that a row's source names, without the place in it."""
+    return source.split(" ")[0] if source.startswith("github:") else source.partition(" (")[0]

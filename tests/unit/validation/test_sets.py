@@ -1,0 +1,44 @@
+"""The measured sets of the package: all of them readable and described, runs told in full complete and kept apart."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+import pytest
+
+from meshwright import readers, topologies, validation
+from meshwright.validation._sets import FOLDER
+
+TOLD = sorted((FOLDER / "told").glob("*.csv"))
+README = (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", validation.set_names())
+def test_a_set_says_where_it_is_from_and_stands_in_the_table_of_sources(name: str) -> None:
+    known = validation.describe_set(name)
+    assert known.n_rows > 0 and known.sources
+    assert all(re.match(r"github:[\w-]+/[\w.-]+(@\w+)?$|arXiv [\d.]+$", source) for source in known.sources), known.sources
+    assert f"`{name}.csv`" in README
+
+
+@pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
+def test_runs_told_in_full_name_models_and_clusters_that_are_there(path) -> None:
+    assert f"`told/{path.name}`" in README
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for model, length in sorted({(row["model"], row["sequence_length"]) for row in rows}):
+        spec = str(FOLDER / "told" / model) if "/" in model else model
+        assert readers.read(spec, sequence_length=int(length)).graph.n_parameters > 1e8
+    for name in sorted({row["cluster"] for row in rows}):
+        cluster = topologies.cluster(str(FOLDER / "told" / name) if name.endswith(".yaml") else name)
+        most = max(
+            int(row["data"]) * int(row["tensor"]) * int(row["context"]) * int(row["pipeline"])
+            for row in rows
+            if row["cluster"] == name
+        )
+        assert cluster.n_devices >= most, name
+
+
+def test_runs_told_in_full_are_not_among_the_sets_while_no_reader_knows_all_their_columns() -> None:
+    assert len(TOLD) == 6 and not {path.stem for path in TOLD} & set(validation.set_names())
