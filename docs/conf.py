@@ -18,3 +18,5 @@ add_module_names = False
 html_theme = "furo"
 html_title = f"Meshwright {version}"
 html_copy_source = False
+html_static_path = ("static",)
+html_css_files = ("site.css",)

@@ -33,7 +33,7 @@ def gather(target: Path) -> None:
         The folder; what it holds is removed first.
     """
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__"))
+    shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("*.py", "*.md", "static", "__pycache__"))
     pages = {page.relative_to(ROOT).as_posix(): page.read_text() for page in DOCS.rglob("*.md")}
     pages |= {name: (ROOT / name).read_text() for name in ROOT_PAGES}
     made = {"python": python(), "rooms": rooms(), "lists": lists(), "options": options()}
