@@ -119,7 +119,7 @@ def rooms() -> str:
     for file in sorted((ROOT / "src" / "meshwright").rglob("__init__.py")):
         if "one file per" in (ast.get_docstring(ast.parse(file.read_text())) or "").lower():
             module = ".".join(file.parent.relative_to(ROOT / "src").parts)
-            text += f"\n## {module.removeprefix('meshwright.')}\n" + _described("automodule", module)
+            text += f"\n## {file.parent.name}\n" + _described("automodule", module)
     return text
 
 
