@@ -1,8 +1,11 @@
 # One place for the commands of a fresh machine; everything goes into .venv, no activation needed.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests that run kernels as plain Python within two minutes, for their coverage: compiled lines are not counted
+PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/codesign/test_step.py tests/unit/network/test_routes.py \
+	tests/unit/search/test_partition.py tests/unit/search/test_pipedream.py
 
-.PHONY: demo test check nojit parity bench clean install install-test
+.PHONY: demo test check nojit parity docs hooks bench clean install install-test
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -11,6 +14,10 @@ BIN := .venv/bin
 
 .venv/installed-test: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	touch $@
 
 install: .venv/installed
@@ -25,19 +32,29 @@ test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 check: .venv/installed-test
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 nojit: .venv/installed-test
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n auto tests/oracle -m "not slow"
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n auto $(PLAIN) -m "not slow" --cov
 
 parity: .venv/installed-test
 	$(BIN)/python -m pytest -n auto tests/parity
+
+docs: .venv/installed-docs
+	$(BIN)/python docs/pages.py build/pages
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs build/pages build/site
+	@echo "the documentation: build/site/index.html"
+
+hooks: .venv/installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pre-commit
+	$(BIN)/pre-commit install
 
 bench: .venv/installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
 clean:
-	rm -rf .venv build dist plan.json trace.json report.html
+	rm -rf .venv build dist plan.json trace.json report.html .coverage

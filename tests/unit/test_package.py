@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import pathlib
+import re
+import sys
+import tomllib
 from types import FunctionType
 
 import pytest
@@ -33,3 +37,22 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(("cluster", "precision"), [("dgx-a100:8", "bf16"), ("g4dn-t4:4", "fp16"), ("dgx-v100:8", "fp16")])
 def test_products_are_in_bf16_unless_a_device_has_none(cluster: str, precision: str) -> None:
     assert meshwright.pose("gpt2", cluster).training.precision == precision
+
+
+def test_the_version_stands_in_one_place_which_the_command_line_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from meshwright import cli
+
+    root = pathlib.Path(__file__).resolve().parents[2]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    assert settings["project"]["dynamic"] == ["version"] and "version" not in settings["project"]
+    source = (root / settings["tool"]["hatch"]["version"]["path"]).read_text()
+    assert re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', source, re.M) == [meshwright.__version__]
+    assert "version:" not in (root / "CITATION.cff").read_text().replace("cff-version:", "")
+
+    monkeypatch.setattr(sys, "argv", ["meshwright", "--version"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"meshwright {meshwright.__version__}\n"

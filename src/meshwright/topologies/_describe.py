@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from types import ModuleType
 from typing import Any
@@ -43,7 +44,8 @@ def _entries(table: dict[str, Any], prefix: str) -> list[tuple[str, str, str]]:
 
 def generated(module: ModuleType) -> tuple[str, str, Figures]:
     """Return title, example and parameters (name, default, meaning) of a generated topology."""
-    meanings = dict(re.findall(r"^    (\w+) : .*\n        (.+)", str(module.Params.__doc__), re.M))
+    # cleaned of indentation, which Python 3.13 drops from `__doc__` and older ones keep
+    meanings = dict(re.findall(r"^(\w+) : .*\n    (.+)", inspect.getdoc(module.Params) or "", re.M))
     figures = []
     for field in dataclasses.fields(module.Params):
         default = "required" if field.default is dataclasses.MISSING else _text(field.default, field.metadata.get("unit", ""))
