@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests that run kernels as plain Python within two minutes, for their coverage: compiled lines are not counted
-PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/codesign/test_step.py tests/unit/network/test_routes.py \
-	tests/unit/search/test_partition.py tests/unit/search/test_pipedream.py
+PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/topoopt/test_step.py tests/unit/network/test_routes.py \
+	tests/unit/planners/parmesan/test_partition.py tests/unit/planners/dapple/test_pipedream.py
 
 .PHONY: demo test check nojit parity docs hooks bench clean install install-test
 

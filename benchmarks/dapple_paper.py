@@ -18,12 +18,12 @@ import time
 import numpy as np
 
 from meshwright import api
-from meshwright.costs import _dapple_states
-from meshwright.errors import MeshwrightError
-from meshwright.plan import Plan
-from meshwright.problem import Reading
-from meshwright.result import Result
-from meshwright.search import _dapple_published as published
+from meshwright.base.errors import MeshwrightError
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Reading
+from meshwright.core.result import Result
+from meshwright.planners.dapple import published
+from meshwright.planners.dapple import states as _dapple_states
 
 PROFILES = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "dapple"
 

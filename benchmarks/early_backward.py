@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright import _files, api
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem
-from meshwright.readers._profile import Profile
+from meshwright import api
+from meshwright.base import files
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.planners.dapple.profile import Profile
 
 SCHEDULES = (("gpipe", "#c03030"), ("early_backward_a", "#2060c0"), ("early_backward_b", "#d08020"), ("1f1b", "#808080"))
 PROFILE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "dapple" / "bert-48-pbs-2.txt"
@@ -120,7 +121,9 @@ def main() -> None:
     """Print the table, and write the picture where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", nargs="?", default=str(PROFILE), help="a profile in PipeDream's text format")
-    parser.add_argument("--profile-batch", type=int, default=0, help="samples it was measured with; 0: as the name says, NAME-pbs-N.txt")
+    parser.add_argument(
+        "--profile-batch", type=int, default=0, help="samples it was measured with; 0: as the name says, NAME-pbs-N.txt"
+    )
     parser.add_argument("--machines", default="8,16", help="exclusive ends of the machines' device ids")
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--micro-batch", type=int, default=0, help="samples; 0: as profiled")
@@ -137,7 +140,7 @@ def main() -> None:
     print(table(found, counts))
     if asked.svg:
         title = f"{pathlib.Path(asked.profile).stem}: {asked.stages} stages, one device each"
-        _files.write(asked.svg, svg(title, found, counts))
+        files.write(asked.svg, svg(title, found, counts))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ mean of ``|log(predicted / measured)|`` over a part's rows; a part is one set on
 time by 4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until none moves. The
 values found are compared with the data files and, with ``--write``, written there. With the constants of the files the script then
 prints every set's error on both halves and the share of held-out runs inside the 80 % interval; ``--write`` also writes
-``data/intervals.toml`` from the log residuals of the fitted half (`interval_of`).
+``core/data/intervals.toml`` from the log residuals of the fitted half (`interval_of`).
 
 ``--swap`` is the check of over-fitting: the halves change places (even rows are fitted, of vTrain's small runs another sixth), and
 the table is that of the constants then found, so that what stands as *held out* is an error on rows of which the data files' own
@@ -36,14 +36,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from meshwright import _plugins, sim, topologies, validation
-from meshwright.cluster import Cluster
-from meshwright.plan import Plan
-from meshwright.problem import Problem
+from meshwright import clusters, sim, validation
+from meshwright.base import registry
+from meshwright.clusters import nodes, wires
+from meshwright.core.cluster import Cluster
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import Timeline
 from meshwright.sim import engine, transfers
-from meshwright.table import StageLoad
-from meshwright.timeline import Timeline
-from meshwright.topologies import _nodes, _wires
 from meshwright.validation import Point, _programs
 from meshwright.validation._points import fitted
 
@@ -263,7 +264,7 @@ def swapped(kind: str, row: int, fields: Row) -> bool:
 def read(folder: Path) -> dict[str, list[Row]]:
     """Return the rows of every set found in a folder, by kind."""
     found: dict[str, list[Row]] = {}
-    kinds = {kind: set(_plugins.load("validation", kind, "measured set").COLUMNS) for kind in _plugins.names("validation")}
+    kinds = {kind: set(registry.load("validation", kind, "measured set").COLUMNS) for kind in registry.names("validation")}
     for path in sorted(folder.glob("*.csv")):
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -276,17 +277,17 @@ def read(folder: Path) -> dict[str, list[Row]]:
 @contextmanager
 def edited() -> Iterator[Path]:
     """Lend a copy of the data files, which the package reads meanwhile."""
-    before = _programs.DATA, _wires.DATA, _nodes.DATA, topologies.cluster, sim.simulate
+    before = _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "data"
         shutil.copytree(DATA, folder)
-        _programs.DATA = _wires.DATA = _nodes.DATA = folder
-        topologies.cluster = _rewired(folder, before[3])
+        _programs.DATA = wires.DATA = nodes.DATA = folder
+        clusters.cluster = _rewired(folder, before[3])
         sim.simulate = _quicker(before[4])
         try:
             yield folder
         finally:
-            _programs.DATA, _wires.DATA, _nodes.DATA, topologies.cluster, sim.simulate = before
+            _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate = before
 
 
 def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace]:
@@ -308,7 +309,7 @@ def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace
 def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], Cluster]:
     """Return what builds clusters from the folder, wires only once for each state of a cluster's file."""
     built: dict[tuple[str, str], Cluster] = {}
-    names = _nodes.kinds()
+    names = nodes.kinds()
 
     def cluster(spec: str) -> Cluster:
         name = names[spec.partition(":")[0]]
@@ -316,7 +317,7 @@ def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], C
         device = tomllib.loads(text)["device"]
         if (spec, text) not in built:
             built[spec, text] = build(spec)
-        return replace(built[spec, text], kinds=(_wires.device(device),))
+        return replace(built[spec, text], kinds=(wires.device(device),))
 
     return cluster
 
@@ -347,7 +348,7 @@ def put(folder: Path, constant: Constant, value: float) -> None:
 
 def predictions(kind: str, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Point]]:
     """Return the rows that are predicted and were timed."""
-    found = _plugins.load("validation", kind, "measured set").points([fields for _, fields in rows])
+    found = registry.load("validation", kind, "measured set").points([fields for _, fields in rows])
     return [
         (row, point)
         for (row, _), point in zip(rows, found, strict=True)

@@ -19,10 +19,10 @@ from functools import partial
 import numpy as np
 from comparison import Row, add_options, collect, summary, svg
 
-from meshwright import topologies
-from meshwright.solvers.mapping import consecutive, evaluate, map_stages, pair_seconds, point_to_point
-from meshwright.solvers.mapping_backtracking import backtrack
-from meshwright.solvers.mapping_problem import StageGraph
+from meshwright import clusters
+from meshwright.solvers.mapping.backtracking import backtrack
+from meshwright.solvers.mapping.problem import StageGraph
+from meshwright.solvers.mapping.search import consecutive, evaluate, map_stages, pair_seconds, point_to_point
 
 COLUMNS = ("case", "seed", "consecutive", "point_to_point", "published", "published_cpu_seconds",
            "ours", "bound", "exact", "ours_cpu_seconds")  # fmt: skip
@@ -37,7 +37,7 @@ def chain(n_stages: int, n_replicas: int, seed: int) -> StageGraph:
 
 def row(case: str, spec: str, shape: tuple[int, int], seed: int) -> Row:
     """Return one line of the table."""
-    graph, slow = chain(*shape, seed), pair_seconds(topologies.cluster(spec))
+    graph, slow = chain(*shape, seed), pair_seconds(clusters.cluster(spec))
     started = time.process_time()
     ours = map_stages(graph, slow, seed=seed)
     ours_seconds = time.process_time() - started

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from meshwright import api, topologies
+from meshwright import api, clusters
 from meshwright.network import Network
 from meshwright.warm import network as warm_up
 
@@ -16,7 +16,7 @@ def main() -> None:
     """Print CPU seconds."""
     warm_up.run(api.plan)
     started = time.process_time()
-    cluster = topologies.cluster("dgx-h100:16384")
+    cluster = clusters.cluster("dgx-h100:16384")
     print(f"dgx-h100:16384 built: {time.process_time() - started:.3f} s")
     ids = np.arange(16384)
     for alike in (True, False):

@@ -21,11 +21,11 @@ import numpy as np
 from comparison import Row, add_options, collect, summary, svg
 
 from meshwright import api
-from meshwright.costs._operators import question
-from meshwright.problem import Problem
-from meshwright.search.parmesan import cut_published
-from meshwright.solvers import operator_stages
-from meshwright.solvers.units import Operators, contract, loads_of
+from meshwright.core.problem import Problem
+from meshwright.planners.parmesan.operators import question
+from meshwright.planners.parmesan.search.parmesan import cut_published
+from meshwright.solvers.partition import operator_stages
+from meshwright.solvers.partition.hypergraph import Operators, contract, loads_of
 
 GRAPHS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "partitioning"
 COLUMNS = (

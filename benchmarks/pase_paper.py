@@ -14,7 +14,7 @@ import sys
 import time
 
 from meshwright import api
-from meshwright.problem import Batch
+from meshwright.core.problem import Batch
 
 TABLE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "pase" / "pase_paper_planning_seconds.csv"
 """The paper's planning times: a row for each number of processors, columns ``GRAPH_PaSE``."""

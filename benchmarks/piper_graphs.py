@@ -19,10 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from meshwright.costs._piper_menu import Options
-from meshwright.costs.piper import evaluate
-from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode
-from meshwright.search import _piper_solve
+from meshwright.planners.piper import solve
+from meshwright.planners.piper.costs.piper import evaluate
+from meshwright.planners.piper.menu import Options
+from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance, PiperNode
 
 __all__ = ["branches", "grid", "layered", "nasnet", "resnet50", "series_parallel", "star", "transformer"]
 
@@ -261,12 +261,12 @@ def main(arguments: list[str]) -> int:
     strange = [name for name in wanted if name not in known]
     if strange:
         parser.error(f"there is no shape '{strange[0]}'; choose of {', '.join(known)}")
-    _piper_solve.solve(branches(3, 40), Options(), nearly_ratio=0.01)  # kernels are loaded before anything is timed
+    solve.solve(branches(3, 40), Options(), nearly_ratio=0.01)  # kernels are loaded before anything is timed
     rows = []
     for name, ratio in itertools.product(wanted, map(float, options.memory.split(","))):
         instance = known[name](n_devices=options.devices, memory_ratio=ratio, seed=options.seed)
         started = time.process_time()
-        solution = _piper_solve.solve(instance, Options(), nearly_ratio=0.01)
+        solution = solve.solve(instance, Options(), nearly_ratio=0.01)
         seconds = time.process_time() - started
         value = evaluate(instance, solution.stages).seconds if solution.stages else math.inf
         rows.append({

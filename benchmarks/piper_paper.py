@@ -21,13 +21,15 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from meshwright import _params, api
-from meshwright.costs._piper_menu import Options
-from meshwright.costs.piper import evaluate
-from meshwright.problem import Stop
-from meshwright.readers._piper_instance import PiperInstance
-from meshwright.readers.piper_json import with_limits
-from meshwright.search import _piper_solve, piper_equal_split
+from meshwright import api
+from meshwright.base import options as _params
+from meshwright.core.problem import Stop
+from meshwright.planners.piper import solve
+from meshwright.planners.piper.costs.piper import evaluate
+from meshwright.planners.piper.menu import Options
+from meshwright.planners.piper.problem import PiperInstance
+from meshwright.planners.piper.readers.piper_json import with_limits
+from meshwright.planners.piper.search import piper_equal_split
 
 GIB = 2.0**30
 VARIANTS = {
@@ -41,7 +43,7 @@ SPLITS = {"equi_noTP": {"tensor_parallel": "false"}, "equi": {}}
 
 def best(instance: PiperInstance, options: Options) -> float:
     """Return the best time per micro-batch; infinite where nothing fits."""
-    solution = _piper_solve.solve(instance, options, nearly_ratio=0.0)
+    solution = solve.solve(instance, options, nearly_ratio=0.0)
     return evaluate(instance, solution.stages).seconds if solution.stages else math.inf
 
 
@@ -90,7 +92,7 @@ def figure_2(data: pathlib.Path, out: pathlib.Path, full: bool) -> None:
         lines: dict[str, list[tuple[float, float]]] = {}
         for name, options in VARIANTS.items():
             if full or name == "piper":
-                steps = _piper_solve.curve(case, options, "devices")
+                steps = solve.curve(case, options, "devices")
                 lines[name] = [(point["devices"], 1 / point["seconds_per_microbatch"]) for point in steps]
             else:
                 values = [(k, best(with_limits(case, n_devices=k), options)) for k in points]
@@ -99,7 +101,7 @@ def figure_2(data: pathlib.Path, out: pathlib.Path, full: bool) -> None:
             lines[name] = [(k, 1 / split(path, with_limits(case, n_devices=k), **settings)) for k in points]
         write_lines(out / f"figure_2_devices_{batch}.csv", "devices", lines)
         picture(out / f"figure_2_devices_{batch}.svg", f"micro-batches per second, batch {batch}", "devices", lines)
-        steps = _piper_solve.curve(case, VARIANTS["piper"], "replicas")
+        steps = solve.curve(case, VARIANTS["piper"], "replicas")
         lines = {"piper": [(point["replicas"], 1 / point["seconds_per_microbatch"]) for point in steps]}
         write_lines(out / f"figure_2_replicas_{batch}.csv", "replicas", lines)
         picture(out / f"figure_2_replicas_{batch}.svg", f"micro-batches per second, batch {batch}", "sum of replicas", lines)

@@ -88,7 +88,7 @@ def join(folder: pathlib.Path) -> int:
     import torch
     import torch.distributed as dist
 
-    from meshwright.runtime.allocator import keep_freed_memory
+    from meshwright.runtime.job.allocator import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -99,11 +99,11 @@ def join(folder: pathlib.Path) -> int:
 
 def trainer_of(path: pathlib.Path, model: str) -> tuple:
     """Return a trainer and its batches."""
-    from meshwright.runtime import source
-    from meshwright.runtime.data import batches_of, default_loss, example_of
-    from meshwright.runtime.layout import layout
-    from meshwright.runtime.plan_file import read_plan
-    from meshwright.runtime.trainer import adamw, assemble
+    from meshwright.runtime.job.trainer import adamw, assemble
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.data import batches_of, default_loss, example_of
+    from meshwright.runtime.ranks.layout import layout
+    from meshwright.runtime.ranks.plan_file import read_plan
 
     read = read_plan(str(path))
     module, examples = source.build(model, 0)
@@ -187,7 +187,7 @@ def predict() -> None:
     from scipy.stats import spearmanr
 
     from meshwright.commands.run import predict as simulated
-    from meshwright.runtime.plan_file import read_plan
+    from meshwright.runtime.ranks.plan_file import read_plan
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
@@ -278,8 +278,8 @@ def overhead(folder: pathlib.Path) -> None:
     import torch.distributed as dist
     from runtime_processes import plan_of
 
-    from meshwright.runtime import source
-    from meshwright.runtime.cut import cut
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.cut import cut
 
     rank = join(folder)
     plan = plan_of([(2, [0], {}), (4, [1], {})], sequence_length=64, global_batch=8)

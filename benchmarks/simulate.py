@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 
 from meshwright import sim
-from meshwright.plan import Plan, Stage
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.stage_cost import StageLoad
 from meshwright.sim import engine
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, fixed
-from meshwright.table import StageLoad
 
 
 def ladder(n_stages: int) -> Transfers:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.api import codesign
-from meshwright.codesign import jobs, networks
-from meshwright.codesign.design import Design
-from meshwright.codesign.step import data_parallel
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
+from meshwright.planners.topoopt import jobs, networks
+from meshwright.planners.topoopt.design import Design
+from meshwright.planners.topoopt.step import data_parallel
 
 FILES = {"dlrm16": "dlrm16", "candle16": "candle16", "bert16": "transformer16", "vgg16_16node": "vgg16"}
 COLUMNS = {

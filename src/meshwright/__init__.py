@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshwright.api import codesign, plan, pose, read, simulate
+    from meshwright.api.export import export
+    from meshwright.core.cluster import Cluster
+    from meshwright.core.graph import Graph
+    from meshwright.core.plan import Plan
+    from meshwright.core.problem import Batch, Problem, Reading, Stop, Training
+    from meshwright.core.result import Result
+    from meshwright.core.timeline import Timeline
+    from meshwright.validation import validate
 
 __all__ = [
     "Batch",
@@ -29,27 +37,29 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_HOMES = (
+    ("meshwright.api", ("codesign", "plan", "pose", "read", "simulate")),
+    ("meshwright.api.export", ("export",)),
+    ("meshwright.core.cluster", ("Cluster",)),
+    ("meshwright.core.graph", ("Graph",)),
+    ("meshwright.core.plan", ("Plan",)),
+    ("meshwright.core.problem", ("Batch", "Problem", "Reading", "Stop", "Training")),
+    ("meshwright.core.result", ("Result",)),
+    ("meshwright.core.timeline", ("Timeline",)),
+    ("meshwright.validation", ("validate",)),
+)
 
-def __getattr__(name: str) -> Any:
+
+def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that ``import meshwright`` costs nothing."""
-    homes = {
-        "Batch": "problem", "Cluster": "cluster", "Graph": "graph", "Plan": "plan", "Problem": "problem", "Reading": "problem",
-        "Result": "result", "Stop": "problem", "Timeline": "timeline", "Training": "problem", "plan": "api", "pose": "api",
-        "read": "api", "simulate": "api", "validate": "validation", "codesign": "api",
-        "export": "exporting",
-    }  # fmt: skip
-    if name not in homes:
-        raise AttributeError(f"module 'meshwright' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"meshwright.{homes[name]}"), name)
+    import importlib
+
+    for module, known in _HOMES:
+        if name in known:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'meshwright' has no attribute '{name}'")
 
 
-class _Package(ModuleType):
-    """The package: `plan` and `codesign` stay its functions, although a module and a folder of these names lie in it."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Python sets a submodule as an attribute of its package when it is first imported, by whomever
-        if not (name in __all__ and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__, "__version__"]

@@ -44,8 +44,8 @@ def main() -> None:
     """
     import typer
 
-    from meshwright import _plugins
-    from meshwright.errors import MeshwrightError
+    from meshwright.base import registry
+    from meshwright.base.errors import MeshwrightError
 
     _prepare_kernel_cache()
     app = typer.Typer(
@@ -63,8 +63,8 @@ def main() -> None:
     ) -> None:
         """Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it fits."""
 
-    for name in _plugins.names("commands"):
-        _plugins.load("commands", name, "command").register(app)
+    for name in registry.names("commands"):
+        registry.load("commands", name, "command").register(app)
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[2])
     try:

@@ -8,12 +8,13 @@ import math
 
 import pytest
 
-from meshwright import _plugins, topologies
+from meshwright import clusters
+from meshwright.base import registry
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Reading, Training
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading, Training
-from meshwright.readers import huggingface
-from meshwright.strategy import Strategy
+from meshwright.models.readers import huggingface
 
 MODELS = (
     {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 512},
@@ -24,9 +25,9 @@ MODELS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _plugins.names("costs"))
+@pytest.mark.parametrize("name", registry.names("costs"))
 def test_a_cost_model_has_the_rooms_one_function(name: str) -> None:
-    module = _plugins.load("costs", name, "cost model")
+    module = registry.load("costs", name, "cost model")
     assert list(inspect.signature(module.loads).parameters)[:2] == ["problem", "plan"]
     assert module.__doc__
 
@@ -37,7 +38,7 @@ def test_a_cost_model_has_the_rooms_one_function(name: str) -> None:
 def test_loads_of_real_layers_on_a_real_network_are_finite_and_one_per_stage(fields: dict, precision: str, shard: int) -> None:
     graph = huggingface.graph_of(fields, "small", sequence_length=128)
     problem = Problem(
-        Reading("small", "huggingface", "small", graph), topologies.cluster("dgx-h100:16"), training=Training(precision)
+        Reading("small", "huggingface", "small", graph), clusters.cluster("dgx-h100:16"), training=Training(precision)
     )
     n = len(graph.ops)
     expert = 2 if fields["model_type"] == "mixtral" else 1

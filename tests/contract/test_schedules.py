@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright import schedules
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times
 
 CASES = [(ranks, chunks, count) for ranks in (1, 2, 3, 4, 5) for chunks in (1, 2, 3) for count in (1, 2, 3, 4, 7, 8, 12)]

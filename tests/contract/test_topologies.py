@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import _plugins, topologies
-from meshwright.cluster import Cluster
-from meshwright.errors import InputError
-from meshwright.topologies import _nodes
-from meshwright.topologies._wires import check_connected, device, device_names
+from meshwright import clusters
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.clusters import nodes
+from meshwright.clusters.wires import check_connected, device, device_names
+from meshwright.core.cluster import Cluster
 
-GENERATED = _plugins.names("topologies")
-KINDS = sorted(set(_nodes.kinds().values()))
+GENERATED = registry.names("topologies")
+KINDS = sorted(set(nodes.kinds().values()))
 
 
 def _example(name: str) -> str:
-    return f"{name.replace('_', '-')}:{_plugins.load('topologies', name, 'topology').EXAMPLE}"
+    return f"{name.replace('_', '-')}:{registry.load('topologies', name, 'topology').EXAMPLE}"
 
 
 def _wires(cluster: Cluster) -> list[tuple[int, int, float, float]]:
@@ -38,13 +39,13 @@ def _check(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_the_example_of_a_generated_topology_is_connected_symmetric_and_sourced(name: str) -> None:
-    _check(topologies.cluster(_example(name)))
+    _check(clusters.cluster(_example(name)))
 
 
 @pytest.mark.parametrize("stem", KINDS)
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 8, 9, 16, 27, 300])
 def test_a_built_in_kind_may_have_any_number_of_devices(stem: str, n: int) -> None:
-    cluster = topologies.cluster(f"{stem.replace('_', '-')}:{n}")
+    cluster = clusters.cluster(f"{stem.replace('_', '-')}:{n}")
     assert cluster.n_devices == n
     _check(cluster)
 
@@ -52,7 +53,7 @@ def test_a_built_in_kind_may_have_any_number_of_devices(stem: str, n: int) -> No
 @pytest.mark.parametrize("name", [name for name in GENERATED if name not in ("torus", "mesh", "random_regular")])
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 33])
 def test_a_generated_topology_may_have_any_number_of_devices(name: str, n: int) -> None:
-    cluster = topologies.cluster(f"{name.replace('_', '-')}:{n}")
+    cluster = clusters.cluster(f"{name.replace('_', '-')}:{n}")
     assert cluster.n_devices == n
     _check(cluster)
 
@@ -63,7 +64,7 @@ def test_a_generated_topology_may_have_any_number_of_devices(name: str, n: int) 
 )
 def test_a_wrong_parameter_is_answered_by_one_sentence(name: str, text: str) -> None:
     with pytest.raises(InputError) as caught:
-        topologies.cluster(f"{name}:{text}")
+        clusters.cluster(f"{name}:{text}")
     assert "\n" not in str(caught.value)
 
 
@@ -76,12 +77,12 @@ def test_a_device_has_positive_figures_and_their_sources(name: str) -> None:
     assert kind.source
 
 
-@pytest.mark.parametrize("word", topologies.names())
+@pytest.mark.parametrize("word", clusters.names())
 def test_every_word_listed_is_described_with_figures_and_sources(word: str) -> None:
-    described = topologies.describe(word)
+    described = clusters.describe(word)
     assert described.title
     assert described.example.startswith(f"{word}:")
     assert described.figures
     for name, value, source in described.figures:
         assert name and value and source
-    topologies.cluster(described.example)
+    clusters.cluster(described.example)

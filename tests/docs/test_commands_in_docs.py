@@ -105,7 +105,7 @@ def test_the_search_on_the_page_is_a_search(tmp_path: pathlib.Path) -> None:
         del sys.modules["halves"]
 
     from meshwright import api
-    from meshwright.problem import Batch, Stop
+    from meshwright.core.problem import Batch, Stop
 
     problem = api.pose(str(ROOT / "tests" / "data" / "tiny_llama.json"), "flat:2", batch=Batch(8))
     plan = halves.search(problem, halves.Params(), seed=0, stop=Stop()).plan
@@ -116,10 +116,10 @@ def test_the_search_on_the_page_is_a_search(tmp_path: pathlib.Path) -> None:
 
 def test_the_command_page_names_every_command_and_the_glossary_every_noun() -> None:
     import meshwright
-    from meshwright import _plugins
+    from meshwright.base import registry
 
     commands = (ROOT / "docs" / "reference" / "command_line.md").read_text()
-    for name in _plugins.names("commands"):
+    for name in registry.names("commands"):
         assert f"## {name}\n" in commands, name
     glossary = (ROOT / "docs" / "reference" / "glossary.md").read_text()
     for name in ("Batch", "Cluster", "Graph", "Plan", "Problem", "Reading", "Result", "Stop", "Timeline", "Training"):
@@ -128,7 +128,7 @@ def test_the_command_page_names_every_command_and_the_glossary_every_noun() -> N
 
 def test_the_plan_page_names_every_field_that_is_printed() -> None:
     from meshwright import api
-    from meshwright.problem import Batch
+    from meshwright.core.problem import Batch
     from meshwright.writers import plan_json
 
     page = (ROOT / "docs" / "reference" / "plan_json.md").read_text()
@@ -141,9 +141,9 @@ def test_the_codesign_page_names_every_field_every_option_and_every_topology() -
     import dataclasses
 
     from meshwright import api
-    from meshwright.codesign import design, networks
-    from meshwright.readers import _workload_families as families
-    from meshwright.writers import codesign_json, wiring_csv
+    from meshwright.planners.topoopt import design, networks
+    from meshwright.planners.topoopt.workloads import families
+    from meshwright.planners.topoopt.writers import codesign_json, wiring_csv
 
     page = (ROOT / "docs" / "reference" / "codesign_json.md").read_text()
     model = "topoopt:bert,layers=1,batch=512"

@@ -64,19 +64,19 @@ def test_every_room_to_which_a_file_can_be_added_is_described(pages: ModuleType)
 
 
 def test_every_list_is_shown_with_its_names(pages: ModuleType) -> None:
-    from meshwright import catalog
+    from meshwright.api import listing
 
     shown = pages.lists()
-    assert sorted(re.findall(r"^## (\w+)$", shown, re.M)) == sorted(word.capitalize() for word in catalog.rooms())
-    for word, entries in catalog.rooms().items():
+    assert sorted(re.findall(r"^## (\w+)$", shown, re.M)) == sorted(word.capitalize() for word in listing.rooms())
+    for word, entries in listing.rooms().items():
         for name, _ in entries():
             assert f"| `{name}` | " in shown, f"{word}: {name}"
 
 
 def test_the_options_of_every_command_are_shown(pages: ModuleType) -> None:
-    from meshwright import _plugins
+    from meshwright.base import registry
 
     shown = pages.options()
-    for name in _plugins.names("commands"):
+    for name in registry.names("commands"):
         assert f"\n## {name}\n\n```text\nUsage: " in shown, name
     assert "--global-batch" in shown

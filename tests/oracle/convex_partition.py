@@ -1,11 +1,11 @@
-"""Every convex partition of a few operators, straight from the definition: the twin of `meshwright.solvers.convex_partition`."""
+"""Every convex partition of a few operators, straight from the definition: the twin of `meshwright.solvers.partition.convex`."""
 
 from __future__ import annotations
 
 import itertools
 import math
 
-from meshwright.solvers.units import Operators
+from meshwright.solvers.partition.hypergraph import Operators
 
 
 def best(operators: Operators, n_stages: int, *, n_hosts: int = 0, memory_limit_bytes: float = math.inf) -> float:

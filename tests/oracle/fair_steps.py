@@ -6,8 +6,8 @@ import heapq
 
 from flow_simulation import Item, added_up, step_seconds
 
-from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.step import Placement, Step
+from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.step import Placement, Step
 
 
 def fair_step_seconds(step: Step, placement: Placement, fabric: Fabric) -> float:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.step import Placement, Step
-from meshwright.readers._workload import DATA
+from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.step import Placement, Step
+from meshwright.planners.topoopt.workloads.workload import DATA
 
 SEGMENT = 1 << 20
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from meshwright.solvers.pairwise import Pairwise, total_cost
+from meshwright.solvers.pairwise.problem import Pairwise, total_cost
 
 
 def random_problem(seed: int, n_nodes: int = 5, n_edges: int = 7, n_labels: int = 4, *, frustrated: bool = False) -> Pairwise:

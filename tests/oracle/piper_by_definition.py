@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode
+from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance, PiperNode
 
 INFEASIBLE = 1e30
 

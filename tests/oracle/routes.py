@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 from meshwright.network.routes import REFERENCE_BYTES
 
 

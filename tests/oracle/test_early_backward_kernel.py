@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright import schedules, sim
-from meshwright._kernels import early_backward
+from meshwright._kernels.dapple import early_backward
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "early_backward_a", "early_backward_b"])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from events import Play  # tests/oracle/events.py
+from events import Play  # tests/oracle/order.py
 
 from meshwright import schedules
-from meshwright._kernels import events, shared_events, shared_links
+from meshwright._kernels.events import max_min, order, shared_events
+from meshwright.core.stage_cost import StageLoad
 from meshwright.schedules import Slots, Times
 from meshwright.sim import engine, sharing, tasks
 from meshwright.sim.end_of_step import Items, followed, items
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, channels, fixed
-from meshwright.table import StageLoad
 
 KINDS = [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2)]
 
@@ -74,7 +74,7 @@ def random_items(rng: np.random.Generator, slots: Slots, traffic: Traffic | None
 
 def played(
     slots: Slots, times: Times, sends: Transfers, traffic: Traffic | None, what: Items
-) -> tuple[events.Moments, np.ndarray, np.ndarray]:
+) -> tuple[order.Moments, np.ndarray, np.ndarray]:
     """Return what the compiled simulator says."""
     flows = sharing.flows(sends, traffic, slots.rank_of_stage)
     task_seconds = tasks.task_seconds(times)
@@ -187,11 +187,11 @@ def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is
         times = Times(*rng.random((3, n_stages)), rng.random(n_stages - 1))
         slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
         sends = fixed(slots.rank_of_stage, times.transfer_seconds)
-        orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
-        seconds = events.Seconds(tasks.task_seconds(times), sends.seconds)
+        orders = order.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
+        seconds = order.Seconds(tasks.task_seconds(times), sends.seconds)
         n_flows = 8 * n_stages
         no_ids, none = np.empty(0, np.int64), np.empty(0)
-        flows = shared_links.Flows(
+        flows = max_min.Flows(
             np.zeros(n_flows), np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), no_ids, no_ids.copy(), none,
             np.zeros(1, np.int64), sharing.lanes(sends, slots.rank_of_stage),
         )  # fmt: skip
@@ -202,7 +202,7 @@ def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is
             orders, seconds, flows, what.ends, slots.rank_of_stage, count
         )
         assert status == 0
-        _, by_path = events.play(orders, seconds, count)
+        _, by_path = order.play(orders, seconds, count)
         for left, right in zip(by_event, by_path, strict=True):
             np.testing.assert_array_equal(left, right)
         for left, right in zip((item_start, item_end), followed(slots, by_path.start, by_path.end, what.ends), strict=True):

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from meshwright._kernels import knapsack
+from meshwright._kernels.pipeline import knapsack
 
 
 def instance(seed: int, *, n_items: int, n_choices: int, whole: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright._kernels.mapping_bounds import chain_in_pieces
-from meshwright._kernels.mapping_search import best_ring, shorter_ring
+from meshwright._kernels.mapping.bounds import chain_in_pieces
+from meshwright._kernels.mapping.search import best_ring, shorter_ring
 
 
 def pieces_by_hand(

@@ -6,13 +6,13 @@ import numpy as np
 import pairwise as oracle  # tests/oracle/pairwise.py
 import pytest
 
-from meshwright.solvers import integer_program, labelling
-from meshwright.solvers.budget import solve_within
-from meshwright.solvers.certificate import check
-from meshwright.solvers.elimination import eliminate
-from meshwright.solvers.labelling import solve
-from meshwright.solvers.message_passing import flatten, tighten
-from meshwright.solvers.pairwise import restrict, total_cost
+from meshwright.solvers.pairwise import integer_program, labelling
+from meshwright.solvers.pairwise.budget import solve_within
+from meshwright.solvers.pairwise.certificate import check
+from meshwright.solvers.pairwise.elimination import eliminate
+from meshwright.solvers.pairwise.labelling import solve
+from meshwright.solvers.pairwise.message_passing import flatten, tighten
+from meshwright.solvers.pairwise.problem import restrict, total_cost
 
 
 def _problem(seed: int):
@@ -40,8 +40,8 @@ def test_no_label_is_excluded_that_a_better_solution_needs(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_kernel_reaches_the_bounds_of_its_plain_twin(seed: int) -> None:
-    from meshwright._kernels import message_passing as kernel
-    from meshwright.solvers.message_passing import _no_messages
+    from meshwright._kernels.pairwise import message_passing as kernel
+    from meshwright.solvers.pairwise.message_passing import _no_messages
 
     problem = _problem(seed)
     arrays, width = flatten(problem)

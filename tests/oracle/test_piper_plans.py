@@ -7,14 +7,14 @@ from dataclasses import replace
 import piper_by_definition as oracle
 import pytest
 
-from meshwright.costs import _piper_menu
-from meshwright.costs._piper_menu import Options
-from meshwright.costs.piper import evaluate, first_devices
-from meshwright.search import _piper_solve
+from meshwright.planners.piper import menu as _piper_menu
+from meshwright.planners.piper import solve
+from meshwright.planners.piper.costs.piper import evaluate, first_devices
+from meshwright.planners.piper.menu import Options
 
 
-def _solve(instance: oracle.PiperInstance, **options: object) -> _piper_solve.Solution:
-    return _piper_solve.solve(instance, Options(**options), nearly_ratio=0.01)  # type: ignore[arg-type]
+def _solve(instance: oracle.PiperInstance, **options: object) -> solve.Solution:
+    return solve.solve(instance, Options(**options), nearly_ratio=0.01)  # type: ignore[arg-type]
 
 
 CASES = [
@@ -73,7 +73,7 @@ def test_plans_within_a_ratio_are_those_of_fewest_stages_and_of_fewest_devices_o
     for seed in range(30):
         instance = oracle.random_instance(seed, n_nodes=5, alike=seed % 2 == 0, whole=seed % 3 == 0)
         instance = replace(instance, bandwidth=400.0)
-        solution = _piper_solve.solve(instance, Options(), nearly_ratio=ratio)
+        solution = solve.solve(instance, Options(), nearly_ratio=ratio)
         if not solution.stages:
             continue
         value = evaluate(instance, solution.stages).seconds
@@ -165,7 +165,7 @@ def test_the_bound_with_nodes_is_below_every_plan_and_mostly_meets_the_best(node
 def test_a_stage_that_fits_into_a_node_is_not_laid_across_two_where_devices_are_to_spare() -> None:
     instance = oracle.random_instance(0, n_nodes=3)
     counting = replace(instance.counting, node_size=4, node_bytes_per_second=9.0)
-    stages = [_piper_solve.PiperStage((v,), data, 1, ("",)) for v, data in enumerate((3, 2, 4))]
+    stages = [solve.PiperStage((v,), data, 1, ("",)) for v, data in enumerate((3, 2, 4))]
     for n_devices, expected in ((12, (0, 4, 8)), (11, (0, 4, 6)), (10, (0, 4, 6)), (9, (0, 3, 5))):
         assert first_devices(replace(instance, n_devices=n_devices, counting=counting), stages) == expected
 
@@ -190,9 +190,9 @@ def test_sizes_of_buffer_that_are_rounded_are_told_apart_where_it_matters(monkey
     """With two ranges of sizes to begin with: what fits is found, what does not is not, and the best is the best of all."""
     monkeypatch.setattr(_piper_menu, "MOST_LEVELS", 2)
     n_refined = n_infeasible = 0
-    solved = _piper_solve._solved
+    solved = solve._solved
     calls: list[int] = []
-    monkeypatch.setattr(_piper_solve, "_solved", lambda *given: (calls.append(0), solved(*given))[1])
+    monkeypatch.setattr(solve, "_solved", lambda *given: (calls.append(0), solved(*given))[1])
     for seed in range(20):
         instance = _with_buffers(oracle.random_instance(seed, n_nodes=4, alike=True))
         instance = replace(
@@ -216,7 +216,7 @@ def test_rounded_sizes_of_buffer_give_a_plan_between_bound_and_best_where_refini
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_piper_menu, "MOST_LEVELS", 2)
-    monkeypatch.setattr(_piper_solve, "N_REFINED", 1)
+    monkeypatch.setattr(solve, "N_REFINED", 1)
     told = 0
     for seed in range(20):
         instance = _with_buffers(oracle.random_instance(seed, n_nodes=4, alike=True))
@@ -229,7 +229,7 @@ def test_rounded_sizes_of_buffer_give_a_plan_between_bound_and_best_where_refini
         solution = _solve(instance)
         assert solution.lower_seconds <= best * (1 + 1e-11)
         if not solution.stages:
-            assert best == float("inf") or solution.notes == (_piper_solve.UNPROVEN,)
+            assert best == float("inf") or solution.notes == (solve.UNPROVEN,)
             continue
         assert evaluate(instance, solution.stages).missing_bytes <= 1e-9
         told += any("rounded up" in note for note in solution.notes)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import wide_routes  # tests/oracle/wide_routes.py
 
-from meshwright.codesign import networks
+from meshwright.planners.topoopt import networks
 
 
 @pytest.mark.parametrize(

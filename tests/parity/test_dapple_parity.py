@@ -11,8 +11,8 @@ import pytest
 
 import reference
 from meshwright import api
-from meshwright.costs import _dapple_states
-from meshwright.search import _dapple_published as published
+from meshwright.planners.dapple import published
+from meshwright.planners.dapple import states as _dapple_states
 
 BASELINES = ("dp_no_overlap", "dp_p3", "dp_ga_p3", "dp_ga_normal_overlap", "dp_optga_p3")
 FLAT = str(list(range(1, 17)))

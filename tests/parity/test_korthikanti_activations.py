@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from meshwright import readers, validation
-from meshwright.graph import Op
+from meshwright import models, validation
+from meshwright.core.graph import Op
 
 TENSOR = 8  # degree in all of the paper's runs
 BUILT_IN = (
@@ -35,7 +35,7 @@ def kept_bytes(op: Op, *, sequence_parallel: bool, selective: bool) -> float:
 @pytest.mark.parametrize(("published", "name"), BUILT_IN)
 def test_each_technique_leaves_the_share_of_figure_7(published: str, name: str) -> None:
     table = rows()
-    graph = readers.read(name, attention="unfused").graph
+    graph = models.read(name, attention="unfused").graph
     whole = kept_bytes(graph.ops[1], sequence_parallel=False, selective=False)
     shares = {
         "seq": kept_bytes(graph.ops[1], sequence_parallel=True, selective=False),
@@ -49,7 +49,7 @@ def test_each_technique_leaves_the_share_of_figure_7(published: str, name: str) 
 
 def test_the_whole_of_the_smallest_model_is_that_of_figure_1() -> None:
     table = rows()
-    graph = readers.read("megatron-22b", attention="unfused").graph
+    graph = models.read("megatron-22b", attention="unfused").graph
     layers = 4 * sum(kept_bytes(op, sequence_parallel=False, selective=False) for op in graph.ops[1:-1])  # micro-batch 4
     assert layers / 2**30 == pytest.approx(table["megatron-22B", "fig1_act_none_GiB"], rel=1e-6)
     spared = 4 * sum(kept_bytes(op, sequence_parallel=True, selective=True) for op in graph.ops[1:-1])

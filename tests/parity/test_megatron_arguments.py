@@ -8,11 +8,12 @@ from collections.abc import Iterable
 import pytest
 
 import reference
-from meshwright import api, readers
-from meshwright.errors import ExportError
-from meshwright.problem import Batch
-from meshwright.readers import huggingface
-from meshwright.writers import _megatron_model, megatron_args
+from meshwright import api, models
+from meshwright.base.errors import ExportError
+from meshwright.core.problem import Batch
+from meshwright.frameworks.megatron import model as _megatron_model
+from meshwright.frameworks.megatron.writers import megatron_args
+from meshwright.models.readers import huggingface
 
 KNOWN = {
     name: entry
@@ -42,7 +43,7 @@ def check(options: Iterable[tuple[str, ...]]) -> None:
 def test_every_built_in_model_is_told_in_options_that_megatron_knows() -> None:
     told = 0
     for model in huggingface.names():
-        reading = readers.read(model)
+        reading = models.read(model)
         try:
             options, _ = _megatron_model.arguments(reading.spec, reading.graph)
         except ExportError:

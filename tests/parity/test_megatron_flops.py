@@ -7,8 +7,8 @@ import statistics
 
 import pytest
 
-from meshwright import readers, validation
-from meshwright.flops import model_flops
+from meshwright import models, validation
+from meshwright.core.flops import model_flops
 
 BUILT_IN = (  # Megatron trains DeepSeek V3 with its layer that predicts a second token unless told otherwise
     ("DeepSeekV3", "deepseek-v3-mtp"),
@@ -36,6 +36,6 @@ def test_a_token_costs_what_megatron_counts(published: str, name: str) -> None:
             counted.setdefault(int(row["sequence_length"]), []).append(tera * 1e12 / tokens)
     assert counted
     for length, values in counted.items():
-        graph = readers.read(name, sequence_length=length).graph
+        graph = models.read(name, sequence_length=length).graph
         ours = model_flops(graph, halve_causal=True) / length
         assert ours == pytest.approx(statistics.median(values), rel=0.01)  # the published figures have three digits

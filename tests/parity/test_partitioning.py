@@ -21,7 +21,9 @@ def test_accelerators_host_and_memory_as_in_the_file_give_the_published_optimum(
     assert answer.bound.method == "exact"
 
 
-@pytest.mark.parametrize("row", reference.rows("partitioning/partitioning_stages.csv"), ids=lambda row: f"{row['graph']}-{row['n_stages']}")
+@pytest.mark.parametrize(
+    "row", reference.rows("partitioning/partitioning_stages.csv"), ids=lambda row: f"{row['graph']}-{row['n_stages']}"
+)
 def test_stages_are_at_least_as_good_as_the_best_known(row: dict[str, str]) -> None:
     settings = {"n_stages": row["n_stages"], "memory_limit": "none"}
     answer = api.plan(graph(row["graph"]), search="partition", settings=settings).answer

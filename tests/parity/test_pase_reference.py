@@ -6,8 +6,8 @@ import pytest
 
 import reference
 from meshwright import api
-from meshwright.costs._pase_layers import configurations, layer_cost
-from meshwright.readers.pase_graph import build
+from meshwright.planners.pase.layer_costs import configurations, layer_cost
+from meshwright.planners.pase.readers.pase_graph import build
 
 ROWS = reference.rows("pase/pase.csv")
 EXACT = [row for row in ROWS if row["algo"] == "0"]

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 import reference
-from meshwright import _params, api
-from meshwright.costs._piper_menu import Options
-from meshwright.costs.piper import evaluate
-from meshwright.problem import Stop
-from meshwright.readers._piper_instance import PiperInstance
-from meshwright.readers.piper_json import with_limits
-from meshwright.search import _piper_solve, piper_equal_split
+from meshwright import api
+from meshwright.base import options
+from meshwright.core.problem import Stop
+from meshwright.planners.piper import solve
+from meshwright.planners.piper.costs.piper import evaluate
+from meshwright.planners.piper.menu import Options
+from meshwright.planners.piper.problem import PiperInstance
+from meshwright.planners.piper.readers.piper_json import with_limits
+from meshwright.planners.piper.search import piper_equal_split
 
 OPTIONS = {
     "piper": Options(exact=False),
@@ -69,7 +71,7 @@ class _Instances:
 
 def _compare(instance: PiperInstance, row: dict[str, str], value: float | None) -> None:
     """Compare greedy with the reference, and exact with greedy."""
-    solution = _piper_solve.solve(instance, OPTIONS[row["variant"]], nearly_ratio=0.0)
+    solution = solve.solve(instance, OPTIONS[row["variant"]], nearly_ratio=0.0)
     if value is None:
         assert solution.stages == (), row
         return
@@ -115,7 +117,7 @@ def test_the_exact_choice_is_never_worse_than_the_greedy_and_better_where_that_i
         if row["variant"] not in ("piper", "noTP"):
             continue
         instance = instances.at(row)
-        solution = _piper_solve.solve(instance, Options(tensor_parallel=row["variant"] == "piper"), nearly_ratio=0.0)
+        solution = solve.solve(instance, Options(tensor_parallel=row["variant"] == "piper"), nearly_ratio=0.0)
         assert bool(solution.stages) == (value is not None)
         if value is not None:
             seconds = evaluate(instance, solution.stages).seconds
@@ -141,7 +143,7 @@ def test_every_row_of_the_equal_splits_is_reproduced() -> None:
         if int(row["maxDevices"]) > 500 and count % 4:
             count += 1
             continue
-        params = _params.parse(piper_equal_split.Params, settings, "search piper_equal_split")
+        params = options.parse(piper_equal_split.Params, settings, "search piper_equal_split")
         answer = piper_equal_split.search(api.pose(readings[row["input"]]), params, seed=0, stop=Stop())
         assert (answer.objective is None) == (value is None), row
         if value is not None and answer.objective is not None:
@@ -164,7 +166,7 @@ def test_fixed_plans_have_the_published_values() -> None:
             "data": row["d"],
             "tensor": row["t"],
         }
-        params = _params.parse(piper_equal_split.Params, settings, "search piper_equal_split")
+        params = options.parse(piper_equal_split.Params, settings, "search piper_equal_split")
         answer = piper_equal_split.search(api.pose(reading), params, seed=0, stop=Stop())
         assert answer.objective is not None
         assert answer.objective.value == pytest.approx(float(row["objective"]), rel=1e-9)
@@ -173,7 +175,7 @@ def test_fixed_plans_have_the_published_values() -> None:
 def test_the_published_resnet_has_as_many_downsets_as_the_authors_program_finds() -> None:
     instance = api.read(_spec("resnet")).instance
     assert isinstance(instance, PiperInstance)
-    solution = _piper_solve.solve(instance, Options(exact=False), nearly_ratio=0.0)
+    solution = solve.solve(instance, Options(exact=False), nearly_ratio=0.0)
     assert (solution.n_downsets, solution.method) == (242, "exact")
 
 
@@ -185,5 +187,5 @@ def test_a_model_grown_to_96_layers_is_the_published_one() -> None:
     values = []
     for instance in (grown, published):
         limited = with_limits(instance, n_devices=64, n_microbatches=512, bandwidth=25e9, memory_bytes=80e9)
-        values.append(evaluate(limited, _piper_solve.solve(limited, Options(), nearly_ratio=0.0).stages).seconds)
+        values.append(evaluate(limited, solve.solve(limited, Options(), nearly_ratio=0.0).stages).seconds)
     assert values[0] == pytest.approx(values[1], rel=1e-12)

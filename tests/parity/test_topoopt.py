@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import reference
-from meshwright.codesign import alternate, networks, published
-from meshwright.codesign.alternate import Wires
-from meshwright.codesign.choices import Servers, space
-from meshwright.codesign.fabric import Fabric
-from meshwright.codesign.step import Step, data_parallel
-from meshwright.readers import flexflow_measures, read
-from meshwright.solvers import circulants
-from meshwright.topologies._wires import device
+from meshwright.clusters.wires import device
+from meshwright.models import read
+from meshwright.planners.topoopt import alternate, networks, published
+from meshwright.planners.topoopt.alternate import Wires
+from meshwright.planners.topoopt.choices import Servers, space
+from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.readers import flexflow_measures
+from meshwright.planners.topoopt.step import Step, data_parallel
+from meshwright.solvers.graph import circulants
 
 RATE, LATENCY, SIZE = 12.5e9, 1e-6, 256 * 2**20
 FILES = {"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", "vgg16": "vgg16"}
@@ -183,5 +184,7 @@ def test_every_published_task_graph_is_read_and_has_the_packet_simulators_time()
         graph = read(str(file)).instance
         assert str(graph.n_servers) == times[file.name]["job_nodes"]
         on = [task for task in graph.tasks if task.kind in ("forward", "backward")]
-        busiest = max(sum(task.milliseconds[0] for task in on if task.device == device) for device in {task.device for task in on})
+        busiest = max(
+            sum(task.milliseconds[0] for task in on if task.device == device) for device in {task.device for task in on}
+        )
         assert 0.0 < busiest <= float(times[file.name]["iter_ms"])  # no iteration is shorter than what one device computes

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.codesign import bounds, finder, moves
-from meshwright.codesign.choices import Servers, space
-from meshwright.codesign.step import Step, Traffic, data_parallel
-from meshwright.readers import read
-from meshwright.topologies._wires import device
+from meshwright.clusters.wires import device
+from meshwright.models import read
+from meshwright.planners.topoopt import bounds, finder, moves
+from meshwright.planners.topoopt.choices import Servers, space
+from meshwright.planners.topoopt.step import Step, Traffic, data_parallel
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

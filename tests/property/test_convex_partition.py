@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from meshwright.solvers import operator_stages
-from meshwright.solvers.convex_partition import partition
-from meshwright.solvers.units import Operators, contract, loads_of
+from meshwright.solvers.partition import operator_stages
+from meshwright.solvers.partition.convex import partition
+from meshwright.solvers.partition.hypergraph import Operators, contract, loads_of
 from oracle import convex_partition as oracle
 
 

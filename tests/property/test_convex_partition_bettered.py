@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.solvers.reach_bound import reach_bound
-from meshwright.solvers.recutting import recut
-from meshwright.solvers.stage_annealing import annealed
-from meshwright.solvers.units import Operators, Units, contract, loads_of
+from meshwright.solvers.partition.annealing import annealed
+from meshwright.solvers.partition.hypergraph import Operators, Units, contract, loads_of
+from meshwright.solvers.partition.reach_bound import reach_bound
+from meshwright.solvers.partition.recutting import recut
 
 
 def graph(seed: int, n: int) -> Units:

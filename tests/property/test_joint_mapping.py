@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import api
-from meshwright.plan import Plan, Stage
-from meshwright.strategy import Strategy
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.strategy import Strategy
 
 
 def graph_file(seed: int, n: int, folder: str) -> str:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshwright import topologies
-from meshwright._kernels import mapping as kernel
-from meshwright.solvers import mapping_proof
-from meshwright.solvers.mapping import evaluate, map_stages, pair_seconds
-from meshwright.solvers.mapping_bounds import lower_bound
-from meshwright.solvers.mapping_problem import StageGraph
+from meshwright import clusters
+from meshwright._kernels.mapping import cost as kernel
+from meshwright.solvers.mapping import proof as mapping_proof
+from meshwright.solvers.mapping.bounds import lower_bound
+from meshwright.solvers.mapping.problem import StageGraph
+from meshwright.solvers.mapping.search import evaluate, map_stages, pair_seconds
 
 
 def problem_of(seed: int, n_stages: int, n_replicas: int, n_devices: int) -> tuple[StageGraph, NDArray[np.float64]]:
@@ -100,7 +100,7 @@ def test_the_bound_proves_mappings_onto_nodes() -> None:
         graph = StageGraph(
             random.uniform(0.8e-3, 1e-3, n_stages), transfers, random.uniform(5e6, 3e7, n_stages), 64 // n_stages
         )
-        found = map_stages(graph, pair_seconds(topologies.cluster(cluster)))
+        found = map_stages(graph, pair_seconds(clusters.cluster(cluster)))
         assert found.seconds <= found.bound_seconds * 1.15
 
 
@@ -180,5 +180,5 @@ def test_mappings_onto_sixteen_devices_are_proven(cluster: str, n_stages: int, s
     graph = StageGraph(
         random.uniform(0.5e-3, 1e-3, n_stages), tuple(transfers), random.uniform(5e6, 3e7, n_stages), 16 // n_stages
     )
-    found = map_stages(graph, pair_seconds(topologies.cluster(cluster)))
+    found = map_stages(graph, pair_seconds(clusters.cluster(cluster)))
     assert found.exact and found.bound_seconds == found.seconds

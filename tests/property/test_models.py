@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.errors import InputError
-from meshwright.flops import forward_flops, model_flops
-from meshwright.graph import Graph
-from meshwright.readers import huggingface
+from meshwright.base.errors import InputError
+from meshwright.core.flops import forward_flops, model_flops
+from meshwright.core.graph import Graph
+from meshwright.models.readers import huggingface
 
 NAMES = ("bert-base", "deepseek-v2-lite", "deepseek-v3-mtp", "gemma-2-9b", "gemma-3-27b", "gpt-neo-125m", "gpt-neox-20b", "gpt-oss-20b",
          "gpt2", "llama-3.2-1b", "mixtral-8x7b", "opt-350m", "qwen2-57b-a14b", "qwen3-30b-a3b", "t5-small", "vit-base")  # fmt: skip

@@ -22,22 +22,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshwright
-from meshwright import api, topologies
-from meshwright._identity import ById
-from meshwright.cluster import Cluster, Device, Links
-from meshwright.costs._mesh import mesh
-from meshwright.errors import InputError
-from meshwright.graph import Edge, Graph, Op, Operator
-from meshwright.interval import Interval
+from meshwright import api
+from meshwright import clusters as topologies
+from meshwright.api.sensitivity import Change
+from meshwright.api.sweep import Row
+from meshwright.base.errors import InputError
+from meshwright.base.identity import ById
+from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.graph import Edge, Graph, Op, Operator
+from meshwright.core.interval import Interval
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Problem, Program, Reading, Stop, Training
+from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
+from meshwright.core.stage_cost import Collective, CostTable, StageLoad
+from meshwright.core.strategy import Strategy
+from meshwright.core.timeline import Timeline
+from meshwright.costs.analytic.device_mesh import mesh
 from meshwright.network import REMEMBERED_CLUSTERS, Network
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch, Problem, Program, Reading, Stop, Training
-from meshwright.result import Alternative, Answer, Bound, Objective, Result
-from meshwright.strategy import Strategy
-from meshwright.sweeping import Row
-from meshwright.table import Collective, CostTable, StageLoad
-from meshwright.timeline import Timeline
-from meshwright.what_if import Change
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 

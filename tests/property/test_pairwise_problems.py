@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.costs._pase_layers import allowed_splits, configurations, edge_cost, layer_cost
-from meshwright.costs._pase_tables import splits_cost, tables
-from meshwright.readers._pase_operators import Network, NetworkBuilder, Tensor
-from meshwright.solvers.certificate import check
-from meshwright.solvers.labelling import solve
-from meshwright.solvers.pairwise import Pairwise, total_cost
+from meshwright.planners.pase.layer_costs import allowed_splits, configurations, edge_cost, layer_cost
+from meshwright.planners.pase.operators import Network, NetworkBuilder, Tensor
+from meshwright.planners.pase.tables import splits_cost, tables
+from meshwright.solvers.pairwise.certificate import check
+from meshwright.solvers.pairwise.labelling import solve
+from meshwright.solvers.pairwise.problem import Pairwise, total_cost
 
 
 @st.composite

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.costs._piper_menu import Options
-from meshwright.costs.piper import evaluate
-from meshwright.readers._piper_instance import PiperChoice, PiperEdge, PiperInstance, PiperNode
-from meshwright.search import _piper_solve
+from meshwright.planners.piper import solve
+from meshwright.planners.piper.costs.piper import evaluate
+from meshwright.planners.piper.menu import Options
+from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance, PiperNode
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "oracle"))
 
@@ -21,7 +21,7 @@ import piper_by_definition as oracle
 
 
 def value(instance: PiperInstance, **options: object) -> float:
-    solution = _piper_solve.solve(instance, Options(**options), nearly_ratio=0.0)  # type: ignore[arg-type]
+    solution = solve.solve(instance, Options(**options), nearly_ratio=0.0)  # type: ignore[arg-type]
     return evaluate(instance, solution.stages).seconds if solution.stages else float("inf")
 
 

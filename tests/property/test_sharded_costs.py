@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import api
+from meshwright.core.problem import Batch
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic, sharded
-from meshwright.costs._sharding_savings import savings
-from meshwright.problem import Batch
-from meshwright.strategy import Strategy
+from meshwright.costs.sharded.against_megatron import savings
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 TINY = str(DATA / "tiny_llama.json")

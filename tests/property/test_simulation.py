@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import schedules
-from meshwright.plan import Plan, Stage
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import PHASES, Timeline
 from meshwright.sim import engine
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, channels
-from meshwright.table import StageLoad
-from meshwright.timeline import PHASES, Timeline
 
 WORDS = [
     (word, chunks)

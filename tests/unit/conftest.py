@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from meshwright import api
-from meshwright.problem import Batch
-from meshwright.result import Result
+from meshwright.core.problem import Batch
+from meshwright.core.result import Result
 
 TINY = pathlib.Path(__file__).resolve().parents[1] / "data" / "tiny_llama.json"
 

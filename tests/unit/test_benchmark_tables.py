@@ -15,7 +15,7 @@ import mapping
 import numpy as np
 import partitioning
 
-from meshwright.solvers.units import contract
+from meshwright.solvers.partition.hypergraph import contract
 
 
 def test_a_later_call_runs_only_the_rows_that_are_missing(tmp_path: pathlib.Path) -> None:

@@ -29,22 +29,23 @@ def register(app: typer.Typer) -> None:
         """Capture a PyTorch module, forward and backward, as a graph that `meshwright plan` reads."""
         import json
 
-        from meshwright import _files, report
+        from meshwright.base import files
+        from meshwright.report import text
         from meshwright.runtime.capture import capture as captured
         from meshwright.runtime.capture.document import as_json
 
-        _files.check_target(out, "--out")
-        with report.progress(f"capturing {module}"):
+        files.check_target(out, "--out")
+        with text.progress(f"capturing {module}"):
             found = captured(
                 module, batch=batch, sequence_length=sequence_length, shapes=tuple(input_), level=level, precision=precision
             )
         entry = as_json(found, module)
-        _files.write(out, json.dumps(entry) + "\n")
+        files.write(out, json.dumps(entry) + "\n")
         if json_:
             short = {key: value for key, value in entry.items() if key not in ("bodies", "ops", "edges")}
             print(json.dumps(short | {"n_ops": len(entry["ops"]), "n_edges": len(entry["edges"]), "out": out}))
         else:
-            from meshwright.units import format_bytes, format_count
+            from meshwright.base.units import format_bytes, format_count
 
             totals = found.totals
             print(

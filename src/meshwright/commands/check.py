@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.problem import Problem
-    from meshwright.solvers.certificate import Verdict
+    from meshwright.core.problem import Problem
+    from meshwright.solvers.pairwise.certificate import Verdict
 
 __all__ = ["register"]
 
@@ -22,8 +22,8 @@ def posed_again(entry: dict[str, Any], where: str) -> Problem:
         When a field is missing, or the model or the cluster cannot be found again.
     """
     from meshwright import api
-    from meshwright.errors import InputError
-    from meshwright.problem import Batch
+    from meshwright.base.errors import InputError
+    from meshwright.core.problem import Batch
 
     try:
         asked = entry["question"]
@@ -36,14 +36,15 @@ def posed_again(entry: dict[str, Any], where: str) -> Problem:
 
 def _verdict(entry: Any, where: str, model: str) -> Verdict:
     """Return what is found of a certificate, or of a plan file."""
-    from meshwright import _plugins, replaying
-    from meshwright.errors import InputError
-    from meshwright.search import _certificates
+    from meshwright.api import plan_files
+    from meshwright.base import registry
+    from meshwright.base.errors import InputError
+    from meshwright.planners.pase import check as _certificates
 
     form = entry.get("format") if isinstance(entry, dict) else None
     if form == "meshwright/plan/1":
-        result = replaying.restore(where, model=model)
-        check_plan = getattr(_plugins.load("search", result.search, "search"), "check_plan", None)
+        result = plan_files.restore(where, model=model)
+        check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
         if check_plan is None:
             raise InputError(
                 f"{where}: is a plan of --search {result.search}; plans are checked of --search piper, partition and stage_mapping, and of "
@@ -76,8 +77,8 @@ def register(app: typer.Typer) -> None:
         import json
         import math
 
-        from meshwright.errors import InputError
-        from meshwright.source import Source
+        from meshwright.base.errors import InputError
+        from meshwright.core.source import Source
 
         source = Source(certificate)
         if source.path is None:

@@ -9,7 +9,7 @@ import typer
 from meshwright.commands.plan import settings_of
 
 if TYPE_CHECKING:
-    from meshwright.codesign.design import Design
+    from meshwright.planners.topoopt.design import Design
 
 __all__ = ["register"]
 
@@ -44,9 +44,11 @@ def register(app: typer.Typer) -> None:
         """Search plan and network topology together; say how fast, what it costs and how far from the bound."""
         import json
 
-        from meshwright import _files, api
-        from meshwright import report as reports
-        from meshwright.writers import _codesign_text, codesign_json
+        from meshwright import api
+        from meshwright.base import files
+        from meshwright.planners.topoopt import text
+        from meshwright.planners.topoopt.writers import codesign_json
+        from meshwright.report import text as reports
 
         outputs = {
             "--out": out,
@@ -59,7 +61,7 @@ def register(app: typer.Typer) -> None:
             "--report": report,
             "--measures-out": measures_out,
         }
-        _files.check_targets([(option, path) for option, path in outputs.items() if path])
+        files.check_targets([(option, path) for option, path in outputs.items() if path])
         with reports.progress(f"designing for {model}"):
             design = api.codesign(
                 model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency, measures=measures,
@@ -68,7 +70,7 @@ def register(app: typer.Typer) -> None:
             )  # fmt: skip
         if out:
             codesign_json.write(design, out)
-        print(json.dumps(codesign_json.as_json(design)) if json_ else _codesign_text.explain(design))
+        print(json.dumps(codesign_json.as_json(design)) if json_ else text.explain(design))
         if design.entries:
             _write_all(design, outputs)
         return 0 if design.entries else 3
@@ -76,9 +78,9 @@ def register(app: typer.Typer) -> None:
 
 def _write_all(design: Design, outputs: dict[str, str]) -> None:
     """Write what was asked for beside the answer."""
-    from meshwright import _plugins
-    from meshwright.codesign import choices
-    from meshwright.writers import flexflow_measures
+    from meshwright.base import registry
+    from meshwright.planners.topoopt import choices
+    from meshwright.planners.topoopt.writers import flexflow_measures
 
     if outputs["--measures-out"]:
         flexflow_measures.write(choices.measurements(design.step.space), outputs["--measures-out"])
@@ -92,4 +94,4 @@ def _write_all(design: Design, outputs: dict[str, str]) -> None:
         ("--astra-network", "astra_network"),  # last: it cannot say every network
     ):
         if outputs[option]:
-            _plugins.load("writers", writer, "export").write(design, outputs[option])
+            registry.load("writers", writer, "export").write(design, outputs[option])

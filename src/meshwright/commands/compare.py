@@ -27,24 +27,26 @@ def register(app: typer.Typer) -> None:
         """Run several searches on one problem and rank their plans on one simulated timeline."""
         import json
 
-        from meshwright import _plugins, api, report
-        from meshwright.errors import InputError
-        from meshwright.problem import Batch
-        from meshwright.result import Result
+        from meshwright import api
+        from meshwright.base import registry
+        from meshwright.base.errors import InputError
+        from meshwright.core.problem import Batch
+        from meshwright.core.result import Result
+        from meshwright.report import text
         from meshwright.writers import plan_json
 
         names = [name.strip() for name in searches.split(",") if name.strip()]
         if not names:
             raise InputError("--searches: name at least one search, for example --searches best,data_parallel")
         for name in names:
-            _plugins.load("search", name, "search")
+            registry.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.pose(
             model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
         )
         results: list[tuple[str, Result | None, str]] = []
         for name in names:
-            with report.progress(f"search {name} on {problem.reading.name}"):
+            with text.progress(f"search {name} on {problem.reading.name}"):
                 try:
                     results.append((name, api.plan(problem, search=name, seed=seed), ""))
                 except InputError as error:
@@ -57,5 +59,5 @@ def register(app: typer.Typer) -> None:
             ]
             print(json.dumps({"format": "meshwright/comparison/1", "results": entries}))
         else:
-            print(report.compared(results))
+            print(text.compared(results))
         return 0 if any(result is not None and result.feasible for _, result, _ in results) else 3

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         """Write a plan for another program, and say what its format could not say."""
         import sys
 
-        from meshwright import exporting
+        from meshwright.api import export as exporting
 
         for note in exporting.export(plan, to, out, cluster=cluster, model=model):
             print(f"note: {note}", file=sys.stderr)

@@ -12,16 +12,18 @@ def register(app: typer.Typer) -> None:
 
     @app.command(name="list")
     def list_(
-        what: str = typer.Argument(help="models, clusters, searches, costs, schedules, topologies, formats, exports or measured."),
+        what: str = typer.Argument(
+            help="models, clusters, searches, costs, schedules, topologies, formats, exports or measured."
+        ),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """List what can be named on the command line, each with a line about it."""
         import json
 
-        from meshwright import catalog
-        from meshwright.errors import UnknownNameError
+        from meshwright.api import listing
+        from meshwright.base.errors import UnknownNameError
 
-        rooms = catalog.rooms()
+        rooms = listing.rooms()
         if what not in rooms:
             raise UnknownNameError("list", what, rooms)
         entries = rooms[what]()

@@ -15,7 +15,7 @@ def settings_of(pairs: list[str]) -> dict[str, str]:
     InputError
         When one has no ``=`` or a key is given twice.
     """
-    from meshwright.errors import InputError
+    from meshwright.base.errors import InputError
 
     settings: dict[str, str] = {}
     for pair in pairs:
@@ -56,15 +56,16 @@ def register(app: typer.Typer) -> None:
         import sys
         from dataclasses import replace
 
-        from meshwright import _files, api
-        from meshwright import report as reports
-        from meshwright import what_if as what_ifs
-        from meshwright.errors import ExportError, InputError
-        from meshwright.problem import Batch
+        from meshwright import api
+        from meshwright.api import sensitivity as what_ifs
+        from meshwright.base import files
+        from meshwright.base.errors import ExportError, InputError
+        from meshwright.core.problem import Batch
+        from meshwright.report import text as reports
         from meshwright.writers import chrome_trace, plan_json, report_html
 
         outputs = [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
-        _files.check_targets(outputs)
+        files.check_targets(outputs)
         if top < 0:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.pose(

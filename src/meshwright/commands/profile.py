@@ -17,7 +17,7 @@ def counts(text: str, option: str) -> list[int]:
     InputError
         When one is none.
     """
-    from meshwright.errors import InputError
+    from meshwright.base.errors import InputError
 
     try:
         found = sorted({int(part) for part in text.split(",")})
@@ -39,8 +39,8 @@ def existing(path: str) -> dict[str, Any]:
     import json
     from pathlib import Path
 
-    from meshwright.errors import InputError
-    from meshwright.readers.profile_json import FORMAT
+    from meshwright.base.errors import InputError
+    from meshwright.costs.profiled.readers.profile_json import FORMAT
 
     if not Path(path).exists():
         return {"format": FORMAT, "model": "links only", "sequence_length": 1, "device": "CPU", "n_cores": 1, "memory_bytes": 1e9,
@@ -87,19 +87,20 @@ def register(app: typer.Typer) -> None:
         import json
         import sys
 
-        from meshwright import _files
-        from meshwright.errors import InputError
-        from meshwright.runtime import launch, source
+        from meshwright.base import files
+        from meshwright.base.errors import InputError
+        from meshwright.runtime.job import launch
+        from meshwright.runtime.model import source
 
         source.require_torch()
-        _files.check_target(out, "--out")
+        files.check_target(out, "--out")
         entry = existing(out)
         if repeats < 1 or not 0 <= sequence_length <= 10**9:
             raise InputError("--repeats must be at least 1, and --sequence-length between 0 and 10^9")
         if what == "links":
             if not 2 <= ranks <= 64:
                 raise InputError(f"--ranks {ranks}: links are measured among 2 to 64 processes")
-            from meshwright.runtime import links
+            from meshwright.runtime.profile import links
 
             measured = links.among(ranks, device)
             if measured is None:  # another process of torchrun writes the file
@@ -109,14 +110,14 @@ def register(app: typer.Typer) -> None:
                 return 1
             entry["links"] = measured
         else:
-            from meshwright.runtime.measure import profile_callable
+            from meshwright.runtime.profile.measure import profile_callable
 
             degrees, n_rows = counts(tensor, "--tensor"), counts(rows, "--rows")
             entry |= profile_callable(
                 what, n_rows, degrees, sequence_length=sequence_length, repeats=repeats, device=device, seed=seed,
                 say=tell,
             )  # fmt: skip
-        _files.write(out, json.dumps(entry, indent=1) + "\n")
+        files.write(out, json.dumps(entry, indent=1) + "\n")
         print(
             f"{out}: {len(entry['layers'])} layers, {len(entry['measures'])} measures, {'links' if entry.get('links') else 'no links'}"
         )

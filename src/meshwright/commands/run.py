@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.result import Result
-    from meshwright.runtime.job import Job
-    from meshwright.runtime.launch import Failure
-    from meshwright.runtime.plan_file import PlanFile
+    from meshwright.core.result import Result
+    from meshwright.runtime.job.job import Job
+    from meshwright.runtime.job.launch import Failure
+    from meshwright.runtime.ranks.plan_file import PlanFile
 
 __all__ = ["register"]
 
@@ -24,9 +24,12 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     InputError
         When something is wrong.
     """
-    from meshwright.runtime import autocast, checkpoints, meshes, preflight, source
-    from meshwright.runtime.data import example_of
-    from meshwright.runtime.layout import layout
+    from meshwright.runtime.job import checkpoints, preflight
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.data import example_of
+    from meshwright.runtime.ranks import meshes
+    from meshwright.runtime.ranks.layout import layout
+    from meshwright.runtime.step import autocast
 
     places = layout(read.plan)
     meshes.check(places)
@@ -61,9 +64,9 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
         When the profile is wrong or of another model; a plan's own missing sources are no error.
     """
     from meshwright import api
-    from meshwright.errors import InputError, MeshwrightError
-    from meshwright.replaying import replay
-    from meshwright.result import Answer, Result
+    from meshwright.api.plan_files import replay
+    from meshwright.base.errors import InputError, MeshwrightError
+    from meshwright.core.result import Answer, Result
     from meshwright.writers import plan_json
 
     if not profile:
@@ -98,10 +101,11 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     """Train in this process from the same weights, and return the losses."""
     from functools import partial
 
-    from meshwright.runtime import autocast, source
-    from meshwright.runtime.data import batches_of, default_loss, example_of
-    from meshwright.runtime.reference import reference_losses
-    from meshwright.runtime.trainer import adamw
+    from meshwright.runtime.job.reference import reference_losses
+    from meshwright.runtime.job.trainer import adamw
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.data import batches_of, default_loss, example_of
+    from meshwright.runtime.step import autocast
 
     model, examples = source.build(job.model, job.seed)
     sample = example_of(model, examples, read.sequence_length)
@@ -127,9 +131,9 @@ def launched(
     InputError
         When the cluster is not known or cannot be emulated here.
     """
-    from meshwright.errors import InputError
-    from meshwright.runtime import launch, namespaces
-    from meshwright.runtime.layout import layout
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.job import launch, namespaces
+    from meshwright.runtime.ranks.layout import layout
 
     if not emulate:
         return launch.run(job, read.plan.n_devices, timeout_seconds=timeout_seconds)
@@ -170,7 +174,7 @@ def check_options(
     InputError
         When one is wrong.
     """
-    from meshwright.errors import InputError
+    from meshwright.base.errors import InputError
 
     if not 1 <= steps <= 10**9:
         raise InputError(f"--steps {steps}: must be between 1 and {10**9}")
@@ -220,19 +224,22 @@ def register(app: typer.Typer) -> None:
         import json
         import sys
 
-        from meshwright import _files
-        from meshwright.errors import InputError
-        from meshwright.runtime import launch, source
-        from meshwright.runtime.job import Job
+        from meshwright.base import files
+        from meshwright.base.errors import InputError
+        from meshwright.runtime.job import launch
+        from meshwright.runtime.job.job import Job
+        from meshwright.runtime.model import source
 
         source.require_torch()
         check_options(steps, backend, (save_every, processes, timeout), (save, resume), (costs, calibrate))
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
-                _files.check_target(path, option)
-        from meshwright.runtime import autocast, comparison, preflight
-        from meshwright.runtime.layout import layout
-        from meshwright.runtime.plan_file import read_plan
+                files.check_target(path, option)
+        from meshwright.runtime.job import preflight
+        from meshwright.runtime.profile import comparison
+        from meshwright.runtime.ranks.layout import layout
+        from meshwright.runtime.ranks.plan_file import read_plan
+        from meshwright.runtime.step import autocast
 
         autocast.dtype_of(precision)
         read = read_plan(plan)
@@ -246,7 +253,7 @@ def register(app: typer.Typer) -> None:
             print("\n".join(launch.torchrun_lines(job, costs, read.plan.n_devices, torchrun, plan)))
             return 0
         if launch.under_torchrun():
-            from meshwright.runtime import worker
+            from meshwright.runtime.job import worker
 
             if emulate:
                 raise InputError("--emulate starts the processes itself; run it without torchrun")
@@ -269,7 +276,7 @@ def register(app: typer.Typer) -> None:
         if trace:
             comparison.write_trace(trace, read.plan, measured, predicted)
         if calibrate and predicted is not None:
-            from meshwright.runtime import calibration
+            from meshwright.runtime.profile import calibration
 
             calibration.write(costs, calibrate, predicted, entry)
         print(json.dumps(entry) if json_ else comparison.lines(entry))

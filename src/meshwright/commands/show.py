@@ -19,8 +19,8 @@ def register(app: typer.Typer) -> None:
         """Show what a file or a name holds: layers and parameters, devices and links, or a plan."""
         import json
 
-        from meshwright import shown
+        from meshwright.api import inspect
 
-        entry = shown.look(what, form)
-        print(json.dumps(entry) if json_ else shown.text(entry))
+        entry = inspect.look(what, form)
+        print(json.dumps(entry) if json_ else inspect.text(entry))
         return 0

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.result import Result
+    from meshwright.core.result import Result
 
 __all__ = ["register"]
 
 
 def as_json(result: Result) -> dict[str, Any]:
     """Return the simulated step as the JSON object of ``simulate --json``."""
-    from meshwright.replaying import missing_bytes
+    from meshwright.api.plan_files import missing_bytes
     from meshwright.writers.plan_json import interval_json
 
     plan, timeline, cluster = result.plan, result.timeline, result.problem.cluster
@@ -68,13 +68,14 @@ def register(app: typer.Typer) -> None:
         import json
         from dataclasses import replace
 
-        from meshwright import _files, report
-        from meshwright.replaying import missing_bytes, replay
-        from meshwright.units import format_bytes
+        from meshwright.api.plan_files import missing_bytes, replay
+        from meshwright.base import files
+        from meshwright.base.units import format_bytes
+        from meshwright.report import text
         from meshwright.writers import chrome_trace
 
         if trace:
-            _files.check_target(trace, "--trace")
+            files.check_target(trace, "--trace")
         result = replay(plan, cluster, model)
         if trace:
             chrome_trace.write(result, trace)
@@ -85,5 +86,5 @@ def register(app: typer.Typer) -> None:
         if missing > 0.0:
             note = f"the plan does not fit: its fullest device needs {format_bytes(missing)} more than it has; seconds are as if it did"
             result = replace(result, answer=replace(result.answer, notes=(*result.answer.notes, note)))
-        print(report.explain(result))
+        print(text.explain(result))
         return 0

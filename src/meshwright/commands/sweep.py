@@ -34,33 +34,35 @@ def register(app: typer.Typer) -> None:
         import json
         from dataclasses import asdict
 
-        from meshwright import _files, api, report, sweeping
+        from meshwright import api
+        from meshwright.api import sweep as sweeping
+        from meshwright.base import files
         from meshwright.commands.plan import settings_of
-        from meshwright.problem import Batch
-        from meshwright.writers import _sweep
+        from meshwright.core.problem import Batch
+        from meshwright.report import sweep_table, text
 
         for path, option in ((out, "--out"), (plot, "--plot")):
             if path:
-                _files.check_target(path, option)
+                files.check_target(path, option)
         sizes = sweeping.batches(global_batches)
         batch = Batch(sizes[0], micro_batch, sequence_length)
         problem = api.pose(
             model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
         )
         name = (search or problem.reading.search).replace("-", "_")
-        with report.progress(f"planning {problem.reading.name} for {len(sizes)} batch sizes"):
+        with text.progress(f"planning {problem.reading.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:
-            _files.write(out, _sweep.csv(entries))
+            files.write(out, sweep_table.csv(entries))
         if plot:
-            _files.write(plot, _sweep.svg(problem.reading.name, entries))
+            files.write(plot, sweep_table.svg(problem.reading.name, entries))
         if json_:
             print(json.dumps({"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}))
         else:
-            print(report.render(_sweep.table(problem.reading.name, entries)))
+            print(text.render(sweep_table.table(problem.reading.name, entries)))
         if any(row.stages for row in rows):
             return 0
         return 2 if all(not row.note.startswith("nothing fits") for row in rows) else 3

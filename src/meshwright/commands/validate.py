@@ -22,10 +22,11 @@ def register(app: typer.Typer) -> None:
         """Predict every row of measured runs and print how far the predictions are off."""
         import json
 
-        from meshwright import _files, validation
+        from meshwright import validation
+        from meshwright.base import files
 
         if report:
-            _files.check_target(report, "--report")
+            files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
         reports = [validation.validate(word) for word in words]
         if report:

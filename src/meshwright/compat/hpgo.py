@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from meshwright import api
-from meshwright.costs import _dapple_states
-from meshwright.errors import InputError
-from meshwright.problem import Problem, Reading, Stop
-from meshwright.search import dapple
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Reading, Stop
+from meshwright.planners.dapple import states as _dapple_states
+from meshwright.planners.dapple.search import dapple
 
 __all__ = [
     "Layer",

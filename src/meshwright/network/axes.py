@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
-from meshwright.errors import UnknownNameError
+from meshwright.base.errors import UnknownNameError
+from meshwright.core.cluster import Cluster
 from meshwright.network import collectives
-from meshwright.network.lines import Line
+from meshwright.network.alpha_beta import Line
 
 __all__ = ["Axis"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 
 __all__ = ["all_gather", "reduce_scatter"]
 

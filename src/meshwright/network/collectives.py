@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 from meshwright.network import in_switch, packing, routes
-from meshwright.network.lines import Line
+from meshwright.network.alpha_beta import Line
 from meshwright.network.orders import Layout, double_binary_tree, grid, layout, rings
 
 __all__ = ["ALGORITHMS", "KINDS", "Way", "lines", "ways"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 
 __all__ = ["common"]
 

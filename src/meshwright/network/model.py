@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshwright.cluster import Cluster
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Cluster
 from meshwright.network import canonical, collectives, routes
 from meshwright.network.axes import Axis
 

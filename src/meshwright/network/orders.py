@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 
 __all__ = ["Layout", "double_binary_tree", "grid", "layout", "rings"]
 

@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 
 __all__ = ["LARGEST", "direct_links", "ring_bandwidth"]
 

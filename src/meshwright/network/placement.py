@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Cluster
 
 __all__ = ["coordinates", "orders"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
+from meshwright.core.cluster import Cluster
 
 if TYPE_CHECKING:
-    from meshwright._kernels.paths import Net
+    from meshwright._kernels.network.paths import Net
 
 __all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "load"]
 
@@ -53,7 +53,7 @@ def _ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[
 @lru_cache(maxsize=REMEMBERED_CLUSTERS)
 def _tables(cluster: Cluster) -> _Tables:
     """Return the routing tables of a cluster, remembered by its identity: it never changes, so they cannot be stale."""
-    from meshwright._kernels.paths import Net
+    from meshwright._kernels.network.paths import Net
 
     links, n = cluster.links, cluster.n_devices
     n_nodes = n + cluster.n_switches
@@ -140,7 +140,7 @@ def _core(
     tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the load of core links and the latency of each pair of core nodes; equal pairs are joined first."""
-    from meshwright._kernels import paths
+    from meshwright._kernels.network import paths
 
     n = len(tables.net.in_first) - 1
     key, which = np.unique(b * n + a, return_inverse=True)
@@ -152,7 +152,7 @@ def _core(
 
 def _near(tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distance of each pair of core nodes of the same part, in picoseconds."""
-    from meshwright._kernels import paths
+    from meshwright._kernels.network import paths
 
     n = len(tables.net.in_first) - 1
     key, which = np.unique(b * n + a, return_inverse=True)

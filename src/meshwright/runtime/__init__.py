@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from meshwright.runtime.trainer import Trainer
+    from meshwright.runtime.job.trainer import Trainer
 
 __all__ = ["apply"]
 
 
 def apply(model: Any, plan_file: str, **options: Any) -> Trainer:
-    """Return a trainer for the module, cut and wrapped as a plan says; see `meshwright.runtime.trainer.apply`.
+    """Return a trainer for the module, cut and wrapped as a plan says; see `meshwright.runtime.job.trainer.apply`.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ def apply(model: Any, plan_file: str, **options: Any) -> Trainer:
     plan_file : str
         A plan as ``meshwright plan --out`` writes it.
     options
-        Optimizer and loss, see `meshwright.runtime.trainer.apply`.
+        Optimizer and loss, see `meshwright.runtime.job.trainer.apply`.
     """
-    from meshwright.runtime import trainer
+    from meshwright.runtime.job import trainer
 
     return trainer.apply(model, plan_file, **options)

@@ -22,9 +22,9 @@ from types import MappingProxyType, ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import _plugins
-from meshwright._identity import read_only
-from meshwright.errors import InputError, UnknownNameError
+from meshwright.base import registry
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.identity import read_only
 
 __all__ = [
     "BACKWARD",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, BACKWARD = 0, 1, 2, 3
-"""Phases of a task: positions in `meshwright.timeline.PHASES`. BACKWARD is both gradients in one task."""
+"""Phases of a task: positions in `meshwright.core.timeline.PHASES`. BACKWARD is both gradients in one task."""
 
 _ALIASES: Mapping[str, str] = MappingProxyType({"1f1b": "one_f_one_b", "interleaved": "interleaved_1f1b", "zbv": "zb_v"})
 
@@ -157,7 +157,7 @@ def one_chunk(schedule: str, n_chunks: int) -> None:
 
 def words() -> tuple[str, ...]:
     """Return the schedules as the user types them, sorted."""
-    return tuple(sorted(word(name) for name in _plugins.names("schedules")))
+    return tuple(sorted(word(name) for name in registry.names("schedules")))
 
 
 def word(name: str) -> str:
@@ -190,9 +190,9 @@ def load(name: str) -> ModuleType:
         loaded is not None
     ):  # Searches ask hundreds of times; looking through the folder each time would cost more than the order.
         return loaded
-    if wanted not in _plugins.names("schedules"):
+    if wanted not in registry.names("schedules"):
         raise UnknownNameError("schedule", name, words())
-    return _plugins.load("schedules", wanted, "schedule")
+    return registry.load("schedules", wanted, "schedule")
 
 
 def _file(name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
 from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, folded, slots
 from meshwright.schedules._fitted import shortest
 

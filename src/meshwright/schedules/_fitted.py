@@ -40,7 +40,7 @@ def shortest(hand_made: Slots, times: Times | None, limit: NDArray[np.int64]) ->
     """
     if times is None:
         return hand_made
-    from meshwright._kernels import weight_gradients
+    from meshwright._kernels.events import weight_gradients
 
     seconds = np.stack((times.forward_seconds, times.backward_input_seconds, times.backward_weight_seconds))
     kept = hand_made.phase != BACKWARD_WEIGHT
@@ -83,7 +83,7 @@ def _slots(codes: NDArray[np.int64], hand_made: Slots) -> Slots:
 
 def _played(slots: Slots, times: Times) -> float:
     """Return when the last task ends, with transfers that queue on channels of their own."""
-    from meshwright._kernels import events
+    from meshwright._kernels.events import order
 
     rank, n_stages = slots.rank_of_stage, slots.n_stages
     channel, send = np.full((2, n_stages), -1), np.zeros((2, n_stages))
@@ -92,6 +92,6 @@ def _played(slots: Slots, times: Times) -> float:
     send[0, :-1], send[1, 1:] = times.transfer_seconds, times.transfer_seconds
     both = times.backward_input_seconds + times.backward_weight_seconds
     seconds = np.stack((times.forward_seconds, times.backward_input_seconds, times.backward_weight_seconds, both))
-    orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, channel)
-    _, moments = events.play(orders, events.Seconds(seconds, send), slots.n_microbatches)
+    orders = order.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, channel)
+    _, moments = order.play(orders, order.Seconds(seconds, send), slots.n_microbatches)
     return float(moments.end.max())

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from meshwright.problem import Problem, Stop
-from meshwright.result import Answer
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer
 
 __all__ = ["Search"]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from meshwright.costs._pase_tables import splits_cost
-from meshwright.errors import InputError
-from meshwright.problem import Problem, Stop
-from meshwright.readers.pase_graph import PaseInstance
-from meshwright.result import Answer, Objective
-from meshwright.search import _joint_answer as joint
-from meshwright.search import _pase_answer
-from meshwright.search._joint_limits import Limits
-from meshwright.search._joint_question import with_batch, within_limits
-from meshwright.search._pase_question import PaseSettings as Params
-from meshwright.search._pase_question import one_stage, question_of
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer, Objective
+from meshwright.planners.best import answer as joint
+from meshwright.planners.best.limits import Limits
+from meshwright.planners.best.question import with_batch, within_limits
+from meshwright.planners.pase import answer
+from meshwright.planners.pase.question import PaseSettings as Params
+from meshwright.planners.pase.question import one_stage, question_of
+from meshwright.planners.pase.readers.pase_graph import PaseInstance
+from meshwright.planners.pase.tables import splits_cost
 
 __all__ = ["Params", "search"]
 
@@ -69,7 +69,7 @@ def _on_layers(problem: Problem, stop: Stop) -> Answer:
 def _on_pase_graph(problem: Problem, params: Params) -> Answer:
     """Every operator of a PaSE graph split along the batch, whether or not the published space contains that."""
     question = question_of(problem, params, "data_parallel")
-    chosen = _pase_answer.data_parallel(question)
+    chosen = answer.data_parallel(question)
     value = splits_cost(question.network, chosen, question.word_flop)
-    extra = _pase_answer.shardings(question, chosen)
+    extra = answer.shardings(question, chosen)
     return Answer(one_stage(question), Objective("flops_equivalent", value), notes=question.notes, extra=extra)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from meshwright import _plugins, sim
-from meshwright.errors import InputError
-from meshwright.problem import Problem, Stop
-from meshwright.result import Answer, Objective
+from meshwright import sim
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer, Objective
 
 __all__ = ["Params", "search"]
 
@@ -60,7 +61,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         raise InputError(
             f"--set searches={','.join(params.searches)}: name one or more different searches (not ensemble itself)"
         )
-    modules = [(name, _plugins.load("search", name, "search")) for name in names]
+    modules = [(name, registry.load("search", name, "search")) for name in names]
     best: Answer | None = None
     nothing: Answer | None = None
     value = float("inf")
@@ -72,7 +73,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             nothing = nothing or answer
             continue
         asked = answer.problem or problem
-        loads = _plugins.load("costs", asked.costs, "cost model").loads(asked, answer.plan)
+        loads = registry.load("costs", asked.costs, "cost model").loads(asked, answer.plan)
         if not loads:
             continue
         timeline = sim.simulate(asked, answer.plan, loads)

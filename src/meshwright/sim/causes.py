@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright._kernels.events import Moments
+from meshwright._kernels.events.order import Moments
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import PHASES
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
 from meshwright.sim.end_of_step import Ending
-from meshwright.table import StageLoad
-from meshwright.timeline import PHASES
 
 __all__ = ["causes"]
 

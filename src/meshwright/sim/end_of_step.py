@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright._kernels.shared_events import Ends
+from meshwright._kernels.events.shared_events import Ends
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import PHASES
 from meshwright.schedules import BACKWARD, BACKWARD_WEIGHT, Slots
 from meshwright.sim.traffic import PARTS
-from meshwright.table import StageLoad
-from meshwright.timeline import PHASES
 
 __all__ = ["Ending", "Items", "ending", "followed", "items"]
 
@@ -25,7 +25,7 @@ class Items:
     ends : Ends
         As the event loop takes it.
     stage, phase : ndarray, shape (n_items,), int64
-        As in `meshwright.timeline.Timeline`.
+        As in `meshwright.core.timeline.Timeline`.
     """
 
     ends: Ends
@@ -40,7 +40,7 @@ class Ending:
     Parameters
     ----------
     stage, phase, rank : ndarray, shape (n_items,), int64
-        As in `meshwright.timeline.Timeline`; a reduction occupies links only (rank -1).
+        As in `meshwright.core.timeline.Timeline`; a reduction occupies links only (rank -1).
     start_seconds, end_seconds : ndarray, shape (n_items,), float64
         When.
     rank_of_item : ndarray, shape (n_items,), int64

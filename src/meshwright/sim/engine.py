@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright._kernels import events, shared_events
-from meshwright.errors import InputError
-from meshwright.plan import Plan
-from meshwright.problem import Problem
+from meshwright._kernels.events import order, shared_events
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import PHASES, Timeline
 from meshwright.schedules import Slots, Times
 from meshwright.sim import causes, memory, sharing, tasks, transfers
 from meshwright.sim.end_of_step import Ending, ending, followed, items
 from meshwright.sim.links import busiest
 from meshwright.sim.traffic import Traffic, traffic
 from meshwright.sim.transfers import Transfers
-from meshwright.table import StageLoad
-from meshwright.timeline import PHASES, Timeline
 
 __all__ = ["estimate", "least_seconds", "play", "played_seconds", "simulate", "step_seconds"]
 
@@ -214,7 +214,7 @@ class _Played(NamedTuple):
     """What was played: the order of work, when tasks and transfers ran, the end of the step."""
 
     slots: Slots
-    moments: events.Moments
+    moments: order.Moments
     end: Ending
 
 
@@ -240,21 +240,21 @@ def _played(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collecti
         *_arguments(slots, task_seconds, sends), flows, what.ends, slots.rank_of_stage, slots.n_microbatches
     )
     _check(status, plan.schedule)
-    moments = events.Moments(*moments)
+    moments = order.Moments(*moments)
     return _Played(slots, moments, ending(slots, moments.end, what, item_start, item_end))
 
 
-def _alone(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> events.Moments:
+def _alone(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> order.Moments:
     """Run the order of work where nothing shares a link."""
-    status, moments = events.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
+    status, moments = order.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
     _check(status, schedule)
-    return events.Moments(*moments)
+    return order.Moments(*moments)
 
 
-def _arguments(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[events.Orders, events.Seconds]:
+def _arguments(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[order.Orders, order.Seconds]:
     """Return the order of work and its seconds as kernels take them."""
-    orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
-    return orders, events.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
+    orders = order.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
+    return orders, order.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
 
 
 def _check(status: int, schedule: str) -> None:
@@ -263,7 +263,7 @@ def _check(status: int, schedule: str) -> None:
         raise InputError(f"schedule {schedule}: its order of work deadlocks: some task waits for one that never runs")
 
 
-def _spans(slots: Slots, moments: events.Moments, end: Ending) -> dict[str, NDArray]:
+def _spans(slots: Slots, moments: order.Moments, end: Ending) -> dict[str, NDArray]:
     """Return the columns of the spans: tasks, transfers, end of step; in order of start, then as listed here."""
     rank = np.repeat(np.arange(slots.n_ranks), np.diff(slots.first))
     sent = np.flatnonzero(moments.send_end > moments.end)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cluster import Cluster
-from meshwright.plan import Plan
+from meshwright.core.cluster import Cluster
+from meshwright.core.plan import Plan
+from meshwright.core.stage_cost import StageLoad
 from meshwright.schedules import BACKWARD_INPUT, FORWARD, Slots
-from meshwright.table import StageLoad
 
 __all__ = ["Memory", "excess_bytes", "memory"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Memory of one device of each rank, as the fields of the same names of `meshwright.timeline.Timeline`."""
+    """Memory of one device of each rank, as the fields of the same names of `meshwright.core.timeline.Timeline`."""
 
     peak_bytes: tuple[float, ...]
     seconds: tuple[NDArray[np.float64], ...]
@@ -45,7 +45,7 @@ def excess_bytes(cluster: Cluster, plan: Plan, peak_bytes: tuple[float, ...]) ->
     plan : Plan
         Its stages name the devices.
     peak_bytes : tuple of float
-        What each pipeline rank holds at its peak, as in `meshwright.timeline.Timeline`.
+        What each pipeline rank holds at its peak, as in `meshwright.core.timeline.Timeline`.
     """
     return max(
         peak - min(cluster.device(device).memory_bytes for device in devices)

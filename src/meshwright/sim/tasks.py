@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import RECOMPUTE
 from meshwright.schedules import Slots, Times
-from meshwright.strategy import RECOMPUTE
-from meshwright.table import StageLoad
 
 __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
 

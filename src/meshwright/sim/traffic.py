@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem
-from meshwright.table import Collective, StageLoad
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import Collective, StageLoad
 
 __all__ = ["PARTS", "Traffic", "groups", "traffic"]
 
 PARTS = ("forward", "backward", "forward_beside", "backward_beside", "reduce", "gather")
-"""Parts of a step in which collectives run; see `meshwright.table.Collective`."""
+"""Parts of a step in which collectives run; see `meshwright.core.stage_cost.Collective`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

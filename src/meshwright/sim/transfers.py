@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageLoad
 from meshwright.network import Network
-from meshwright.plan import Plan
-from meshwright.problem import Problem
-from meshwright.table import StageLoad
 
 __all__ = ["Transfers", "channels", "fixed", "pairs", "transfers"]
 

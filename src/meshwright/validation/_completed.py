@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from meshwright import schedules
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Reading
+from meshwright.core.stage_cost import StageLoad
 from meshwright.costs import analytic
-from meshwright.errors import InputError
-from meshwright.problem import Problem, Reading
-from meshwright.table import StageLoad
 from meshwright.validation._runs import Predicted, Run, layers_of_stages, predict
 
 __all__ = ["NOTE", "cluster_of", "complete", "least_recomputed"]

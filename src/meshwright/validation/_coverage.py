@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-from meshwright import interval
+from meshwright.core import interval
 from meshwright.validation._points import Point
 
 __all__ = ["coverage"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.cluster import Cluster, Device, Links
-from meshwright.topologies import _nodes
+from meshwright.clusters import nodes as _nodes
+from meshwright.core.cluster import Cluster, Device, Links
 
 __all__ = ["Machine", "machines"]
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from meshwright import _files
+from meshwright.base import files as _files
 from meshwright.validation import _worst
 from meshwright.validation._report import Report, as_json
 
@@ -26,7 +26,7 @@ def page(reports: Sequence[Report]) -> str:
     reports : sequence of Report
         Files with their predictions.
     """
-    template = files("meshwright").joinpath("data/validation.html").read_text(encoding="utf-8")
+    template = files("meshwright").joinpath("validation/page.html").read_text(encoding="utf-8")
     found = as_json(reports)["sets"]
     assert isinstance(found, list)
     data = {"sets": [_set(report, errors) for report, errors in zip(reports, found, strict=True)]}

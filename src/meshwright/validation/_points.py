@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
 
 __all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
 

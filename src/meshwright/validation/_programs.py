@@ -5,17 +5,17 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from meshwright import units
-from meshwright.problem import Program
+from meshwright.base import units
+from meshwright.core.problem import Program
 
 __all__ = ["DATA", "program"]
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent.parent / "frameworks" / "data"
 """Folder of the data file."""
 
 
 def program(name: str) -> Program:
-    """Return a program by the name of its table in ``data/programs.toml``.
+    """Return a program by the name of its table in ``frameworks/data/programs.toml``.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import _plugins
+from meshwright.base import registry
 from meshwright.validation import _sets, _table
 from meshwright.validation._coverage import coverage
 from meshwright.validation._points import Point, Skipped, fitted
@@ -67,7 +67,7 @@ def validate(path: str | Path) -> Report:
     path = _sets.set_file(path)
     measured = _table.read(path)
     kind, rows = measured.kind, measured.rows
-    plugin = _plugins.load("validation", kind, "measured set")
+    plugin = registry.load("validation", kind, "measured set")
     found = plugin.points(rows)
     return Report(
         str(path),

@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright import schedules, sim, topologies
-from meshwright.cluster import Cluster
+from meshwright import clusters as topologies
+from meshwright import schedules, sim
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Cluster
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Program, Reading, Training
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Program, Reading, Training
-from meshwright.readers import huggingface
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
+from meshwright.models.readers import huggingface
 
 __all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "layers_of_stages", "predict", "rack", "racks"]
 
@@ -85,7 +86,7 @@ class Predicted:
     fits : bool
         Whether every device can hold its peak.
     causes, memory_causes : tuple of (str, float)
-        What the step and the peak consist of, as in `meshwright.timeline.Timeline`.
+        What the step and the peak consist of, as in `meshwright.core.timeline.Timeline`.
     device : str
         Kinds of device it ran on, by name.
     """

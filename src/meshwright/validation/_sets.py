@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.errors import UnknownNameError
+from meshwright.base.errors import UnknownNameError
 from meshwright.validation import _table
 
 __all__ = ["MeasuredSet", "describe_set", "set_file", "set_names"]

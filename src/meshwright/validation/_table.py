@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright import _plugins
-from meshwright.errors import InputError
+from meshwright.base import registry
+from meshwright.base.errors import InputError
 
 __all__ = ["Measured", "describe", "read"]
 
@@ -102,7 +102,7 @@ def _check(path: str | Path, row: int, name: str, cell: str) -> None:
 
 def _named(header: Sequence[str]) -> list[str]:
     """Return the names of the columns as the sets write them, whatever their case and whether blanks or dashes join their words."""
-    plugins = [_plugins.load("validation", name, "measured set") for name in _plugins.names("validation")]
+    plugins = [registry.load("validation", name, "measured set") for name in registry.names("validation")]
     known = {name for plugin in plugins for name in (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))}
     plain = {re.sub(r"[\s_-]+", "_", name.lower()): name for name in sorted(known)}
     return [
@@ -113,8 +113,8 @@ def _named(header: Sequence[str]) -> list[str]:
 
 def _kind(path: str | Path, header: Sequence[str]) -> str:
     """Recognise the set by its columns: the one of which the file has all, and most."""
-    names = _plugins.names("validation")
-    columns = {name: _plugins.load("validation", name, "measured set").COLUMNS for name in names}
+    names = registry.names("validation")
+    columns = {name: registry.load("validation", name, "measured set").COLUMNS for name in names}
     matching = [name for name in names if set(columns[name]) <= set(header)]
     if matching:
         return max(matching, key=lambda name: (len(columns[name]), name))

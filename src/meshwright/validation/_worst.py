@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright import interval
-from meshwright.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.core import interval
 from meshwright.validation._points import Point
 from meshwright.validation._report import Report
 

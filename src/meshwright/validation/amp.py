@@ -14,12 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright import topologies
-from meshwright.cluster import Cluster
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
+from meshwright import clusters
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Cluster
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
@@ -52,7 +52,7 @@ FAILED = ("inf", "infinity", "oom", "fail", "failed")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
-    homogeneous, mixed = (_with_context(cluster) for cluster in (topologies.cluster("g4dn-t4:16"), _mixed()))
+    homogeneous, mixed = (_with_context(cluster) for cluster in (clusters.cluster("g4dn-t4:16"), _mixed()))
     graphs: dict[str, Graph] = {}
     run_by = program("megatron_deepspeed")
     return [_point(i, fields, homogeneous, mixed, graphs, run_by) for i, fields in enumerate(rows, 1)]
@@ -127,6 +127,6 @@ def _layers(text: str, pipeline: int, n_layers: int) -> tuple[int, ...]:
 
 def _mixed() -> Cluster:
     """Three P3 nodes of four V100 each and a G4dn node of four T4 [1, section 4.2], joined by the network of the slower ones."""
-    volta, turing = (topologies.cluster(name).kinds[0] for name in ("p3-v100:4", "g4dn-t4:4"))
+    volta, turing = (clusters.cluster(name).kinds[0] for name in ("p3-v100:4", "g4dn-t4:4"))
     # one NVLink pair or PCIe per device; 10 Gb/s per P3 node [1]
     return machines("p3-and-g4dn", (*(Machine(volta, 4, 20e9),) * 3, Machine(turing, 4, 6e9)), 1.2e9)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
 from meshwright.network import Network
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, clusters

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Problem, Reading, Training
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Problem, Reading, Training
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
 from meshwright.validation._points import Point, Skipped, ratio
 from meshwright.validation._runs import clusters, gpt
 

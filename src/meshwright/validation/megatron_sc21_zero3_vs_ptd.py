@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.errors import InputError
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict

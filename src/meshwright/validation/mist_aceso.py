@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.errors import InputError
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import program

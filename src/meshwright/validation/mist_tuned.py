@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Program, Training
-from meshwright.readers import huggingface
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
+from meshwright.models.readers import huggingface
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, ratio
 from meshwright.validation._programs import program

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program

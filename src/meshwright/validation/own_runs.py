@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from meshwright import readers
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Training
-from meshwright.strategy import RECOMPUTE, Strategy
+from meshwright import models
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Training
+from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, clusters, predict
 
@@ -38,7 +38,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
         measured = math.inf if failed else ratio(fields, "step_seconds")
         model = (fields["model"].strip(), count(fields, "sequence_length", 0))
         if model not in graphs:
-            graphs[model] = readers.read(model[0], sequence_length=model[1]).graph
+            graphs[model] = models.read(model[0], sequence_length=model[1]).graph
         recompute = fields.get("recompute", "").strip() or "none"
         if recompute not in RECOMPUTE:
             raise InputError(f"recompute is '{recompute}'; it must be one of {', '.join(RECOMPUTE)}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.cluster import Cluster
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
-from meshwright.topologies import _wires
+from meshwright.base.errors import InputError
+from meshwright.clusters import wires
+from meshwright.core.cluster import Cluster
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import program
@@ -102,7 +102,7 @@ def _workstations(kinds: str, n_machines: int, n_devices: int) -> Cluster:
     for kind in kinds.split("+"):
         if kind not in known:
             raise InputError(f"gpu_types is '{kinds}'; known are GH-96 and, with + between them, {', '.join(known)}")
-        found.append(Machine(_wires.device(known[kind]), n_devices, HOST_BYTES_PER_SECOND))
+        found.append(Machine(wires.device(known[kind]), n_devices, HOST_BYTES_PER_SECOND))
     nodes = [found[i % len(found)] for i in range(n_machines)]
     return machines(f"workstations of {kinds}", nodes, ETHERNET_BYTES_PER_SECOND)
 

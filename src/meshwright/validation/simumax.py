@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.errors import InputError
-from meshwright.graph import Graph
-from meshwright.problem import Training
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from meshwright.errors import InputError
-from meshwright.graph import Graph, Operator
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph, Operator
+from meshwright.core.problem import Program, Training
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import program
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from meshwright import _plugins
+from meshwright.base import registry
 
 __all__ = ["tasks"]
 
@@ -27,5 +27,5 @@ def tasks(plan: Callable[..., object]) -> list[tuple[str, Callable[[], object]]]
         Sorted by name.
     """
     return [
-        (name.replace("_", " "), partial(_plugins.load("warm", name, "warm-up").run, plan)) for name in _plugins.names("warm")
+        (name.replace("_", " "), partial(registry.load("warm", name, "warm-up").run, plan)) for name in registry.names("warm")
     ]

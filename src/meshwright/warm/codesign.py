@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshwright import readers
-from meshwright.codesign import design as room
-from meshwright.codesign.alternate import Wires
-from meshwright.codesign.step import TRAFFIC
+from meshwright import models
+from meshwright.planners.topoopt import design as room
+from meshwright.planners.topoopt.alternate import Wires
+from meshwright.planners.topoopt.step import TRAFFIC
 
 __all__ = ["run"]
 
@@ -15,7 +15,7 @@ __all__ = ["run"]
 def run(plan: Callable[..., object]) -> object:
     """Design the network of a small mixture of experts, with one route a pair and two, and play its step under every model of traffic."""
     wires = Wires(4, 2, 1.25e9, 1e-6)
-    design = room.design(readers.read("topoopt:moe"), wires, room.parse({}), names=("topoopt", "switch"), budget=5)
+    design = room.design(models.read("topoopt:moe"), wires, room.parse({}), names=("topoopt", "switch"), budget=5)
     found = design.entry.found
     traffic = design.step.traffic(found.placement)
     found.fabric.refitted(traffic.pair_bytes, traffic.group_bytes, 2)

@@ -9,6 +9,6 @@ __all__ = ["run"]
 
 def run(plan: Callable[..., object]) -> object:
     """Plan a small model on one node."""
-    from meshwright.problem import Batch
+    from meshwright.core.problem import Batch
 
     return plan("gpt2", "dgx-h100:8", batch=Batch(global_batch=16), settings={"evaluations": "4"})

@@ -11,10 +11,10 @@ def run(plan: Callable[..., object]) -> object:
     """Map stages onto devices whose links all differ, by annealing with a proof and by backtracking, and plan a small model."""
     import numpy as np
 
-    from meshwright.problem import Batch
-    from meshwright.solvers.mapping import consecutive, map_stages
-    from meshwright.solvers.mapping_backtracking import backtrack
-    from meshwright.solvers.mapping_problem import StageGraph
+    from meshwright.core.problem import Batch
+    from meshwright.solvers.mapping.backtracking import backtrack
+    from meshwright.solvers.mapping.problem import StageGraph
+    from meshwright.solvers.mapping.search import consecutive, map_stages
 
     slow = np.random.default_rng(0).random((6, 6))
     slow = slow + slow.T

@@ -11,11 +11,11 @@ __all__ = ["run"]
 
 def run(plan: Callable[..., object]) -> object:
     """Price a collective on two small clusters."""
-    from meshwright import topologies
+    from meshwright import clusters
     from meshwright.network import Network
 
     for spec in ("dgx-h100:16", "torus:2x2"):
-        cluster = topologies.cluster(spec)
+        cluster = clusters.cluster(spec)
         ids = np.arange(cluster.n_devices)
         Network.of(cluster).axis(ids[None]).seconds("all_reduce", 1.0)
     return None

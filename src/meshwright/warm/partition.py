@@ -11,10 +11,10 @@ def run(plan: Callable[..., object]) -> object:
     """Cut a model's layers, and operators side by side, by lists of down-sets and by annealing."""
     import numpy as np
 
-    from meshwright.problem import Batch
-    from meshwright.solvers.convex_partition import partition
-    from meshwright.solvers.stage_annealing import annealed
-    from meshwright.solvers.units import Operators, contract
+    from meshwright.core.problem import Batch
+    from meshwright.solvers.partition.annealing import annealed
+    from meshwright.solvers.partition.convex import partition
+    from meshwright.solvers.partition.hypergraph import Operators, contract
 
     n = 12
     times = np.random.default_rng(0).random((3, n))

@@ -12,9 +12,9 @@ LAYER = "forward_compute_time=1, backward_compute_time=2, activation_size=1e6, p
 
 def run(plan: Callable[..., object]) -> object:
     """Plan a profile of four layers on two machines of two devices."""
-    from meshwright.graph import Edge, Graph, Op
-    from meshwright.problem import Reading
-    from meshwright.readers import pipedream_txt
+    from meshwright.core.graph import Edge, Graph, Op
+    from meshwright.core.problem import Reading
+    from meshwright.planners.dapple.readers import pipedream_txt
 
     lines = [f"n{i} -- L -- {LAYER}" for i in range(4)] + [f"\tn{i} -- n{i + 1}" for i in range(3)]
     profile = pipedream_txt.parse("\n".join(lines), "profile", profile_batch=1)

@@ -9,13 +9,13 @@ __all__ = ["run"]
 
 def run(plan: Callable[..., object]) -> object:
     """Play a small pipeline whose two directions leave each node through one link."""
-    from meshwright import sim, topologies
-    from meshwright.graph import Graph, Op
-    from meshwright.plan import Plan, Stage
-    from meshwright.problem import Problem, Reading
-    from meshwright.table import StageLoad
+    from meshwright import clusters, sim
+    from meshwright.core.graph import Graph, Op
+    from meshwright.core.plan import Plan, Stage
+    from meshwright.core.problem import Problem, Reading
+    from meshwright.core.stage_cost import StageLoad
 
     graph = Graph("warm", tuple(Op(f"layers.{i}", "mlp") for i in range(3)))
-    problem = Problem(Reading("warm", "warm", "warm", graph), topologies.cluster("two-level:4,per_node=2"))
+    problem = Problem(Reading("warm", "warm", "warm", graph), clusters.cluster("two-level:4,per_node=2"))
     stages = tuple(Stage((i,), (device,)) for i, device in enumerate((0, 2, 1)))
     return sim.simulate(problem, Plan(stages, 3, 1, "zb_h1", 3), (StageLoad(0.1, 0.1, 0.1, output_bytes=25e9),) * 3)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright import _files
-from meshwright.errors import InputError
-from meshwright.result import Result
-from meshwright.timeline import PHASES, Timeline
-from meshwright.writers._trace_event import durations, in_order, microseconds, names
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.base.trace_events import durations, in_order, microseconds, names
+from meshwright.core.result import Result
+from meshwright.core.timeline import PHASES, Timeline
 
 __all__ = ["as_json", "write"]
 
@@ -85,7 +85,7 @@ def write(result: Result, path: str) -> None:
     InputError
         When there is no timeline or the file cannot be written.
     """
-    _files.write(path, json.dumps(as_json(result), separators=(",", ":")) + "\n")
+    files.write(path, json.dumps(as_json(result), separators=(",", ":")) + "\n")
 
 
 def _thread(thread: int) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from meshwright import _drawing, _files
-from meshwright.result import Result
+from meshwright.base import files
+from meshwright.core import drawing
+from meshwright.core.result import Result
 
 __all__ = ["write"]
 
@@ -29,5 +30,5 @@ def write(result: Result, path: str) -> None:
     else:
         stage_of = {op: i for i, stage in enumerate(result.plan.stages) for op in stage.ops}
         captions = [f"stage {stage_of.get(i, '?')}" for i in range(len(result.problem.graph.ops))]
-    draw = _drawing.svg if path.endswith(".svg") else _drawing.dot
-    _files.write(path, draw(result.problem.graph, captions))
+    draw = drawing.svg if path.endswith(".svg") else drawing.dot
+    files.write(path, draw(result.problem.graph, captions))

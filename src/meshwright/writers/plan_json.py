@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from meshwright import _files
-from meshwright.cluster import Cluster
-from meshwright.errors import InputError
-from meshwright.interval import COVERAGE_RATIO
-from meshwright.plan import Plan, Stage
-from meshwright.result import Result
-from meshwright.strategy import Strategy
-from meshwright.topologies import _stored
-from meshwright.wording import step_interval, utilization
-from meshwright.writers import _plan_kinds
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.clusters import stored
+from meshwright.core import plan_fields
+from meshwright.core.cluster import Cluster
+from meshwright.core.formatting import step_interval, utilization
+from meshwright.core.interval import COVERAGE_RATIO
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.result import Result
+from meshwright.core.strategy import Strategy
 
 __all__ = ["FIELDS", "FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
 
@@ -121,9 +121,9 @@ def _cluster_json(result: Result) -> dict[str, Any] | None:
     entry: dict[str, Any] = {"name": cluster.name, "n_devices": cluster.n_devices}
     if asked.cluster is None or asked.cluster is asked.reading.cluster:
         return entry | {"origin": "question"}
-    if _stored.is_named(cluster):
+    if stored.is_named(cluster):
         return entry | {"origin": "name"}
-    content = _stored.content(cluster)
+    content = stored.content(cluster)
     return entry | ({"origin": "elsewhere"} if content is None else {"origin": "content", "content": content})
 
 
@@ -149,7 +149,7 @@ def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None
     if origin == "question":
         return None
     if origin == "content":
-        return _stored.from_content(held.get("content"), f"{where}: cluster.content")
+        return stored.from_content(held.get("content"), f"{where}: cluster.content")
     if origin == "elsewhere":
         raise InputError(
             f"{where}: cluster '{held.get('name')}' was made in a program and lies in no file; name one: --cluster"
@@ -228,7 +228,7 @@ def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> 
         raise InputError(f'{where}: is not a plan of ours: its "format" must be "{FORMAT}"')
     if not entry.get("feasible"):
         raise InputError(f"{where}: holds the answer that nothing fits, so there is no plan to work with")
-    _plan_kinds.check(entry, where)
+    plan_fields.check(entry, where)
     try:
         stages = []
         for i, stage in enumerate(entry["stages"]):
@@ -262,4 +262,4 @@ def write(result: Result, path: str) -> None:
     InputError
         When the file cannot be written.
     """
-    _files.write(path, json.dumps(as_json(result), indent=1) + "\n")
+    files.write(path, json.dumps(as_json(result), indent=1) + "\n")

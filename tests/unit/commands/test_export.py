@@ -13,13 +13,14 @@ import pytest
 
 import meshwright as mw
 from meshwright import api
+from meshwright.base.errors import ExportError, InputError, UnknownNameError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch
+from meshwright.core.result import Answer, Result
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.errors import ExportError, InputError, UnknownNameError
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch
-from meshwright.result import Answer, Result
-from meshwright.strategy import Strategy
-from meshwright.writers import _megatron_model, megatron_args
+from meshwright.frameworks.megatron import model
+from meshwright.frameworks.megatron.writers import megatron_args
 
 
 def piper_file(folder: pathlib.Path, **limits: Any) -> str:
@@ -268,7 +269,7 @@ def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_lef
 
     def told(**more: Any) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
         path.write_text(json.dumps(fields | more))
-        options, notes = _megatron_model.arguments(str(path), mw.read(str(path)).graph)
+        options, notes = model.arguments(str(path), mw.read(str(path)).graph)
         return {words[0]: words[1:] for words in options}, notes
 
     options, notes = told(rope_theta=5e5, decoder_sparse_step=2)

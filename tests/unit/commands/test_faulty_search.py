@@ -18,8 +18,8 @@ while not (SOURCE / "meshwright").is_dir():
 SEARCH = '''
 from dataclasses import dataclass
 
-from meshwright.plan import Plan, Stage
-from meshwright.result import Answer
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.result import Answer
 
 
 @dataclass(frozen=True, slots=True)

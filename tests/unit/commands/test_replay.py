@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from meshwright import topologies
-from meshwright.topologies import _stored
+from meshwright import clusters
+from meshwright.clusters import stored
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 
@@ -133,12 +133,12 @@ def test_a_broken_cluster_inside_a_plan_file_is_refused(meshwright: Any, tmp_pat
 
 
 def test_a_cluster_is_named_only_where_its_name_builds_it(tmp_path: pathlib.Path) -> None:
-    assert _stored.is_named(topologies.cluster("dgx-h100:16"))
+    assert stored.is_named(clusters.cluster("dgx-h100:16"))
     path = tmp_path / "liar.yaml"
     path.write_text((DATA / "two_kinds.yaml").read_text().replace("name: two-kinds", "name: dgx-h100:4"))
-    liar = topologies.cluster(str(path))
-    assert liar.name == "dgx-h100:4" and not _stored.is_named(liar)
-    again = _stored.from_content(json.loads(json.dumps(_stored.content(liar))), "here")
+    liar = clusters.cluster(str(path))
+    assert liar.name == "dgx-h100:4" and not stored.is_named(liar)
+    again = stored.from_content(json.loads(json.dumps(stored.content(liar))), "here")
     assert again.kinds == liar.kinds
     assert again.links.bytes_per_second.tolist() == liar.links.bytes_per_second.tolist()
     assert again.groups.tolist() == liar.groups.tolist()

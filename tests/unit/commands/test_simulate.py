@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from meshwright import api, replaying
+from meshwright import api
+from meshwright.api import plan_files
+from meshwright.base.errors import InputError
 from meshwright.commands import simulate
-from meshwright.errors import InputError
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch
-from meshwright.result import Answer, Result
-from meshwright.strategy import Strategy
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch
+from meshwright.core.result import Answer, Result
+from meshwright.core.strategy import Strategy
 from meshwright.writers import plan_json
 
 
@@ -46,7 +47,7 @@ def saved(entry: object, folder: pathlib.Path) -> str:
 
 
 def test_a_plan_file_plays_as_it_did_when_it_was_planned(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    result = replaying.replay(saved(written, tmp_path))
+    result = plan_files.replay(saved(written, tmp_path))
     answer = simulate.as_json(result)
     assert answer["step_seconds"] == written["step_seconds"]
     assert answer["samples_per_second"] == written["samples_per_second"]
@@ -57,7 +58,7 @@ def test_a_plan_file_plays_as_it_did_when_it_was_planned(written: dict[str, Any]
 
 
 def test_slower_devices_make_the_step_longer(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    result = replaying.replay(saved(written, tmp_path), cluster="dgx-a100:8")
+    result = plan_files.replay(saved(written, tmp_path), cluster="dgx-a100:8")
     assert result.timeline is not None and result.timeline.step_seconds > 1.2 * written["step_seconds"]
 
 
@@ -114,17 +115,17 @@ def test_a_wrong_plan_file_is_refused_with_the_reason(
     written: dict[str, Any], tmp_path: pathlib.Path, edit: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        replaying.replay(saved(edit(written), tmp_path))
+        plan_files.replay(saved(edit(written), tmp_path))
 
 
 def test_a_cluster_with_too_few_devices_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="there is no device 7; the cluster pcie-a100:4 has 4"):
-        replaying.replay(saved(written, tmp_path), cluster="pcie-a100:4")
+        plan_files.replay(saved(written, tmp_path), cluster="pcie-a100:4")
 
 
 def test_the_plan_of_another_model_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=r"another model"):
-        replaying.replay(saved(written, tmp_path), model="bert-large")
+        plan_files.replay(saved(written, tmp_path), model="bert-large")
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format": "meshwright/pl', b"\x00\x01\xff\xfe", b"[" * 100_000])
@@ -132,14 +133,14 @@ def test_a_file_that_is_cut_off_or_binary_is_refused(content: bytes, tmp_path: p
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"plan.json: is not valid JSON \(cut off, or a binary file\?\)"):
-        replaying.read_plan(str(path))
+        plan_files.read_plan(str(path))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        replaying.read_plan(str(tmp_path / "nothing.json"))
+        plan_files.read_plan(str(tmp_path / "nothing.json"))
     with pytest.raises(InputError, match="cannot be read"):
-        replaying.read_plan(str(tmp_path))
+        plan_files.read_plan(str(tmp_path))
 
 
 def test_the_command_answers_a_wrong_file_in_one_line_and_writes_nothing(tmp_path: pathlib.Path) -> None:

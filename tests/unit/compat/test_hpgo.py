@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from meshwright.base.errors import InputError
 from meshwright.compat import hpgo
-from meshwright.errors import InputError
 
 PROFILE = "\n".join(
     [
@@ -64,7 +64,7 @@ def test_threads_plan_side_by_side_and_agree(path: str) -> None:
 
 
 def test_the_search_runs_without_the_interpreters_lock() -> None:
-    from meshwright._kernels import dapple_published as kernel
+    from meshwright._kernels.dapple import published as kernel
 
     options = [getattr(function, "targetoptions", None) for function in (kernel.straight, kernel.bipartition)]
     if None in options:

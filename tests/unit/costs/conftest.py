@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from meshwright.cluster import Cluster, Device, Links
-from meshwright.graph import Edge, Graph, Op, Operator
+from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.graph import Edge, Graph, Op, Operator
+from meshwright.core.problem import Problem, Reading, Training
 from meshwright.network import Network
-from meshwright.problem import Problem, Reading, Training
 
 SEQUENCE, HIDDEN, HEADS, VOCABULARY = 512, 1024, 16, 4096
 

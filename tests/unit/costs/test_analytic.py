@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright.cluster import Device
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Device
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Training
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic
-from meshwright.costs._products import PROLOGUE, Product, product_seconds
-from meshwright.errors import InputError
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Training
-from meshwright.strategy import RECOMPUTE, Strategy
-from meshwright.table import StageLoad
+from meshwright.costs.analytic.products import PROLOGUE, Product, product_seconds
 
 from .conftest import HEADS, HIDDEN, SEQUENCE, VOCABULARY, cluster, device, graph, moe_layer, problem
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from meshwright import api, sim
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.strategy import Strategy
 from meshwright.costs import profiled
-from meshwright.errors import InputError
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem
-from meshwright.strategy import Strategy
 
 
 def content() -> dict[str, Any]:

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from meshwright.core.problem import Problem, Program, Training
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.costs._stage import distinct
-from meshwright.problem import Problem, Program, Training
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
+from meshwright.costs.analytic.stage import distinct
 
 from .conftest import HIDDEN, SEQUENCE, cluster, device, graph, moe_layer, problem
 
@@ -84,9 +84,9 @@ def test_a_program_may_scatter_after_the_backward_pass_and_at_its_own_rate() -> 
 
 
 def test_a_ring_of_plain_chunks_waits_for_the_rank_that_attends_to_all() -> None:
-    from meshwright.costs._layer import _slower
-    from meshwright.costs._roofline import Shape
-    from meshwright.graph import Operator
+    from meshwright.core.graph import Operator
+    from meshwright.costs.analytic.layer import _slower
+    from meshwright.costs.analytic.roofline import Shape
 
     attention = Operator("core", "causal_attention", (("sequence", SEQUENCE), ("heads", 8), ("head", 128)), "heads")
     for context in (1, 2, 4, 8):

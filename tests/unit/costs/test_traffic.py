@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright import api, sim, topologies
-from meshwright.cluster import Cluster
-from meshwright.costs import _stage, analytic
-from meshwright.costs._mesh import mesh
+from meshwright import api, clusters, sim
+from meshwright.core.cluster import Cluster
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Problem, Program
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
+from meshwright.costs import analytic
+from meshwright.costs.analytic import stage as _stage
+from meshwright.costs.analytic.device_mesh import mesh
 from meshwright.network import Network
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch, Problem, Program
 from meshwright.sim import engine, transfers
 from meshwright.sim.traffic import PARTS, groups
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
 
 PROGRAMS = {
     "default": Program(),
@@ -159,7 +160,7 @@ def test_dispatching_once_puts_fewer_bytes_on_the_links_between_nodes() -> None:
 @pytest.mark.parametrize("how", ["none", "full"])
 def test_a_plan_on_links_of_its_own_takes_to_the_last_bit_what_it_takes_without_the_ledger(how: str) -> None:
     """One stage, nothing sharded over micro-batches, no reduction: its blocking collectives are alone on every link."""
-    problem = posed("llama-3.1-8b", topologies.cluster("dgx-h100:16"), Program())
+    problem = posed("llama-3.1-8b", clusters.cluster("dgx-h100:16"), Program())
     for strategy in (Strategy(tensor=8), Strategy(tensor=8, sequence_parallel=True), Strategy(data=2, tensor=8)):
         n_ops = len(problem.graph.ops)
         stage = Stage(tuple(range(n_ops)), tuple(range(strategy.n_devices)), strategy, (how,) * n_ops)

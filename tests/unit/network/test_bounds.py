@@ -9,31 +9,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright import topologies
-from meshwright.cluster import Cluster, Device, Links
+from meshwright import clusters
+from meshwright.clusters.wires import Wires
+from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.network import bounds, collectives
-from meshwright.topologies._wires import Wires
 
 GB = 1e9
 
 
 @pytest.mark.parametrize("n", [3, 4, 7])
 def test_on_a_ring_everything_comes_in_over_two_links(n: int) -> None:
-    cluster = topologies.cluster(f"ring:{n},bandwidth=1 GB/s")
+    cluster = clusters.cluster(f"ring:{n},bandwidth=1 GB/s")
     assert bounds.all_gather(cluster, range(n)) == pytest.approx((n - 1) / n / (2 * GB))
 
 
 def test_on_one_switch_everything_comes_in_over_one_link() -> None:
-    assert bounds.all_gather(topologies.cluster("flat:8,bandwidth=1 GB/s"), range(8)) == pytest.approx(7 / 8 / GB)
+    assert bounds.all_gather(clusters.cluster("flat:8,bandwidth=1 GB/s"), range(8)) == pytest.approx(7 / 8 / GB)
 
 
 def test_between_two_nodes_half_of_it_passes_the_slow_link() -> None:
-    cluster = topologies.cluster("two-level:8,per_node=4,node_bandwidth=100 GB/s,bandwidth=1 GB/s")
+    cluster = clusters.cluster("two-level:8,per_node=4,node_bandwidth=100 GB/s,bandwidth=1 GB/s")
     assert bounds.all_gather(cluster, range(8)) == pytest.approx(4 / 8 / GB)
 
 
 def test_one_device_needs_no_time() -> None:
-    assert bounds.all_gather(topologies.cluster("flat:2"), [0]) == 0.0
+    assert bounds.all_gather(clusters.cluster("flat:2"), [0]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_one_device_needs_no_time() -> None:
 )
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 def test_no_algorithm_beats_the_bound(spec: str, kind: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     bound = getattr(bounds, kind)(cluster, range(cluster.n_devices))
     assert bound > 0
     for line in collectives.lines(cluster, np.arange(cluster.n_devices)[None], kind):
@@ -49,7 +49,7 @@ def test_no_algorithm_beats_the_bound(spec: str, kind: str) -> None:
 
 
 def test_packed_rings_reach_the_bound_on_a_dgx_1() -> None:
-    cluster = topologies.cluster("dgx-v100:8")
+    cluster = clusters.cluster("dgx-v100:8")
     slopes = {line.algorithm: line.seconds_per_byte for line in collectives.lines(cluster, np.arange(8)[None], "all_gather")}
     assert slopes["packed_rings"] < 1.4 * bounds.all_gather(cluster, range(8))
 

@@ -8,8 +8,8 @@ import itertools
 import numpy as np
 import pytest
 
-from meshwright import topologies
-from meshwright.errors import InputError, UnknownNameError
+from meshwright import clusters
+from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.network import Network, collectives
 from meshwright.network.orders import double_binary_tree
 
@@ -17,7 +17,7 @@ GB = 1e9
 
 
 def _slope(spec: str, groups: object, kind: str, algorithm: str) -> tuple[float, float]:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     for line in collectives.lines(cluster, np.asarray(groups, dtype=np.int64), kind):
         if line.algorithm == algorithm:
             return line.latency_seconds, line.seconds_per_byte
@@ -104,7 +104,7 @@ def test_planes_of_a_torus_are_grids_too() -> None:
 
 
 def test_a_switch_that_reduces_sends_every_byte_up_and_down_once() -> None:
-    plain = topologies.cluster("rail-optimised:16,per_node=8,node_bandwidth=100 GB/s,bandwidth=10 GB/s,latency=1 us")
+    plain = clusters.cluster("rail-optimised:16,per_node=8,node_bandwidth=100 GB/s,bandwidth=10 GB/s,latency=1 us")
     reducing = dataclasses.replace(plain, reduces_in_switch=True)
     inside, across = np.arange(16).reshape(2, 8), np.arange(16).reshape(2, 8).T
     for groups, rate in ((inside, 100 * GB), (across, 10 * GB)):
@@ -128,7 +128,7 @@ def test_no_member_is_an_inner_node_of_both_trees(size: int) -> None:
 
 
 def test_the_quickest_algorithm_is_picked_by_size() -> None:
-    axis = Network.of(topologies.cluster("flat:12,bandwidth=1 GB/s,latency=10 us")).axis([np.arange(12)])
+    axis = Network.of(clusters.cluster("flat:12,bandwidth=1 GB/s,latency=10 us")).axis([np.arange(12)])
     small, large = axis.algorithm("all_reduce", 8), axis.algorithm("all_reduce", 1e9)
     assert small == "tree"
     assert large == "ring"
@@ -141,13 +141,13 @@ def test_the_quickest_algorithm_is_picked_by_size() -> None:
 
 
 def test_a_group_of_one_and_no_bytes_take_no_time() -> None:
-    cluster = topologies.cluster("dgx-h100:8")
+    cluster = clusters.cluster("dgx-h100:8")
     assert Network.of(cluster).axis([[0], [1]]).seconds("all_reduce", 1e9) == 0.0
     assert Network.of(cluster).axis([[0, 1]]).seconds("all_reduce", 0) == 0.0
 
 
 def test_an_axis_is_remembered_and_wrong_groups_are_refused() -> None:
-    cluster = topologies.cluster("dgx-h100:8")
+    cluster = clusters.cluster("dgx-h100:8")
     assert Network.of(cluster).axis([[0, 1]]) is Network.of(cluster).axis([[0, 1]])
     for groups in ([[0, 8]], [[0, 0]], [[-1, 0]], [0, 1], np.zeros((0, 2))):
         with pytest.raises(InputError):
@@ -157,7 +157,7 @@ def test_an_axis_is_remembered_and_wrong_groups_are_refused() -> None:
 
 
 def test_transfers_share_the_link_between_two_nodes() -> None:
-    cluster = topologies.cluster("two-level:16,per_node=8,node_bandwidth=300 GB/s,bandwidth=25 GB/s,latency=1 us,launch=5 us")
+    cluster = clusters.cluster("two-level:16,per_node=8,node_bandwidth=300 GB/s,bandwidth=25 GB/s,latency=1 us,launch=5 us")
     latency, slope = Network.of(cluster).transfer([(i, i + 8) for i in range(8)])
     assert slope == pytest.approx(8 / (25 * GB))
     assert latency == pytest.approx(5e-6 + 4e-6)
@@ -167,7 +167,7 @@ def test_transfers_share_the_link_between_two_nodes() -> None:
 @pytest.mark.parametrize("kind", collectives.KINDS)
 @pytest.mark.parametrize("spec", ["dgx-h100:24", "dgx-v100:16", "torus:4x4", "fat-tree:16,k=4", "dragonfly:20", "g4dn-t4:10"])
 def test_more_bytes_never_take_less_time_and_no_link_moves_faster_than_it_can(kind: str, spec: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     axis = Network.of(cluster).axis(np.arange(cluster.n_devices)[None])
     times = [axis.seconds(kind, n_bytes) for n_bytes in (1, 1e3, 1e6, 1e9)]
     assert all(b >= a > 0 for a, b in itertools.pairwise(times))
@@ -178,7 +178,7 @@ def test_more_bytes_never_take_less_time_and_no_link_moves_faster_than_it_can(ki
 
 def test_a_librarys_tree_moves_everything_twice_between_two_nodes_so_that_rings_are_as_quick() -> None:
     groups = np.arange(16)[None]
-    bought, free = topologies.cluster("dgx-a100:16"), topologies.cluster("two-level:16,per_node=8,bandwidth=180 GB/s")
+    bought, free = clusters.cluster("dgx-a100:16"), clusters.cluster("two-level:16,per_node=8,bandwidth=180 GB/s")
     lines = {line.algorithm: line for line in collectives.lines(bought, groups, "all_reduce")}
     uplinks = 8 * 25 * GB * 0.9  # eight adapters a node
     assert lines["tree"].seconds_per_byte == pytest.approx(2 / uplinks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import topologies
+from meshwright import clusters
 from meshwright.network import Network, collectives
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -23,7 +23,7 @@ def some_groups(n_devices: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_flows_into_a_switch_flows_out_and_devices_send_what_they_get(spec: str, kind: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     n_nodes = cluster.n_devices + cluster.n_switches
     for groups in some_groups(cluster.n_devices):
         for way in collectives.ways(cluster, groups, kind):
@@ -41,7 +41,7 @@ def test_what_flows_into_a_switch_flows_out_and_devices_send_what_they_get(spec:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_link_is_used_longer_than_the_collective_takes(spec: str, kind: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     for groups in some_groups(cluster.n_devices):
         for way in collectives.ways(cluster, groups, kind):
             busiest = (way.load / cluster.links.bytes_per_second).max()
@@ -51,7 +51,7 @@ def test_no_link_is_used_longer_than_the_collective_takes(spec: str, kind: str) 
 
 
 def test_a_ring_of_four_sends_six_quarters_of_the_tensor_over_each_port() -> None:
-    cluster = topologies.cluster("flat:4")
+    cluster = clusters.cluster("flat:4")
     links, per_byte = Network.of(cluster).load(np.arange(4)[None], "all_reduce", 1e9)
     assert (len(links), per_byte.tolist()) == (8, [1.5] * 8)
     assert Network.of(cluster).load(np.arange(4)[None], "all_reduce", 1e9)[0] is links
@@ -62,7 +62,7 @@ def test_a_ring_of_four_sends_six_quarters_of_the_tensor_over_each_port() -> Non
 @pytest.mark.parametrize("n_bytes", [1e3, 1e6, 1e9])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_load_is_that_of_the_algorithm_that_the_time_stands_on(kind: str, n_bytes: float) -> None:
-    cluster = topologies.cluster("two-level:16,per_node=4")
+    cluster = clusters.cluster("two-level:16,per_node=4")
     for groups in some_groups(16):
         axis = Network.of(cluster).axis(groups)
         name = axis.algorithm(kind, n_bytes)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright import topologies
-from meshwright.cluster import Cluster, Device, Links
-from meshwright.errors import InputError
+from meshwright import clusters
+from meshwright.base.errors import InputError
+from meshwright.clusters.wires import Wires, check_connected
+from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.network import routes
-from meshwright.topologies._wires import Wires, check_connected
 
 DEVICE = Device("test", (("bf16", 1.0),), 1.0, 1.0)
 
@@ -63,7 +63,7 @@ def test_loads_and_latencies_equal_the_slow_twin(routes_oracle: ModuleType, clus
     ["dgx-h100:72", "dgx-v100:20", "fat-tree:54", "torus:3x4x5", "dragonfly:72", "rail-only:24,per_node=4", "p4d-a100:24"],
 )
 def test_what_flows_into_a_node_flows_out_or_stays(spec: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     rng = np.random.default_rng(1)
     source, target = rng.integers(0, cluster.n_devices, (2, 300))
     amount = rng.uniform(1, 2, 300)
@@ -76,33 +76,33 @@ def test_what_flows_into_a_node_flows_out_or_stays(spec: str) -> None:
 
 
 def test_a_fat_tree_gives_every_device_its_full_bandwidth_across_the_bisection() -> None:
-    cluster = topologies.cluster("fat-tree:16,k=4,bandwidth=1 GB/s")
+    cluster = clusters.cluster("fat-tree:16,k=4,bandwidth=1 GB/s")
     ids = np.arange(16)
     load, _ = routes.load(cluster, ids, (ids + 8) % 16)
     assert (load / cluster.links.bytes_per_second).max() == pytest.approx(1e-9)
 
 
 def test_oversubscription_by_two_halves_what_crosses_the_tree() -> None:
-    cluster = topologies.cluster("fat-tree:16,k=4,bandwidth=1 GB/s,oversubscription=2")
+    cluster = clusters.cluster("fat-tree:16,k=4,bandwidth=1 GB/s,oversubscription=2")
     ids = np.arange(16)
     load, _ = routes.load(cluster, ids, (ids + 8) % 16)
     assert (load / cluster.links.bytes_per_second).max() == pytest.approx(2e-9)
 
 
 def test_a_node_uses_its_fast_switch_and_rails_meet_at_the_spine() -> None:
-    cluster = topologies.cluster("rail-optimised:16,per_node=8,latency=1 us")
+    cluster = clusters.cluster("rail-optimised:16,per_node=8,latency=1 us")
     _, latency = routes.load(cluster, np.array([0, 0, 0]), np.array([1, 8, 9]))
     np.testing.assert_allclose(latency, [2e-6, 2e-6, 4e-6])
 
 
 def test_without_a_spine_traffic_between_rails_passes_through_a_neighbour() -> None:
-    cluster = topologies.cluster("rail-only:16,per_node=8,latency=1 us")
+    cluster = clusters.cluster("rail-only:16,per_node=8,latency=1 us")
     _, latency = routes.load(cluster, np.array([0]), np.array([9]))
     assert latency[0] == pytest.approx(4e-6)
 
 
 def test_a_torus_is_symmetric_under_traffic_from_all_to_all() -> None:
-    cluster = topologies.cluster("torus:3x3x3")
+    cluster = clusters.cluster("torus:3x3x3")
     source, target = (ends.ravel() for ends in np.mgrid[:27, :27])
     load, _ = routes.load(cluster, source, target)
     np.testing.assert_allclose(load, load[0])
@@ -111,7 +111,7 @@ def test_a_torus_is_symmetric_under_traffic_from_all_to_all() -> None:
 def test_a_twisted_torus_has_shorter_ways_than_a_plain_one() -> None:
     totals = []
     for text in ("torus:4x8", "torus:4x8,twisted=true"):
-        cluster = topologies.cluster(text)
+        cluster = clusters.cluster(text)
         source, target = (ends.ravel() for ends in np.mgrid[:32, :32])
         load, _ = routes.load(cluster, source, target)
         totals.append((load.sum(), load.max()))

@@ -90,8 +90,8 @@ def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sampl
     import torch
     from torch.distributed.tensor import DTensor
 
-    from meshwright.runtime.cut import cut
-    from meshwright.runtime.experts import SpreadExperts
+    from meshwright.runtime.model.cut import cut
+    from meshwright.runtime.parallel.experts import SpreadExperts
 
     units = cut(alone, names, sample)
     furthest = 0.0
@@ -132,12 +132,12 @@ def train(rank: int, world: int, folder: pathlib.Path) -> None:
 
 def compare(path: str, case: dict, n_steps: int, known: dict) -> tuple[list[float], list[int], list[float], float]:
     """Train one case; return its losses, the steps skipped, the losses of one process, and how far any weight held here is from its."""
-    from meshwright.runtime import source
-    from meshwright.runtime.autocast import dtype_of
-    from meshwright.runtime.data import batches_of, default_loss, example_of
-    from meshwright.runtime.layout import layout
-    from meshwright.runtime.plan_file import read_plan
-    from meshwright.runtime.trainer import assemble
+    from meshwright.runtime.job.trainer import assemble
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.data import batches_of, default_loss, example_of
+    from meshwright.runtime.ranks.layout import layout
+    from meshwright.runtime.ranks.plan_file import read_plan
+    from meshwright.runtime.step.autocast import dtype_of
 
     read = read_plan(path)
     model, examples = source.build(case["model"], 0)
@@ -161,9 +161,9 @@ def alone(case: dict, batches: object, n_steps: int, precision: object) -> tuple
     """Train a case's model on rank 0 by itself; return it, on every rank, and its losses, on rank 0."""
     import torch.distributed as dist
 
-    from meshwright.runtime import source
-    from meshwright.runtime.data import default_loss
-    from meshwright.runtime.reference import reference_losses
+    from meshwright.runtime.job.reference import reference_losses
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.data import default_loss
 
     model, _ = source.build(case["model"], 0)
     losses: list[float] = []
@@ -196,7 +196,7 @@ def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
 
 def main() -> None:
     """Fork for every line that names a number of processes and a folder; answer with the ranks that failed."""
-    for name in ("meshwright.runtime.trainer", "torch._dynamo"):  # what takes longest, once for all
+    for name in ("meshwright.runtime.job.trainer", "torch._dynamo"):  # what takes longest, once for all
         importlib.import_module(name)
 
     for line in sys.stdin:

@@ -19,9 +19,9 @@ pytestmark = [
 
 from torch import nn  # noqa: E402
 
-from meshwright import api, readers  # noqa: E402
-from meshwright.errors import InputError, UnknownNameError  # noqa: E402
-from meshwright.flops import forward_flops  # noqa: E402
+from meshwright import api, models  # noqa: E402
+from meshwright.base.errors import InputError, UnknownNameError  # noqa: E402
+from meshwright.core.flops import forward_flops  # noqa: E402
 from meshwright.runtime.capture import capture  # noqa: E402
 from meshwright.runtime.capture.document import as_json  # noqa: E402
 from meshwright.runtime.capture.layers import Captured  # noqa: E402
@@ -769,7 +769,7 @@ def test_a_captured_graph_reads_back_as_it_was_written(tmp_path: pathlib.Path) -
         found = _of("chain_of_five", level=level)
         path = tmp_path / f"{level}.json"
         path.write_text(json.dumps(as_json(found, "here")))
-        assert readers.read(str(path)).graph == found.graph
+        assert models.read(str(path)).graph == found.graph
 
 
 def test_shapes_can_be_typed() -> None:
@@ -861,7 +861,7 @@ def test_full_size_models_equal_published_totals_and_our_own_reader(
     pytest.importorskip("transformers", reason="needs the extra 'huggingface'")
     monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[3]))
     found = capture(f"examples.capture_models:{name}")
-    ours = readers.read(model, sequence_length=found.graph.sequence_length).graph
+    ours = models.read(model, sequence_length=found.graph.sequence_length).graph
 
     def total(graph: object, kinds: tuple[str, ...]) -> float:
         return sum(forward_flops(operator) for op in graph.ops for operator in op.body if operator.kind in kinds)  # type: ignore[attr-defined]

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip in
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
 pytestmark = pytest.mark.torch
 
-from meshwright.runtime import causal_lm, parts, tensor_parallel  # noqa: E402
+from meshwright.runtime.model import causal_lm  # noqa: E402
+from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
 
 LLAMA_LIKE: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -58,4 +59,4 @@ def test_a_model_run_layer_by_layer_is_the_model_and_what_splits_adds_up(name: s
     wishes = tensor_parallel.wishes_of(model)
     assert bool(tensor_parallel.styles(units[1], wishes)) == splits
     if splits:
-        parts.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, wishes, name)
+        shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, wishes, name)

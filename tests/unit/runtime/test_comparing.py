@@ -10,10 +10,10 @@ import pytest
 from runtime_processes import plan_of
 
 from meshwright.commands.run import order_of, predict
-from meshwright.plan import Plan, Stage
-from meshwright.runtime import calibration, comparison, exposed
-from meshwright.runtime.layout import layout
-from meshwright.runtime.plan_file import read_plan
+from meshwright.core.plan import Plan, Stage
+from meshwright.runtime.profile import calibration, comparison, exposed
+from meshwright.runtime.ranks.layout import layout
+from meshwright.runtime.ranks.plan_file import read_plan
 
 TWO = Plan((Stage((0,), (0,)), Stage((1,), (1,))), n_microbatches=1, global_batch=1)
 

@@ -13,11 +13,13 @@ pytestmark = pytest.mark.torch
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import zoo  # noqa: E402
 
-from meshwright.errors import InputError  # noqa: E402
-from meshwright.plan import Plan, Stage  # noqa: E402
-from meshwright.runtime import experts, meshes, parts, preflight  # noqa: E402
-from meshwright.runtime.layout import layout  # noqa: E402
-from meshwright.strategy import Strategy  # noqa: E402
+from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.core.plan import Plan, Stage  # noqa: E402
+from meshwright.core.strategy import Strategy  # noqa: E402
+from meshwright.runtime.job import preflight  # noqa: E402
+from meshwright.runtime.parallel import experts, shard_equivalence  # noqa: E402
+from meshwright.runtime.ranks import meshes  # noqa: E402
+from meshwright.runtime.ranks.layout import layout  # noqa: E402
 
 TOKENS = torch.zeros(1, 8, dtype=torch.long)
 NAMES = ("embed", "layers.0", "layers.1", "layers.2", "layers.3", "head")
@@ -56,7 +58,7 @@ def test_each_rank_holds_its_part_of_the_experts_only() -> None:
 @pytest.mark.parametrize("degree", [2, 3, 6])
 def test_experts_in_parts_compute_what_they_do_whole(degree: int) -> None:
     torch.manual_seed(0)
-    parts.check_experts(zoo.Routed(), [torch.randn(2, 5, zoo.WIDTH)], degree, "plan.json")
+    shard_equivalence.check_experts(zoo.Routed(), [torch.randn(2, 5, zoo.WIDTH)], degree, "plan.json")
 
 
 def test_experts_that_do_not_add_up_are_refused() -> None:
@@ -64,7 +66,7 @@ def test_experts_that_do_not_add_up_are_refused() -> None:
     layer = zoo.Routed()
     layer.experts = WeightsFirst()
     with pytest.raises(InputError, match="compute something else in parts than whole"):
-        parts.check_experts(layer, [torch.randn(2, 5, zoo.WIDTH)], 2, "plan.json")
+        shard_equivalence.check_experts(layer, [torch.randn(2, 5, zoo.WIDTH)], 2, "plan.json")
 
 
 @pytest.mark.parametrize(

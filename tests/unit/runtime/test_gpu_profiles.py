@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from meshwright import api
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 MEASURED = sorted((ROOT / "tests" / "data" / "gpu").glob("*.json"))

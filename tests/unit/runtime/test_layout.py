@@ -8,11 +8,11 @@ import pathlib
 import pytest
 from runtime_processes import plan_of
 
-from meshwright.errors import InputError
-from meshwright.plan import Plan, Stage
-from meshwright.runtime.layout import layout, rows_of
-from meshwright.runtime.plan_file import read_plan
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.strategy import Strategy
+from meshwright.runtime.ranks.layout import layout, rows_of
+from meshwright.runtime.ranks.plan_file import read_plan
 
 
 def test_rows_are_dealt_out_evenly_and_completely() -> None:

@@ -19,7 +19,7 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
     import models
 
     from meshwright import api
-    from meshwright.runtime.measure import profile_layers
+    from meshwright.runtime.profile.measure import profile_layers
 
     model = models.Transformer(n_layers=2)
     row = torch.zeros(1, 8, dtype=torch.long)
@@ -42,7 +42,7 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
 
 
 def test_a_hiccup_in_one_round_does_not_reach_the_profile() -> None:
-    from meshwright.runtime.measure import Probe, settle
+    from meshwright.runtime.profile.measure import Probe, settle
 
     rounds = {1: iter([1.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0]), 2: iter([4.1, 3.9, 2.1]), 4: iter([8.0] * 7)}
     said: list[str] = []
@@ -59,7 +59,7 @@ def test_a_hiccup_in_one_round_does_not_reach_the_profile() -> None:
 
 
 def test_what_does_not_fit_its_neighbours_is_measured_again_until_it_does() -> None:
-    from meshwright.runtime.measure import Probe, settle
+    from meshwright.runtime.profile.measure import Probe, settle
 
     slow = iter([9.0, 9.0, 9.0, 2.0])
     times = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")
@@ -73,7 +73,7 @@ def test_what_does_not_fit_its_neighbours_is_measured_again_until_it_does() -> N
 
 
 def test_the_line_through_measured_times_has_their_latency_and_slope() -> None:
-    from meshwright.runtime.links import fit
+    from meshwright.runtime.profile.links import fit
 
     sizes = [1e3, 1e4, 1e6]
     latency_seconds, slope = fit(sizes, [2e-5 + size * 3e-9 for size in sizes])
@@ -82,7 +82,7 @@ def test_the_line_through_measured_times_has_their_latency_and_slope() -> None:
 
 
 def test_links_are_told_apart_by_kind_of_hop() -> None:
-    from meshwright.runtime.links import hops
+    from meshwright.runtime.profile.links import hops
 
     def pair(source: int, target: int, latency_seconds: float, slope: float) -> dict:
         return {"source": source, "target": target, "latency_seconds": latency_seconds, "seconds_per_byte": slope}
@@ -95,7 +95,7 @@ def test_links_are_told_apart_by_kind_of_hop() -> None:
 
 
 def test_the_clock_of_a_gpu_reads_events_after_it_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshwright.runtime.clock import Clock
+    from meshwright.runtime.step.clock import Clock
 
     done: list[str] = []
 
@@ -122,7 +122,7 @@ def test_the_clock_of_a_gpu_reads_events_after_it_has_waited(monkeypatch: pytest
 def test_peak_memory_of_a_gpu_is_what_its_allocator_held_most_during_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from meshwright.runtime.memory import peak_bytes
+    from meshwright.runtime.job.memory import peak_bytes
 
     device, done = torch.device("cuda", 1), []
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: done.append(("reset", where)))
@@ -133,8 +133,8 @@ def test_peak_memory_of_a_gpu_is_what_its_allocator_held_most_during_the_step(mo
 
 
 def test_a_process_takes_the_gpu_of_its_local_rank_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshwright.runtime import worker
-    from meshwright.runtime.job import Job
+    from meshwright.runtime.job import worker
+    from meshwright.runtime.job.job import Job
 
     done: list[Any] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda number: done.append(("gpu", number)))
@@ -152,11 +152,11 @@ def test_a_process_takes_the_gpu_of_its_local_rank_before_it_joins(monkeypatch: 
 def test_processes_on_gpus_are_at_most_as_many_as_these(
     n_gpus: int, processes: int, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshwright.errors import InputError
-    from meshwright.plan import Plan, Stage
-    from meshwright.runtime.layout import layout
-    from meshwright.runtime.preflight import check_machine
-    from meshwright.strategy import Strategy
+    from meshwright.base.errors import InputError
+    from meshwright.core.plan import Plan, Stage
+    from meshwright.core.strategy import Strategy
+    from meshwright.runtime.job.preflight import check_machine
+    from meshwright.runtime.ranks.layout import layout
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     places = layout(Plan((Stage((0,), (0, 1), Strategy(data=2)),), global_batch=2))
@@ -170,7 +170,7 @@ def test_processes_on_gpus_are_at_most_as_many_as_these(
 def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
     import models
 
-    from meshwright.runtime.split_backward import Later, delay_weight_gradients
+    from meshwright.runtime.step.split_backward import Later, delay_weight_gradients
 
     torch.manual_seed(0)
     block = models.Block(16, 2, 32)
@@ -195,8 +195,8 @@ def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
 
 
 def test_a_boundary_that_cannot_be_cut_is_named() -> None:
-    from meshwright.errors import InputError
-    from meshwright.runtime.cut import cut
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.model.cut import cut
 
     class Decides(torch.nn.Module):
         def __init__(self) -> None:

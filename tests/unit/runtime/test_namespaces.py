@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from runtime_processes import environment
 
-from meshwright import topologies
-from meshwright.errors import InputError
-from meshwright.runtime import namespaces
+from meshwright import clusters
+from meshwright.base.errors import InputError
+from meshwright.runtime.job import namespaces
 
 RACKS = pathlib.Path(__file__).resolve().parents[3] / "examples" / "two_racks.yaml"
 WHY = namespaces.unavailable()
@@ -30,7 +30,7 @@ def left() -> list[str]:
 
 @here
 def test_processes_inside_reach_each_other_and_nothing_is_left_behind_after_a_failure() -> None:
-    with pytest.raises(KeyboardInterrupt), namespaces.emulated(topologies.cluster(str(RACKS))) as prefixes:
+    with pytest.raises(KeyboardInterrupt), namespaces.emulated(clusters.cluster(str(RACKS))) as prefixes:
         assert len(prefixes) == 4 and len(left()) == 6
         reach = "import socket; s = socket.create_server(('10.77.0.4', 9999)); s.settimeout(9); print(s.accept()[0].recv(9).decode())"
         say = "import socket; socket.create_connection(('10.77.0.4', 9999), 9).send(b'hello')"
@@ -44,18 +44,18 @@ def test_processes_inside_reach_each_other_and_nothing_is_left_behind_after_a_fa
 
 @here
 def test_what_a_killed_run_left_is_taken_away_by_the_next() -> None:
-    script = "import os, sys; from meshwright import topologies; from meshwright.runtime import namespaces\n"
-    script += f"with namespaces.emulated(topologies.cluster({str(RACKS)!r})): os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    script = "import os, sys; from meshwright import clusters; from meshwright.runtime.job import namespaces\n"
+    script += f"with namespaces.emulated(clusters.cluster({str(RACKS)!r})): os.kill(os.getpid(), {int(signal.SIGKILL)})"
     killed = subprocess.Popen([sys.executable, "-c", script], env=environment())
     assert killed.wait(timeout=60) == -signal.SIGKILL
-    with namespaces.emulated(topologies.cluster(str(RACKS))):
+    with namespaces.emulated(clusters.cluster(str(RACKS))):
         pass
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert f"mwns{killed.pid}x" not in listed
 
 
 def test_a_network_with_loops_is_refused() -> None:
-    with pytest.raises(InputError, match="tree of switches"), namespaces.emulated(topologies.cluster("ring:4")):
+    with pytest.raises(InputError, match="tree of switches"), namespaces.emulated(clusters.cluster("ring:4")):
         pass
 
 

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
 
-from meshwright.errors import InputError  # noqa: E402
-from meshwright.runtime import parts, tensor_parallel  # noqa: E402
+from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
 
 
 class Attention(torch.nn.Module):
@@ -55,7 +55,7 @@ class Routed(torch.nn.Module):
 def check(layer: torch.nn.Module, degree: int, wishes: dict[str, str]) -> None:
     """Check one layer on random values."""
     torch.manual_seed(0)
-    parts.check_sum(layer, [torch.randn(2, 8, 32)], degree, wishes, "plan.json: stage 0: layer 'layers.0'")
+    shard_equivalence.check_sum(layer, [torch.randn(2, 8, 32)], degree, wishes, "plan.json: stage 0: layer 'layers.0'")
 
 
 @pytest.mark.parametrize("degree", [2, 4])
@@ -97,7 +97,7 @@ class Mixed(torch.nn.Module):
 @pytest.mark.parametrize("degree", [2, 4])
 def test_the_parts_of_a_layer_hold_its_weights_once(degree: int) -> None:
     layer = Attention(32, 4)
-    held = [parts.part_of(layer, rank, degree, {}) for rank in range(degree)]
+    held = [shard_equivalence.part_of(layer, rank, degree, {}) for rank in range(degree)]
     assert torch.equal(torch.cat([part.q.weight for part in held]), layer.q.weight)
     assert torch.equal(torch.cat([part.out.weight for part in held], 1), layer.out.weight)
     assert all(torch.equal(part.out.bias, layer.out.bias) for part in held)
@@ -122,7 +122,7 @@ def test_layers_work_on_parts_of_sequences_between_their_products(gathered: str)
     torch.manual_seed(0)
     layer, wishes = (Residual(), {"norm": "between"}) if gathered == "once" else (Direct(mixes=False), {})
     assert tensor_parallel.gathers(layer, wishes) == (({"attention"}, set()) if gathered == "once" else (set(), {"up"}))
-    parts.check_sequence(layer, [torch.randn(2, 8, 32)], 2, wishes, "x")
+    shard_equivalence.check_sequence(layer, [torch.randn(2, 8, 32)], 2, wishes, "x")
 
 
 def test_layers_that_mix_tokens_are_refused_parts_of_sequences() -> None:
@@ -130,8 +130,8 @@ def test_layers_that_mix_tokens_are_refused_parts_of_sequences() -> None:
     values: Any = [torch.randn(2, 8, 32)]
     told = "on parts of a sequence, it computes something else than whole"
     with pytest.raises(InputError, match=f"sequence parallelism of degree 2: {told}"):
-        parts.check_sequence(Direct(mixes=True), values, 2, {}, "x")
+        shard_equivalence.check_sequence(Direct(mixes=True), values, 2, {}, "x")
     with pytest.raises(InputError, match=f"context degree 2: {told}"):
-        parts.check_context(Direct(mixes=True), values, 2, "x")
-    parts.check_context(Direct(mixes=False), values, 2, "x")
-    parts.check_context(Residual(), values, 4, "x")
+        shard_equivalence.check_context(Direct(mixes=True), values, 2, "x")
+    shard_equivalence.check_context(Direct(mixes=False), values, 2, "x")
+    shard_equivalence.check_context(Residual(), values, 4, "x")

@@ -33,7 +33,7 @@ def written(folder: pathlib.Path, plan: dict[str, Any]) -> str:
 
 def profiled(folder: pathlib.Path) -> str:
     """Measure the small model quickly and return the profile's path."""
-    from meshwright.runtime.measure import profile_callable
+    from meshwright.runtime.profile.measure import profile_callable
 
     fields = profile_callable(
         "models:small", [4], [1], sequence_length=16, repeats=1, device="cpu", seed=0, say=lambda *_: None
@@ -140,9 +140,9 @@ def test_wrong_input_is_told_before_any_process_starts(
 ) -> None:
     import typer
 
+    from meshwright.base.errors import InputError
     from meshwright.commands import run as command
-    from meshwright.errors import InputError
-    from meshwright.runtime import launch
+    from meshwright.runtime.job import launch
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a process was started")
@@ -159,9 +159,9 @@ def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
     import torch
     import zoo
 
-    from meshwright.plan import Plan, Stage
-    from meshwright.runtime.preflight import notes_of
-    from meshwright.strategy import Strategy
+    from meshwright.core.plan import Plan, Stage
+    from meshwright.core.strategy import Strategy
+    from meshwright.runtime.job.preflight import notes_of
 
     def told(model: torch.nn.Module, data: int, sample: torch.Tensor) -> list[str]:
         return notes_of(
@@ -185,8 +185,8 @@ def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
 def test_a_pytorch_that_is_too_old_is_told_before_it_is_imported(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.metadata
 
-    from meshwright.errors import InputError
-    from meshwright.runtime import source
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.model import source
 
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(InputError, match=r"2\.6 or newer is needed"):
@@ -194,8 +194,8 @@ def test_a_pytorch_that_is_too_old_is_told_before_it_is_imported(version: str, m
 
 
 def test_under_torchrun_another_number_of_processes_is_told() -> None:
-    from meshwright.errors import InputError
-    from meshwright.runtime import launch
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.job import launch
 
     with pytest.raises(InputError, match="--nproc-per-node 2"):
         launch.check_ranks(4, 2, "plan.json")
@@ -237,10 +237,10 @@ def test_a_run_whose_time_is_up_tells_where_each_rank_was(tmp_path: pathlib.Path
 
 
 def test_a_checkpoint_of_another_plan_is_told_from_the_plan_alone(tmp_path: pathlib.Path) -> None:
-    from meshwright.errors import InputError
-    from meshwright.plan import Plan, Stage
-    from meshwright.runtime import checkpoints
-    from meshwright.strategy import Strategy
+    from meshwright.base.errors import InputError
+    from meshwright.core.plan import Plan, Stage
+    from meshwright.core.strategy import Strategy
+    from meshwright.runtime.job import checkpoints
 
     def two(**degrees: int) -> Plan:
         return Plan((Stage((0, 1), (0, 1), Strategy(**degrees)),), global_batch=4)
@@ -275,7 +275,7 @@ def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> Non
     import fragile
     import torch
 
-    from meshwright.runtime.data import batches_of
+    from meshwright.runtime.model.data import batches_of
 
     sample = (torch.zeros(1, 16, dtype=torch.long),)
 
@@ -301,7 +301,7 @@ def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> Non
 def test_synthetic_tokens_are_followed_by_tokens_only_where_the_model_says_something_about_each() -> None:
     import torch
 
-    from meshwright.runtime.data import batches_of
+    from meshwright.runtime.model.data import batches_of
 
     tokens = (torch.zeros(1, 4, dtype=torch.long),)
     each = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
@@ -318,8 +318,8 @@ def test_synthetic_tokens_are_followed_by_tokens_only_where_the_model_says_somet
 def test_data_of_another_kind_is_told(data: Any, told: str) -> None:
     import torch
 
-    from meshwright.errors import InputError
-    from meshwright.runtime.data import batches_of
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.model.data import batches_of
 
     batches = batches_of(data, torch.nn.Embedding(9, 4), (torch.zeros(1, 4, dtype=torch.long),), 2, 0)
     with pytest.raises(InputError, match=told):
@@ -327,9 +327,9 @@ def test_data_of_another_kind_is_told(data: Any, told: str) -> None:
 
 
 def test_torchrun_commands_say_what_the_run_was_told() -> None:
-    from meshwright.errors import InputError
-    from meshwright.runtime import launch
-    from meshwright.runtime.job import Job
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.job import launch
+    from meshwright.runtime.job.job import Job
 
     job = Job("a plan.json", "models:small", n_steps=7, learning_rate_value=0.01, save="kept", resume=True, backend="nccl")
     (line,) = launch.torchrun_lines(job, "", 4, 1, "plan")

@@ -7,9 +7,9 @@ import pathlib
 import pytest
 
 from meshwright import api
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem
-from meshwright.timeline import Timeline
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.timeline import Timeline
 
 WEIGHTS, ACTIVATIONS, N_STAGES = 1e6, 3e6, 4
 

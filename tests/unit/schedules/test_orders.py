@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright import schedules
-from meshwright.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.schedules import Slots
 
 

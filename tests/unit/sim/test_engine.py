@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from meshwright import sim
-from meshwright.errors import InputError, UnknownNameError
-from meshwright.graph import Graph, Op
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Reading
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import PHASES, Timeline
 from meshwright.sim import engine
 from meshwright.sim.transfers import fixed
-from meshwright.table import StageLoad
-from meshwright.timeline import PHASES, Timeline
 
 
 def posed(n_stages: int) -> Problem:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from meshwright import sim
-from meshwright.graph import Graph, Op
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading
-from meshwright.table import StageLoad
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Reading
+from meshwright.core.stage_cost import StageLoad
 
 LOAD = StageLoad(
     1.0, 1.0, weight_bytes=20.0, gradient_bytes=10.0, optimizer_bytes=60.0, activation_bytes=11.0, working_bytes=5.5,

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright import api, sim, topologies
-from meshwright.costs import _mesh
-from meshwright.graph import Graph, Op
+from meshwright import api, clusters, sim
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Problem, Reading
+from meshwright.core.stage_cost import Collective, StageLoad
+from meshwright.core.strategy import Strategy
+from meshwright.core.timeline import PHASES, Timeline
+from meshwright.costs.analytic import device_mesh
 from meshwright.network import Network
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch, Problem, Reading
 from meshwright.sim import engine, traffic, transfers
-from meshwright.strategy import Strategy
-from meshwright.table import Collective, StageLoad
-from meshwright.timeline import PHASES, Timeline
 
 PORTS = "flat:4,bandwidth=1 GB/s,latency=0 s,launch=0 s"
 """Four devices on one switch, a gigabyte a second each way."""
@@ -28,7 +28,7 @@ TREE = "fat-tree:16,oversubscription=4,bandwidth=8 GB/s,latency=0 s,launch=0 s"
 
 def posed(spec: str, n_layers: int = 2) -> Problem:
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_layers)))
-    return Problem(Reading("tiny", "test", "tiny", graph), topologies.cluster(spec))
+    return Problem(Reading("tiny", "test", "tiny", graph), clusters.cluster(spec))
 
 
 def piped(*devices: tuple[int, ...], count: int = 1) -> Plan:
@@ -184,7 +184,7 @@ def test_groups_are_those_of_the_stages_mesh() -> None:
     for kind, degrees, size, stride in (
         ("tensor", (2,), 2, 1), ("consecutive", (2, 2), 2, 2), ("consecutive", (6, 2), 6, 2), ("strided", (2, 2), 3, 4),
     ):  # fmt: skip
-        expected = _mesh._groups(kind, degrees, devices)
+        expected = device_mesh._groups(kind, degrees, devices)
         assert traffic.groups(stage, size, stride).tolist() == expected.tolist()
 
 

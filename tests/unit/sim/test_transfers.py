@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright import sim, topologies
-from meshwright.graph import Graph, Op
+from meshwright import clusters, sim
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Reading
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
 from meshwright.network import Network
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Problem, Reading
 from meshwright.sim import engine, sharing
 from meshwright.sim.transfers import Transfers, channels, pairs, transfers
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
 
 TWO_NODES = "two-level:16,per_node=8,node_bandwidth=300 GB/s,bandwidth=25 GB/s,latency=1 us,launch=5 us"
 
 
 def posed(n_stages: int, spec: str) -> Problem:
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
-    return Problem(Reading("tiny", "test", "tiny", graph), topologies.cluster(spec))
+    return Problem(Reading("tiny", "test", "tiny", graph), clusters.cluster(spec))
 
 
 def piped(*devices: tuple[int, ...], count: int = 4) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
 from meshwright.validation import Point, Skipped, amp
 
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from meshwright.errors import InputError
-from meshwright.problem import Training
-from meshwright.strategy import Strategy
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._runs import Run, clusters, gpt, layers_of_stages, predict
 

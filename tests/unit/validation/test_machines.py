@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from meshwright.clusters import wires
 from meshwright.network import Network
-from meshwright.topologies import _wires
 from meshwright.validation import Point, Skipped, collectives, mlperf, sailor
 from meshwright.validation._machines import Machine, machines
 
@@ -22,7 +22,7 @@ MLPERF = {
 
 
 def test_machines_are_as_quick_inside_and_between_as_is_said() -> None:
-    fast, slow = (_wires.device(name) for name in ("rtx-3090-24gb", "rtx-2080-ti-11gb"))
+    fast, slow = (wires.device(name) for name in ("rtx-3090-24gb", "rtx-2080-ti-11gb"))
     cluster = machines("lab", (Machine(fast, 2, 4e9), Machine(slow, 3, 1e9)), 0.1e9)
     assert cluster.n_devices == 5 and [cluster.device(i).name for i in (0, 1, 2, 4)] == [
         fast.name,
@@ -68,7 +68,7 @@ def test_lists_of_tensors_are_copied_once_through_memory() -> None:
     }
     copied, plain = collectives.points([row, row | {"gpu": "v100"}])
     assert isinstance(copied, Point) and isinstance(plain, Point)
-    device = _wires.device("v100-sxm2-32gb")
+    device = wires.device("v100-sxm2-32gb")
     copy = 2 * 8 * 2**27 / (device.memory_bytes_per_second * device.memory_ratio)
     assert np.isclose(copied.predicted_seconds - plain.predicted_seconds, copy)
     (wrong,) = collectives.points([row | {"group": "9"}])

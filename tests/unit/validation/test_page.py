@@ -9,8 +9,9 @@ import re
 
 import pytest
 
-from meshwright import interval, validation
-from meshwright.errors import InputError
+from meshwright import validation
+from meshwright.base.errors import InputError
+from meshwright.core import interval
 from meshwright.validation import Point, Report, Skipped, _worst
 
 GIB = 2.0**30

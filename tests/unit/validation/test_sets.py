@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from meshwright import readers, topologies, validation
+from meshwright import clusters, models, validation
 from meshwright.validation._sets import FOLDER
 
 TOLD = sorted((FOLDER / "told").glob("*.csv"))
@@ -29,9 +29,9 @@ def test_runs_told_in_full_name_models_and_clusters_that_are_there(path) -> None
         rows = list(csv.DictReader(file))
     for model, length in sorted({(row["model"], row["sequence_length"]) for row in rows}):
         spec = str(FOLDER / "told" / model) if "/" in model else model
-        assert readers.read(spec, sequence_length=int(length)).graph.n_parameters > 1e8
+        assert models.read(spec, sequence_length=int(length)).graph.n_parameters > 1e8
     for name in sorted({row["cluster"] for row in rows}):
-        cluster = topologies.cluster(str(FOLDER / "told" / name) if name.endswith(".yaml") else name)
+        cluster = clusters.cluster(str(FOLDER / "told" / name) if name.endswith(".yaml") else name)
         most = max(
             int(row["data"]) * int(row["tensor"]) * int(row["context"]) * int(row["pipeline"])
             for row in rows

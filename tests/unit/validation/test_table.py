@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from meshwright import _plugins
-from meshwright.errors import InputError
+from meshwright.base import registry
+from meshwright.base.errors import InputError
 from meshwright.validation import _points, _table
 
 HEADER = "params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms"
@@ -67,7 +67,7 @@ def test_numbers_lists_and_words_for_missing_ones_are_left_to_the_set(cell: str,
 
 
 def test_every_column_that_must_be_a_number_belongs_to_some_set() -> None:
-    plugins = [_plugins.load("validation", name, "measured set") for name in _plugins.names("validation")]
+    plugins = [registry.load("validation", name, "measured set") for name in registry.names("validation")]
     known = {column for plugin in plugins for column in (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))}
     assert set(_table.NUMBERS) <= known
     assert list(_table.NUMBERS) == sorted(set(_table.NUMBERS), key=str.lower)

@@ -9,10 +9,12 @@ import re
 
 import pytest
 
-from meshwright import _plugins, interval, validation
-from meshwright.errors import InputError
-from meshwright.problem import Program, Training
-from meshwright.strategy import Strategy
+from meshwright import validation
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core import interval
+from meshwright.core.problem import Program, Training
+from meshwright.core.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped, megatron_bridge
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
@@ -57,8 +59,8 @@ def test_a_run_that_failed_for_memory_is_kept_apart_from_the_times(tmp_path: pat
 
 
 def test_no_two_sets_claim_the_same_columns() -> None:
-    names = _plugins.names("validation")
-    columns = {name: set(_plugins.load("validation", name, "set").COLUMNS) for name in names}
+    names = registry.names("validation")
+    columns = {name: set(registry.load("validation", name, "set").COLUMNS) for name in names}
     for a in names:
         for b in names:
             assert a == b or columns[a] != columns[b], (a, b)

@@ -7,23 +7,23 @@ import pathlib
 
 import numpy as np
 import pytest
+import trace_event_rules
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import api, schedules, sim
-from meshwright.errors import InputError
-from meshwright.graph import Graph, Op
-from meshwright.plan import Plan, Stage
-from meshwright.problem import Batch, Problem, Reading
-from meshwright.result import Answer, Result
+from meshwright.base import trace_events
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Problem, Reading
+from meshwright.core.result import Answer, Result
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
+from meshwright.core.timeline import PHASES
 from meshwright.sim import engine
 from meshwright.sim.transfers import fixed
-from meshwright.strategy import Strategy
-from meshwright.table import StageLoad
-from meshwright.timeline import PHASES
-from meshwright.writers import _trace_event, chrome_trace
-
-from . import trace_event_rules
+from meshwright.writers import chrome_trace
 
 
 def answered() -> Result:
@@ -114,8 +114,8 @@ def test_every_handover_between_ranks_is_an_arrow() -> None:
 @given(ticks=st.lists(st.integers(0, 10**15), min_size=2, max_size=20))
 def test_times_come_back_as_the_nanoseconds_they_are(ticks: list[int]) -> None:
     seconds = np.sort(np.array(ticks)) / 1e9
-    starts = _trace_event.microseconds(seconds)
-    lengths = _trace_event.durations(seconds[:-1], seconds[1:])
+    starts = trace_events.microseconds(seconds)
+    lengths = trace_events.durations(seconds[:-1], seconds[1:])
     back = [trace_event_rules._nanoseconds(start) for start in starts]
     assert back == np.rint(seconds * 1e9).astype(int).tolist()
     assert [trace_event_rules._nanoseconds(length) for length in lengths] == np.diff(back).tolist()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.errors import ExportError
-from meshwright.result import Alternative, Answer, Objective, Result
-from meshwright.units import format_bytes
+from meshwright.base.errors import ExportError
+from meshwright.base.units import format_bytes
+from meshwright.core.result import Alternative, Answer, Objective, Result
 from meshwright.writers import report_html
 
 

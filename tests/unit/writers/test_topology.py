@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from meshwright import topologies
-from meshwright.cluster import Cluster
-from meshwright.writers import _topology
+from meshwright import clusters
+from meshwright.core.cluster import Cluster
+from meshwright.writers.report_html import topology_picture
 
 SPECS = (
     "dgx-h100:64", "dgx-h100:8", "torus:4x4x4", "torus:4x4", "mesh:4x8", "rail-optimised:512", "rail-only:64", "fat-tree:128",
@@ -18,14 +18,14 @@ SPECS = (
 
 
 def drawn(cluster: Cluster, carried: np.ndarray | None = None) -> dict:
-    return _topology.picture(cluster, np.zeros(len(cluster.links)) if carried is None else carried, 2.0)
+    return topology_picture.picture(cluster, np.zeros(len(cluster.links)) if carried is None else carried, 2.0)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_device_is_drawn_once_inside_the_picture(spec: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     found = drawn(cluster)
-    cells = [item for item in found["items"] if item[4] in (_topology.DEVICE, _topology.GROUP)]
+    cells = [item for item in found["items"] if item[4] in (topology_picture.DEVICE, topology_picture.GROUP)]
     assert sorted(item[6] for item in cells) == list(range(cluster.n_devices))
     for x, y, width, height, *_ in found["items"]:
         assert x >= 0 and x + width <= found["width"] + 0.2 and y >= 0 and y + height <= found["height"] + 0.2
@@ -34,7 +34,7 @@ def test_every_device_is_drawn_once_inside_the_picture(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_no_two_cells_or_switches_lie_on_each_other(spec: str) -> None:
-    boxes = np.array([item[:4] for item in drawn(topologies.cluster(spec))["items"] if item[4] != _topology.FRAME])
+    boxes = np.array([item[:4] for item in drawn(clusters.cluster(spec))["items"] if item[4] != topology_picture.FRAME])
     apart_x = (boxes[:, None, 0] + boxes[:, None, 2] <= boxes[None, :, 0] + 0.15) | (
         boxes[None, :, 0] + boxes[None, :, 2] <= boxes[:, None, 0] + 0.15
     )
@@ -46,7 +46,7 @@ def test_no_two_cells_or_switches_lie_on_each_other(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["dgx-h100:64", "torus:4x4x4", "fat-tree:16", "ring:8", "dragonfly:18"])
 def test_small_clusters_show_every_link(spec: str) -> None:
-    cluster = topologies.cluster(spec)
+    cluster = clusters.cluster(spec)
     found = drawn(cluster)
     assert sum(link[2] for link in found["links"]) == len(cluster.links) // 2
     assert not any("together" in note for note in found["notes"])
@@ -54,7 +54,7 @@ def test_small_clusters_show_every_link(spec: str) -> None:
 
 def test_a_link_shows_the_share_of_its_bandwidth_that_it_carries() -> None:
     """Two of four ports carry half and a quarter of two seconds' worth, one way only."""
-    cluster = topologies.cluster("flat:4,bandwidth=1 GB/s")
+    cluster = clusters.cluster("flat:4,bandwidth=1 GB/s")
     carried = np.zeros(len(cluster.links))
     out = {int(source): link for link, source in enumerate(cluster.links.source) if source < 4}
     carried[out[1]], carried[out[2]] = 1e9, 0.5e9
@@ -67,7 +67,7 @@ def test_a_link_shows_the_share_of_its_bandwidth_that_it_carries() -> None:
 
 
 def test_what_is_drawn_together_shows_the_busiest_and_the_mean() -> None:
-    cluster = topologies.cluster("fat-tree:128")
+    cluster = clusters.cluster("fat-tree:128")
     carried = np.zeros(len(cluster.links))
     into = np.flatnonzero(cluster.links.source < 4)
     carried[into[0]] = cluster.links.bytes_per_second[into[0]]
@@ -78,17 +78,17 @@ def test_what_is_drawn_together_shows_the_busiest_and_the_mean() -> None:
 
 
 def test_sixteen_thousand_devices_are_a_small_picture_that_says_what_it_joins() -> None:
-    cluster = topologies.cluster("dgx-h100:16384")
+    cluster = clusters.cluster("dgx-h100:16384")
     found = drawn(cluster)
     assert len(json.dumps(found)) < 200_000
     assert any("a cell is a node" in note for note in found["notes"])
     assert any("2048 nodes are drawn in 64 frames" in note for note in found["notes"])
-    cells = [item for item in found["items"] if item[4] == _topology.GROUP]
+    cells = [item for item in found["items"] if item[4] == topology_picture.GROUP]
     assert len(cells) == 2048
 
 
 def test_a_grid_says_what_its_short_strokes_are() -> None:
-    torus, mesh = drawn(topologies.cluster("torus:4x4")), drawn(topologies.cluster("mesh:4x4"))
+    torus, mesh = drawn(clusters.cluster("torus:4x4")), drawn(clusters.cluster("mesh:4x4"))
     assert sum(link[6] > 0 for link in torus["links"] if len(link) > 6) == 8
     assert any("around the torus" in note for note in torus["notes"])
     assert mesh["notes"] == [] and all(len(link) == 6 for link in mesh["links"])

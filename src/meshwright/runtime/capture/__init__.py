@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshwright.errors import InputError, MissingExtraError, UnknownNameError
+from meshwright.base.errors import InputError, MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
     from meshwright.runtime.capture.layers import Captured

@@ -24,7 +24,7 @@ class Attention:
     scores, softmax, values : int
         Ids of the product of queries and keys, of the soft maximum, and of the product with the values.
     dims : tuple of (str, int)
-        As in `meshwright.graph.Operator`; windows of one sample count as more rows.
+        As in `meshwright.core.graph.Operator`; windows of one sample count as more rows.
     """
 
     scores: int

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.graph import Operator
+from meshwright.core.graph import Operator
 from meshwright.runtime.capture import attention
 from meshwright.runtime.capture.axes import Axes, tensor_axes
 from meshwright.runtime.capture.operators import MEMORY_BOUND, operator_of
@@ -23,7 +23,7 @@ class Layer:
     Parameters
     ----------
     name, kind : str
-        As in `meshwright.graph.Op`.
+        As in `meshwright.core.graph.Op`.
     body : tuple of Operator
         What is inside.
     operators : tuple of int

@@ -1,12 +1,12 @@
-"""A captured module as JSON, format ``meshwright/graph/1``; `meshwright.readers.captured_json` reads it back."""
+"""A captured module as JSON, format ``meshwright/graph/1``; `meshwright.models.readers.captured_json` reads it back."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, fields
 from typing import Any
 
-from meshwright.graph import Operator
-from meshwright.readers.captured_json import FORMAT
+from meshwright.core.graph import Operator
+from meshwright.models.readers.captured_json import FORMAT
 from meshwright.runtime.capture.layers import Captured, Figures
 
 __all__ = ["as_json"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from meshwright.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, UnknownNameError
 
 __all__ = ["inputs", "typed"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from meshwright.graph import Edge, Graph, Op, Operator
+from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.runtime.capture import bodies
 from meshwright.runtime.capture.segments import segments
 from meshwright.runtime.capture.trace import Trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from meshwright.flops import forward_flops
-from meshwright.graph import Operator
+from meshwright.core.flops import forward_flops
+from meshwright.core.graph import Operator
 from meshwright.runtime.capture.attention import repeats
 from meshwright.runtime.capture.trace import Trace, TracedOperator
 

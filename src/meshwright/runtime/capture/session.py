@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from meshwright.errors import InputError, MeshwrightError
+from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.runtime.capture import repeats, source
 from meshwright.runtime.capture.bodies import unread
 from meshwright.runtime.capture.expansion import expand
@@ -20,7 +20,7 @@ from meshwright.runtime.capture.layers import Captured, graph_of
 from meshwright.runtime.capture.recorder import Recorder, record
 from meshwright.runtime.capture.stand_ins import standing_in
 from meshwright.runtime.capture.trace import Trace
-from meshwright.runtime.source import load
+from meshwright.runtime.model.source import load
 
 __all__ = ["run"]
 

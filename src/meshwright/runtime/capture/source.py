@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from meshwright.errors import InputError
+from meshwright.base.errors import InputError
 from meshwright.runtime.capture import guesses
 
 __all__ = ["Subject", "build", "call"]

@@ -1,0 +1,1 @@
+"""Kernels of the event simulator: task orders, shared links, queues."""

@@ -1,0 +1,266 @@
+"""Plays an order of tasks whose traffic shares links, event by event: tasks, transfers, collectives, the end of the step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from meshwright._kernels.events.event_queue import put, take
+from meshwright._kernels.events.max_min import KIND_BITS, begin, enter, expect, idle, leave, share
+from meshwright._kernels.events.order import Moments
+
+__all__ = ["Ends", "play"]
+
+
+class Ends(NamedTuple):
+    """What follows the last tasks of every rank, one item after the other.
+
+    Attributes
+    ----------
+    first : ndarray, shape (n_ranks + 1,), int64
+        Items of rank r are ``first[r] : first[r + 1]``.
+    seconds : ndarray, shape (n_items,), float64
+        Alone.
+    flow : ndarray, shape (n_items,), int64
+        What it puts on links; -1 for work of the device.
+    trigger : ndarray, shape (n_items,), int64
+        The task with whose start it may begin; -1 for the end of the rank's last task.
+    """
+
+    first: np.ndarray
+    seconds: np.ndarray
+    flow: np.ndarray
+    trigger: np.ndarray
+
+
+_WORK = np.dtype(
+    [("stage", np.int64), ("phase", np.int64), ("rank", np.int64), ("seconds", np.float64), ("blocking", np.int64), ("beside", np.int64),
+     ("channel", np.int64), ("send", np.int64), ("send_seconds", np.float64), ("target", np.int64)]
+)  # fmt: skip
+"""What all tasks of one phase and stage do: seconds of the device alone; the flows it waits for and beside it (-1 for none); the
+channel (-1 where nothing crosses a rank), flow and seconds of its result; the stage that gets it (-1 for none)."""
+
+_TASK = np.dtype(
+    [("work", np.int64), ("microbatch", np.int64), ("following", np.int64), ("start", np.float64), ("end", np.float64),
+     ("send_start", np.float64), ("send_end", np.float64)]
+)  # fmt: skip
+"""A task: what it does, the task whose result waits behind its own, and when it runs and its result is sent."""
+
+_RANK = np.dtype(
+    [("position", np.int64), ("last", np.int64), ("item", np.int64), ("last_item", np.int64), ("task", np.int64), ("parts", np.int64)]
+)  # fmt: skip
+"""A rank: its next task and next item, where both end, the running task (-1 for none) and what that still waits for: its compute with
+what blocks, and the flow beside it."""
+
+
+@njit(cache=True)
+def _works(orders, seconds, flows, rank_of_stage):
+    """Return what the tasks of every phase and stage do, as records ``phase * n_stages + stage``."""
+    n_stages = orders.channel.shape[1]
+    works = np.zeros(4 * n_stages, _WORK)
+    for phase in range(4):
+        for stage in range(n_stages):
+            work = works[phase * n_stages + stage]
+            way = 0 if phase == 0 else 1
+            target = stage + 1 - 2 * way
+            work["stage"], work["phase"], work["rank"] = stage, phase, rank_of_stage[stage]
+            work["seconds"], work["blocking"], work["beside"] = seconds.task[phase, stage], -1, -1
+            work["channel"], work["send"], work["target"] = -1, way * n_stages + stage, -1
+            if phase == 2:
+                continue
+            blocking, beside = (2 + way) * n_stages + stage, (4 + way) * n_stages + stage
+            if flows.first[blocking] < flows.first[blocking + 1]:
+                work["seconds"], work["blocking"] = max(work["seconds"] - flows.seconds[blocking], 0.0), blocking
+            if flows.first[beside] < flows.first[beside + 1]:
+                work["beside"] = beside
+            work["channel"], work["send_seconds"] = orders.channel[way, stage], seconds.send[way, stage]
+            work["target"] = target if target < n_stages else -1
+    return works
+
+
+@njit(cache=True)
+def _prepared(orders, ends):
+    """Return tasks and ranks as records before anything runs."""
+    n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
+    tasks, ranks = np.zeros(n_tasks, _TASK), np.zeros(n_ranks, _RANK)
+    for t in range(n_tasks):
+        tasks[t]["work"] = orders.phase[t] * n_stages + orders.stage[t]
+        tasks[t]["microbatch"], tasks[t]["following"], tasks[t]["start"] = orders.microbatch[t], -1, -1.0
+    for r in range(n_ranks):
+        ranks[r]["position"], ranks[r]["last"] = orders.first[r], orders.first[r + 1]
+        ranks[r]["item"], ranks[r]["last_item"] = ends.first[r], ends.first[r + 1]
+        ranks[r]["task"] = -1
+    return tasks, ranks
+
+
+@njit(cache=True)
+def _moments(tasks):
+    """Return when each task and transfer starts and ends."""
+    moments = Moments(np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)))
+    for t in range(len(tasks)):
+        moments.start[t], moments.end[t] = tasks[t]["start"], tasks[t]["end"]
+        moments.send_start[t], moments.send_end[t] = tasks[t]["send_start"], tasks[t]["send_end"]
+    return moments
+
+
+@njit(cache=True)
+def _start(works, tasks, ranks, arrived, queue, source, rank, now):
+    """Start the next task of a rank if the rank is free and what the task needs is there; return it, or -1."""
+    task = ranks[rank]["position"]
+    if ranks[rank]["task"] >= 0 or task >= ranks[rank]["last"]:
+        return -1
+    work, microbatch = works[tasks[task]["work"]], tasks[task]["microbatch"]
+    stage, phase = work["stage"], work["phase"]
+    if phase == 0:
+        ready = arrived[0, stage, microbatch]
+    elif phase == 2:
+        ready = arrived[3, stage, microbatch]
+    else:
+        ready = arrived[2, stage, microbatch] and arrived[1, stage, microbatch]
+    if not ready:
+        return -1
+    ranks[rank]["task"], ranks[rank]["parts"] = task, 1 if work["beside"] < 0 else 2
+    ranks[rank]["position"] += 1
+    tasks[task]["start"] = now
+    put(queue, source, now + work["seconds"], 2 << KIND_BITS | task)
+    return task
+
+
+@njit(cache=True)
+def _finish(works, tasks, ranks, arrived, lanes, rank, now):
+    """End the running task of a rank: what it made is there, or waits for its channel, or is returned to be sent now (else -1)."""
+    task = ranks[rank]["task"]
+    ranks[rank]["task"] = -1
+    work, microbatch = works[tasks[task]["work"]], tasks[task]["microbatch"]
+    tasks[task]["end"], tasks[task]["send_start"], tasks[task]["send_end"] = now, now, now
+    if work["phase"] == 2:
+        return -1
+    way = 0 if work["phase"] == 0 else 1
+    arrived[2 + way, work["stage"], microbatch] = True
+    if work["channel"] < 0:
+        if work["target"] >= 0:
+            arrived[way, work["target"], microbatch] = True
+        return -1
+    channel = lanes[work["channel"]]
+    if channel["load"] < 0:
+        return task
+    if channel["head"] < 0:
+        channel["head"] = task
+    else:
+        tasks[channel["tail"]]["following"] = task
+    channel["tail"] = task
+    return -1
+
+
+@njit(cache=True)
+def _next_item(ends, tasks, ranks, lanes, lane, rank):
+    """Return the next item of a rank if the one before has ended and what it waits for has happened, else -1."""
+    item = ranks[rank]["item"]
+    if item >= ranks[rank]["last_item"] or lanes[lane]["load"] >= 0:
+        return -1
+    trigger = ends.trigger[item]
+    over = ranks[rank]["task"] < 0 and ranks[rank]["position"] == ranks[rank]["last"]
+    if (trigger < 0 and not over) or (trigger >= 0 and tasks[trigger]["start"] < 0.0):
+        return -1
+    ranks[rank]["item"] += 1
+    return item
+
+
+@njit(cache=True)
+def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
+    """Return when every task, transfer and end of step runs where traffic shares links max-min fairly, event by event.
+
+    Events are taken by time, then ends of flows before their first bytes before ends of compute, then id.
+
+    Returns
+    -------
+    status : int
+        0, or 1 when the order deadlocks.
+    moments : Moments
+        When each task and transfer starts and ends.
+    item_start, item_end : ndarray, shape (n_items,), float64
+        The same for the end of the step.
+    """
+    n_ranks, n_stages = len(orders.first) - 1, orders.channel.shape[1]
+    # Channels come first, then three lanes of every rank: for what blocks, for what runs beside, for the end of the step.
+    first_lane = orders.channel.max() + 1
+    n_lanes = first_lane + 3 * n_ranks
+    works = _works(orders, seconds, flows, rank_of_stage)
+    tasks, ranks = _prepared(orders, ends)
+    net = idle(flows, n_lanes, n_lanes + n_ranks)
+    lanes, marks, queue = net.lanes, net.marks, net.queue
+    # What is there: 0 a stage's input, 1 the gradient of its output, 2 its forward pass is done, 3 its input gradient is.
+    arrived = np.zeros((4, n_stages, n_microbatches), dtype=np.bool_)
+    arrived[0, 0, :] = True
+    arrived[1, n_stages - 1, :] = True
+    item_start, item_end = np.zeros(len(ends.seconds)), np.zeros(len(ends.seconds))
+    n_left = len(tasks) + len(item_start)
+    now, n_to_look_at = 0.0, n_ranks
+    while True:
+        if n_to_look_at > 0:  # at the beginning every rank is looked at
+            n_to_look_at -= 1
+            rank = n_to_look_at
+        else:
+            if marks[0]["n_touched"] > 0 and (queue[0]["source"] == 0 or queue[1]["moment"] > now):
+                share(net, now)
+            if queue[0]["source"] == 0:
+                break
+            now, code = queue[1]["moment"], queue[1]["code"]
+            take(queue)
+            kind, number = code >> KIND_BITS, code & ((1 << KIND_BITS) - 1)
+            if kind == 2:
+                work = works[tasks[number]["work"]]
+                rank = work["rank"]
+                if work["blocking"] >= 0:
+                    flow = work["blocking"]
+                    begin(net, first_lane + rank, flow, number, flows.seconds[flow], now)
+                    continue
+                ranks[rank]["parts"] -= 1
+            elif kind == 1:
+                enter(net, number, works[tasks[lanes[number]["load"]]["work"]]["send"])
+                continue
+            elif lanes[number]["finish"] > now:
+                expect(net, number, 0, lanes[number]["finish"])
+                continue
+            else:
+                load = lanes[number]["load"]
+                lanes[number]["load"] = -1
+                if lanes[number]["flow"] >= 0:
+                    leave(net, number)
+                if number >= first_lane + 2 * n_ranks:
+                    rank = number - first_lane - 2 * n_ranks
+                    item_end[load] = now
+                    n_left -= 1
+                elif number >= first_lane:
+                    rank = (number - first_lane) % n_ranks
+                    ranks[rank]["parts"] -= 1
+                else:
+                    work = works[tasks[load]["work"]]
+                    tasks[load]["send_end"] = now
+                    target, way = work["target"], 0 if work["phase"] == 0 else 1
+                    arrived[way, target, tasks[load]["microbatch"]] = True
+                    rank = rank_of_stage[target]
+                    waiting = lanes[number]["head"]
+                    if waiting >= 0:
+                        lanes[number]["head"] = tasks[waiting]["following"]
+                        tasks[waiting]["send_start"] = now
+                        work = works[tasks[waiting]["work"]]
+                        begin(net, number, work["send"], waiting, work["send_seconds"], now)
+        if ranks[rank]["task"] >= 0 and ranks[rank]["parts"] == 0:
+            task = _finish(works, tasks, ranks, arrived, lanes, rank, now)
+            n_left -= 1
+            if task >= 0:
+                work = works[tasks[task]["work"]]
+                begin(net, work["channel"], work["send"], task, work["send_seconds"], now)
+        task = _start(works, tasks, ranks, arrived, queue, n_lanes + rank, rank, now)
+        if task >= 0 and works[tasks[task]["work"]]["beside"] >= 0:
+            flow = works[tasks[task]["work"]]["beside"]
+            begin(net, first_lane + n_ranks + rank, flow, task, flows.seconds[flow], now)
+        lane = first_lane + 2 * n_ranks + rank
+        item = _next_item(ends, tasks, ranks, lanes, lane, rank)
+        if item >= 0:
+            item_start[item] = now
+            begin(net, lane, ends.flow[item], item, ends.seconds[item], now)
+    return (0 if n_left == 0 else 1), _moments(tasks), item_start, item_end

@@ -1,0 +1,345 @@
+"""Composition only: read, search, judge. What the command line does, as functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from meshwright.base import options, registry
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.units import format_bytes
+from meshwright.core.cluster import Cluster
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Batch, Problem, Reading, Stop, Training
+from meshwright.core.result import Answer, Result
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import Timeline
+
+if TYPE_CHECKING:
+    from meshwright.planners.topoopt.design import Design
+
+_LARGEST_BATCH = 10**9
+
+__all__ = ["codesign", "completed", "judge", "plan", "pose", "read", "simulate", "training"]
+
+
+def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
+    """Read a model: a built-in name, a file of any known format, or a generator; see `meshwright.models.read`."""
+    from meshwright import models
+
+    return models.read(spec, form=form, sequence_length=sequence_length)
+
+
+def pose(
+    model: str | Reading,
+    cluster: str | Cluster | None = None,
+    *,
+    costs: str = "",
+    batch: Batch | None = None,
+    training: Training | None = None,
+    form: str = "",
+) -> Problem:
+    """Pose the question: a model, a cluster, a cost model and a batch.
+
+    Parameters
+    ----------
+    model : str or Reading
+        As on the command line, or already read.
+    cluster : str or Cluster or None
+        As on the command line, or already built; None for the one the model's file holds.
+    costs : str
+        Cost model; empty for the one the content asks for.
+    batch : Batch or None
+        How much at once; zeros are left to the search.
+    training : Training or None
+        Precision and optimizer; None for mixed-precision Adam in bf16, or in fp16 (else fp32) where a device has no bf16.
+    form : str
+        Format of the model's file where it should not be recognised.
+
+    Returns
+    -------
+    Problem
+        The question.
+
+    Raises
+    ------
+    InputError
+        When a name is unknown, a file is wrong, or there is no cluster.
+    """
+    batch = batch or Batch()
+    for name in Batch.__dataclass_fields__:
+        if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} {getattr(batch, name)}: must be between 0 and {_LARGEST_BATCH} (0: left open)")
+    reading = read(model, form=form, sequence_length=batch.sequence_length) if isinstance(model, str) else model
+    if isinstance(cluster, str):
+        from meshwright import clusters as topologies
+
+        cluster = topologies.cluster(cluster)
+    if reading.format in ("flexflow_measures", "taskgraph_fbuf"):
+        raise InputError(
+            f"model {reading.spec}: format {reading.format} holds times, not what the layers compute, so there is nothing to plan; "
+            "'meshwright codesign MODEL --measures FILE' uses measured times"
+        )
+    name = costs or reading.costs
+    registry.load("costs", name, "cost model")
+    where = cluster if cluster is not None else reading.cluster
+    if where is None and reading.instance is None:
+        raise InputError(f"model {reading.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')")
+    return Problem(reading=reading, cluster=where, costs=name, batch=batch, training=training or _training_on(where))
+
+
+def _training_on(cluster: Cluster | None) -> Training:
+    """Return the usual training on a cluster: in bf16 where every device has it."""
+    kinds = cluster.kinds if cluster is not None else ()
+    has = [{name for name, _ in kind.flops_per_second} for kind in kinds]
+    usual = next((name for name in ("bf16", "fp16", "fp32") if all(name in names for names in has)), "bf16")
+    return training(usual)
+
+
+def plan(
+    model: str | Reading | Problem,
+    cluster: str | Cluster | None = None,
+    *,
+    search: str = "",
+    costs: str = "",
+    batch: Batch | None = None,
+    training: Training | None = None,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    stop: Stop | None = None,
+) -> Result:
+    """Return the best plan a search finds, judged by the simulator.
+
+    Parameters
+    ----------
+    model, cluster, costs, batch, training
+        The question, see `pose`; or a posed `Problem` as the only one.
+    search : str
+        A file of `meshwright.search`; empty for the one that suits the content (`best`).
+    settings : mapping of str to str or None
+        The search's own options, as after ``--set``.
+    seed : int
+        Seed of everything random.
+    stop : Stop or None
+        When to stop a search that could go on.
+
+    Returns
+    -------
+    Result
+        The answer; `Result.feasible` says whether anything fits.
+
+    Raises
+    ------
+    InputError
+        When anything in the question is wrong, or the search's answer is no plan of the model on the cluster.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be at least 0 and below 2^63")
+    problem = model if isinstance(model, Problem) else pose(model, cluster, costs=costs, batch=batch, training=training)
+    name = (search or problem.reading.search).replace("-", "_")
+    module = registry.load("search", name, "search")
+    given = dict(settings or {})
+    params = options.parse(module.Params, given, f"search {name}")
+    started = time.perf_counter()
+    answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
+    seconds = time.perf_counter() - started
+    answer = replace(answer, notes=problem.reading.notes + answer.notes)
+    asked, problem = problem, answer.problem or problem
+    result = Result(
+        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=given, asked=asked
+    )
+    if answer.plan is None:
+        return result
+    _check(problem, answer.plan, name)
+    loads, timeline = judge(problem, answer.plan)
+    return replace(
+        result, loads=loads, timeline=timeline, answer=replace(answer, notes=answer.notes + _too_large(result, timeline))
+    )
+
+
+def _check(problem: Problem, plan: Plan, search: str) -> None:
+    """Refuse what a search answered unless every layer is in one stage and the devices are there, whatever costs can tell."""
+    from meshwright import sim
+
+    try:
+        sim.check_plan(problem, plan)
+    except InputError as error:
+        raise InputError(f"search {search}: its answer is no plan: {error}") from None
+
+
+def _too_large(result: Result, timeline: Timeline | None) -> tuple[str, ...]:
+    """Say that the plan of a search with another count of memory, or none, does not fit by the simulator's."""
+    cluster = result.problem.cluster
+    if cluster is None or timeline is None:
+        return ()
+    from meshwright import sim
+
+    over = sim.excess_bytes(cluster, result.plan, timeline.peak_bytes)
+    if over <= 0.0:
+        return ()
+    return (
+        f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more than what "
+        f"search {result.search} looks at",
+    )
+
+
+def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Problem:
+    """Return the question as a search's options complete it, without searching.
+
+    Parameters
+    ----------
+    problem : Problem
+        As asked.
+    search : str
+        A file of `meshwright.search`.
+    settings : mapping of str to str
+        Its options, as after ``--set``.
+
+    Returns
+    -------
+    Problem
+        The same, where the search has no ``completed(problem, params)``: its options say nothing about the question.
+
+    Raises
+    ------
+    InputError
+        When an option is unknown or wrong, or they contradict the problem.
+    """
+    if not settings:
+        return problem
+    module = registry.load("search", search, "search")
+    if not hasattr(module, "completed"):
+        return problem
+    question: Problem = module.completed(problem, options.parse(module.Params, dict(settings), f"search {search}"))
+    return question
+
+
+def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageLoad, ...], Timeline | None]:
+    """Return what each stage of a plan does and holds, and the simulated step.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question the plan answers.
+    plan : Plan
+        The plan.
+
+    Returns
+    -------
+    loads : tuple of StageLoad
+        Empty where the cost model cannot tell.
+    timeline : Timeline or None
+        None where the cost model cannot tell.
+    """
+    module = registry.load("costs", problem.costs, "cost model")
+    loads: tuple[StageLoad, ...] = module.loads(problem, plan)
+    if not loads:
+        return (), None
+    return loads, simulate(problem, plan, loads)
+
+
+def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Timeline:
+    """Play one step of a plan; see `meshwright.sim.simulate`."""
+    from meshwright import sim
+
+    return sim.simulate(problem, plan, loads)
+
+
+def codesign(  # noqa: PLR0913  as many as the command line has
+    model: str | Reading,
+    *,
+    servers: int,
+    degree: int = 0,
+    link_bandwidth: str | float,
+    link_latency: str | float = "1 us",
+    measures: str = "",
+    topologies: tuple[str, ...] = ("topoopt",),
+    budget: int = 1000,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    form: str = "",
+) -> Design:
+    """Return plan and network topology found together.
+
+    Parameters
+    ----------
+    model : str or Reading
+        As on the command line, or already read.
+    servers, degree : int
+        Servers, and interfaces of each.
+    link_bandwidth, link_latency : str or float
+        Of one interface, one direction: ``"100 Gbit/s"``, ``"1 us"``; numbers are in bytes per second and seconds.
+    measures : str
+        File of measured operators; empty to estimate.
+    topologies : tuple of str
+        Which to search on; see `meshwright.planners.topoopt.networks.NAMES`.
+    budget : int
+        Plans to simulate on each.
+    settings : mapping of str to str or None
+        Options, as after ``--set``.
+    seed : int
+        Seed of everything random.
+    form : str
+        Format of the model's file where it should not be recognised.
+
+    Returns
+    -------
+    Design
+        The answer on every topology, the fastest, and the bound.
+
+    Raises
+    ------
+    InputError
+        When anything in the question is wrong.
+    """
+    from meshwright.base import units
+    from meshwright.planners.topoopt import design as room
+    from meshwright.planners.topoopt.alternate import Wires
+
+    params = room.parse(settings or {})
+    if params.node_degree and degree and params.node_degree != degree:
+        raise InputError(f"--degree {degree} and --set node_degree={params.node_degree}: are the same option; give one")
+    if not (degree or params.node_degree):
+        raise InputError("say how many interfaces a server has: --degree 4")
+    if not 1 <= budget <= 10**7:
+        raise InputError(f"--budget {budget}: must be between 1 and {10**7}")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be at least 0")
+    if not topologies:
+        raise InputError("--topology: name at least one, for example topoopt,fat-tree")
+    wires = Wires(
+        servers,
+        degree or params.node_degree,
+        units.parse(link_bandwidth, "bytes_per_second", where="--link-bandwidth", exclusive=True),
+        units.parse(link_latency, "seconds", where="--link-latency"),
+    )
+    reading = read(model, form=form) if isinstance(model, str) else model
+    return room.design(reading, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
+
+
+def training(precision: str) -> Training:
+    """Return how numbers are held for a matrix precision, with mixed-precision Adam.
+
+    Parameters
+    ----------
+    precision : str
+        ``bf16``, ``fp16``, ``fp8`` (products only; weights and activations stay in bf16) or ``fp32``.
+
+    Returns
+    -------
+    Training
+        The settings.
+
+    Raises
+    ------
+    UnknownNameError
+        When the precision is none of these.
+    """
+    if precision not in ("bf16", "fp16", "fp8", "fp32"):
+        raise UnknownNameError("precision", precision, ("bf16", "fp16", "fp8", "fp32"))
+    if precision == "fp32":
+        return Training("fp32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+    return Training(precision)

@@ -1,0 +1,162 @@
+"""What a file or a name holds, as JSON-ready values and as text: models, clusters and plans alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright import api
+from meshwright.base.errors import InputError, MeshwrightError
+from meshwright.base.units import format_bytes, format_count
+from meshwright.core.cluster import Cluster
+from meshwright.core.problem import Reading
+
+__all__ = ["look", "text"]
+
+
+def look(what: str, form: str = "") -> dict[str, Any]:
+    """Return what a file or a name holds.
+
+    Parameters
+    ----------
+    what : str
+        A model, a cluster or a plan, as on the command line.
+    form : str
+        Format of a model's file where it should not be recognised.
+
+    Returns
+    -------
+    dict
+        JSON-ready values; ``kind`` is ``model``, ``cluster`` or ``plan``.
+
+    Raises
+    ------
+    InputError
+        When it is none of them; the message tells why it is no model and why it is no cluster.
+    """
+    from meshwright.core.source import Source
+    from meshwright.writers import plan_json
+
+    content = Source(what).json
+    if isinstance(content, dict) and content.get("format") == plan_json.FORMAT:
+        try:
+            _plan_text(content)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise InputError(f"{what}: a field is missing or of the wrong kind: {error}") from None
+        return {"kind": "plan", "plan": content}
+    try:
+        return _model(api.read(what, form=form))
+    except MeshwrightError as no_model:
+        if form:
+            raise
+        try:
+            from meshwright import clusters
+
+            return _cluster(clusters.cluster(what))
+        except MeshwrightError as no_cluster:
+            if Path(what).suffix in (".yaml", ".yml") or ":" in what:
+                raise no_cluster from None
+            if len(what) > 255 or not what or Path(what).exists():
+                raise no_model from None
+            raise InputError(f"'{what}' is no model ({no_model}) and no cluster ({no_cluster})") from None
+
+
+def _model(reading: Reading) -> dict[str, Any]:
+    graph = reading.graph
+    rows: list[dict[str, Any]] = []
+    for i, op in enumerate(graph.ops):
+        row = op.like if op.like >= 0 else i
+        if rows and rows[-1]["row"] == row:
+            rows[-1] |= {"last": op.name, "n_layers": rows[-1]["n_layers"] + 1}
+            continue
+        rows.append(
+            {"row": row, "first": op.name, "last": op.name, "n_layers": 1, "kind": op.kind, "n_parameters": op.n_parameters}
+        )
+    return {
+        "kind": "model",
+        "name": reading.name,
+        "format": reading.format,
+        "costs": reading.costs,
+        "search": reading.search,
+        "n_layers": len(graph.ops),
+        "n_edges": len(graph.edges),
+        "n_parameters": graph.n_parameters,
+        "n_active_parameters": graph.n_active_parameters or graph.n_parameters,
+        "sequence_length": graph.sequence_length,
+        "layers": rows,
+    }
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    links = cluster.links
+    speeds, counts = np.unique(links.bytes_per_second, return_counts=True)
+    return {
+        "kind": "cluster",
+        "name": cluster.name,
+        "n_devices": cluster.n_devices,
+        "n_switches": cluster.n_switches,
+        "n_links": len(links),
+        "source": cluster.source,
+        "devices": [
+            {
+                "name": kind.name,
+                "n_devices": int((cluster.kind_of_device == i).sum()),
+                "flops_per_second": dict(kind.flops_per_second),
+                "memory_bytes": kind.memory_bytes,
+                "memory_bytes_per_second": kind.memory_bytes_per_second,
+                "source": kind.source,
+            }
+            for i, kind in enumerate(cluster.kinds)
+        ],
+        "links": [{"bytes_per_second": float(s), "n_links": int(c)} for s, c in zip(speeds, counts, strict=True)],
+        "n_groups": [len(np.unique(level)) for level in cluster.groups],
+    }
+
+
+def text(entry: dict[str, Any]) -> str:
+    """Return what `look` found as text."""
+    if entry["kind"] == "plan":
+        return _plan_text(entry["plan"])
+    if entry["kind"] == "cluster":
+        lines = [
+            f"cluster {entry['name']}: {entry['n_devices']} devices, {entry['n_switches']} switches, {entry['n_links']} directed links"
+        ]
+        for device in entry["devices"]:
+            peaks = ", ".join(f"{name} {peak / 1e12:.4g} TFLOP/s" for name, peak in device["flops_per_second"].items())
+            memory = f"{format_bytes(device['memory_bytes'])} at {device['memory_bytes_per_second'] / 1e9:.4g} GB/s"
+            lines += [f"  {device['n_devices']} x {device['name']}: {peaks}; {memory}", f"    source: {device['source']}"]
+        lines += [f"  {link['n_links']} links of {link['bytes_per_second'] / 1e9:.4g} GB/s" for link in entry["links"]]
+        lines.append("  groups, innermost first: " + ", ".join(str(count) for count in entry["n_groups"]))
+        return "\n".join(lines + ([f"  source: {entry['source']}"] if entry["source"] else []))
+    lines = [f"model {entry['name']} ({entry['format']}): {entry['n_layers']} layers, {entry['n_edges']} edges"]
+    if entry["n_parameters"]:
+        lines[0] += f", {format_count(entry['n_parameters'])} parameters"
+        if entry["n_active_parameters"] != entry["n_parameters"]:
+            lines[0] += f" ({format_count(entry['n_active_parameters'])} active)"
+    lines.append(
+        f"  answered by --search {entry['search']} with --costs {entry['costs']}; {entry['sequence_length']} tokens a sample"
+    )
+    for row in entry["layers"][:40]:
+        names = row["first"] if row["n_layers"] == 1 else f"{row['first']} .. {row['last']} ({row['n_layers']})"
+        weights = f", {format_count(row['n_parameters'])} parameters each" if row["n_parameters"] else ""
+        lines.append(f"  {names}: {row['kind']}{weights}")
+    if len(entry["layers"]) > 40:
+        lines.append(f"  ... and {len(entry['layers']) - 40} more")
+    return "\n".join(lines)
+
+
+def _plan_text(plan: dict[str, Any]) -> str:
+    lines = [f"plan of {plan['model']['name']} by search {plan['search']}, costs {plan['costs']}"]
+    if not plan["feasible"]:
+        return lines[0] + f": nothing fits, {format_bytes(plan['missing_bytes'])} are missing; nearest: {plan['nearest']}"
+    if plan["step_seconds"]:
+        lines.append(f"  step {plan['step_seconds']:.6g} s, {plan['samples_per_second']:.6g} samples/s")
+    schedule = plan["schedule"]
+    lines.append(f"  schedule {schedule['name']}, {schedule['n_microbatches']} micro-batches of {schedule['micro_batch']}")
+    for i, stage in enumerate(plan["stages"][:64]):
+        names = stage["ops"]
+        span = "-" if not names else names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})"
+        lines.append(f"  stage {i}: {span} on {len(stage['devices'])} devices, data {stage['data']}, tensor {stage['tensor']}")
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""What there is to name on the command line, read from the folders: the words behind ``meshwright list``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from meshwright.base import registry
+from meshwright.base.units import format_count
+
+__all__ = ["rooms"]
+
+Entries = list[tuple[str, str]]
+
+
+def rooms() -> dict[str, Callable[[], Entries]]:
+    """Return, for every list there is, the function that makes it: pairs of a name and a line about it."""
+    return {
+        "models": _models,
+        "clusters": _clusters,
+        "topologies": _topologies,
+        "searches": lambda: _files("search"),
+        "costs": lambda: _files("costs"),
+        "schedules": _schedules,
+        "formats": lambda: _files("readers"),
+        "exports": lambda: _files("writers"),
+        "measured": _measured,
+    }
+
+
+def _files(room: str) -> Entries:
+    """Return the plug-ins of a room with the first sentence of each, without importing them (optional packages stay optional)."""
+    entries = []
+    for name in registry.names(room):
+        home = registry.home(room, name)
+        spec = find_spec(home) if home else None
+        if spec is None or spec.origin is None:
+            entries.append((name, "from another package"))
+            continue
+        sentence = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        entries.append((name, sentence.splitlines()[0]))
+    return entries
+
+
+def _schedules() -> Entries:
+    from meshwright import schedules
+
+    return sorted((schedules.word(name), line) for name, line in _files("schedules"))
+
+
+def _models() -> Entries:
+    from meshwright.models.readers import huggingface
+
+    entries = []
+    for name in huggingface.names():
+        model = huggingface.describe(name)
+        entries.append((name, f"{format_count(model.n_parameters)} parameters, {model.sequence_length} tokens; {model.source}"))
+    return entries
+
+
+def _clusters() -> Entries:
+    from meshwright import clusters
+
+    entries = []
+    for name in clusters.names():
+        known = clusters.describe(name)
+        figures = [f"\n    {what}: {value} ({source})" for what, value, source in known.figures]
+        entries.append((name, f"{known.title}; for example {known.example}" + "".join(figures)))
+    return entries
+
+
+def _measured() -> Entries:
+    from meshwright import validation
+
+    kinds, entries = dict(_files("validation")), []
+    for name in validation.set_names():
+        known = validation.describe_set(name)
+        entries.append(
+            (name, f"{known.n_rows} rows of the kind {known.kind}; {kinds[known.kind]} ({', '.join(known.sources)})")
+        )
+    return entries
+
+
+def _topologies() -> Entries:
+    return [(name.replace("_", "-"), line) for name, line in _files("topologies")]

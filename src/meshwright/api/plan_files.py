@@ -1,0 +1,155 @@
+"""A plan file taken up again: its question posed anew, its plan judged anew, what its search said kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshwright import api, sim
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.core import plan_fields
+from meshwright.core.problem import Batch, Training
+from meshwright.core.result import Answer, Bound, Objective, Result
+from meshwright.writers import plan_json
+
+__all__ = ["missing_bytes", "read_plan", "replay", "restore"]
+
+
+def read_plan(path: str) -> dict[str, Any]:
+    """Return the JSON object of a plan file.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, is no JSON object of ours, or a field is of the wrong kind.
+    """
+    try:
+        entry, repeated = files.load_json(Path(path).read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; name a file written by 'meshwright plan --out'") from None
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"{path}: is not valid JSON (cut off, or a binary file?); name a file written by 'meshwright plan --out'"
+        ) from None
+    if repeated:
+        raise InputError(f"{path}: {repeated}")
+    if not isinstance(entry, dict) or entry.get("format") != plan_json.FORMAT:
+        raise InputError(f'{path}: is not a plan of ours: its "format" must be "{plan_json.FORMAT}"')
+    plan_fields.check(entry, path)
+    return entry
+
+
+def restore(path: str, cluster: str = "", model: str = "") -> Result:
+    """Return the question and the plan of a plan file: its model read, its cluster resolved, what its stages do recomputed.
+
+    Parameters
+    ----------
+    path : str
+        A file written by ``meshwright plan --out``.
+    cluster : str
+        Another cluster than the plan's; empty for its own.
+    model : str
+        Where the model lies now; empty for where it was.
+
+    Returns
+    -------
+    Result
+        With plan; with loads and timeline where the cost model can tell; with objective, bound and what else the search said
+        where the question is the file's own.
+
+    Raises
+    ------
+    InputError
+        When the file, the model or the cluster is wrong, or they do not go together.
+    """
+    entry = read_plan(path)
+    if not entry.get("feasible"):
+        raise InputError(f"{path}: holds the answer that nothing fits, so there is no plan to work with")
+    try:
+        where = cluster or plan_json.cluster_from_json(entry, path)
+        spec, form = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
+        length = entry.get("batch", {}).get("sequence_length", 0)
+        batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
+        training = Training(**entry.get("training", {}))
+        search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
+        planning_seconds = float(entry["planning_seconds"])
+        settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
+    asked = api.pose(spec, where or None, costs=costs, batch=batch, training=training, form=form)
+    problem = api.completed(asked, search, settings)
+    plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
+    try:
+        sim.check_plan(problem, plan)
+    except InputError as error:
+        hint = f"; is this the plan of another model than {model}?" if model else ""
+        raise InputError(f"{path}: {error}{hint}") from None
+    for i, stage in enumerate(plan.stages):
+        if len(stage.recompute) not in (0, len(stage.ops)):
+            raise InputError(
+                f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for each, or none"
+            )
+    loads, timeline = api.judge(problem, plan)
+    answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
+    return Result(problem, search, seed, answer, loads, timeline, planning_seconds, settings, asked)
+
+
+def _answer(entry: dict[str, Any], answer: Answer, where: str) -> Answer:
+    """Return the answer with what the search said of it."""
+    try:
+        objective, bound = entry.get("objective"), entry.get("bound")
+        return replace(
+            answer,
+            objective=Objective(str(objective["name"]), float(objective["value"])) if objective else None,
+            bound=Bound(float(bound["value"]), str(bound["method"])) if bound else None,
+            extra={name: entry[name] for name in entry if name not in plan_json.FIELDS},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+
+
+def replay(path: str, cluster: str = "", model: str = "") -> Result:
+    """Play a plan file again: as `restore`, but refuses what cannot be simulated.
+
+    Parameters
+    ----------
+    path, cluster, model : str
+        As of `restore`.
+
+    Returns
+    -------
+    Result
+        With plan, loads and timeline.
+
+    Raises
+    ------
+    InputError
+        As `restore`, and when the cost model cannot tell how long stages take.
+    """
+    result = restore(path, cluster, model)
+    if result.timeline is None:
+        raise InputError(
+            f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of {result.problem.reading.name} take"
+        )
+    return result
+
+
+def missing_bytes(result: Result) -> float:
+    """Return how much more the fullest device needs than it has.
+
+    Parameters
+    ----------
+    result : Result
+        With plan.
+
+    Returns
+    -------
+    float
+        0 where the plan fits, or nothing is known of the devices.
+    """
+    cluster, timeline = result.problem.cluster, result.timeline
+    if cluster is None or timeline is None:
+        return 0.0
+    return max(0.0, sim.excess_bytes(cluster, result.plan, timeline.peak_bytes))

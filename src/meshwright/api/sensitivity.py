@@ -1,0 +1,122 @@
+"""What would help most: the same question with faster links, more memory or a larger batch, planned again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright import api
+from meshwright.core.cluster import Cluster, Links
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Objective, Result
+
+__all__ = ["Change", "changes", "near"]
+
+_EVALUATIONS = "6"  # plans evaluated per change: enough to tell what helps, the gap is not stated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One change and the answer under it; `speedup_ratio` compares samples per second with the answer as asked."""
+
+    name: str
+    result: Result
+    speedup_ratio: float
+
+
+def changes(result: Result) -> tuple[Change, ...]:
+    """Return the question planned again under each change, the most helpful first.
+
+    Parameters
+    ----------
+    result : Result
+        A feasible answer of search `best` with the analytic costs.
+
+    Returns
+    -------
+    tuple of Change
+        Empty where the answer is of another kind.
+
+    Notes
+    -----
+    Searched are the answer itself and plans whose degrees are half, the same or twice those of the answer, or 1, with its schedule
+    or one without virtual stages: what a change gains at least.
+    """
+    problem, timeline = result.problem, result.timeline
+    if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
+        return ()
+    base = result.plan.global_batch / timeline.step_seconds
+    asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
+    settings = near(result.plan)
+    found = []
+    for name, changed in _variants(asked, problem.cluster):
+        other = _at_least(result.plan, api.plan(changed, search="best", settings=settings))
+        if other.timeline is not None:
+            found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
+    return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))
+
+
+def _at_least(plan: Plan, other: Result) -> Result:
+    """Return an answer to a changed question, or the plan as it was where that is quicker and fits."""
+    problem, cluster = other.problem, other.problem.cluster
+    assert cluster is not None
+    times = problem.batch.global_batch // plan.global_batch
+    same = replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
+    loads, timeline = api.judge(problem, same)
+    if timeline is None or (other.timeline is not None and other.timeline.step_seconds <= timeline.step_seconds):
+        return other
+    fits = all(
+        peak <= cluster.device(devices[0]).memory_bytes for peak, devices in zip(timeline.peak_bytes, same.ranks(), strict=True)
+    )
+    if not fits:
+        return other
+    answer = replace(other.answer, plan=same, objective=Objective("step_seconds", timeline.step_seconds), bound=None)
+    return replace(other, answer=answer, loads=loads, timeline=timeline)
+
+
+def near(plan: Plan) -> dict[str, str]:
+    """Return settings of the search that keep degrees and schedule near those of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+
+    Returns
+    -------
+    dict of str to str
+        As `--set` takes them.
+    """
+    strategy = plan.stages[0].strategy
+    degrees = {"tensor": strategy.tensor, "context": strategy.context, "expert": strategy.expert}
+    degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
+    allowed = {
+        name: ",".join(str(value) for value in sorted({1, max(1, degree // 2), degree, 2 * degree}))
+        for name, degree in degrees.items()
+    }
+    schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
+    return {"evaluations": _EVALUATIONS, "alternatives": "1", "splits": "0", "schedules": schedules, **allowed}
+
+
+def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:
+    """Return the changed questions with their names."""
+    speeds = np.unique(cluster.links.bytes_per_second)
+    variants = []
+    if len(cluster.links):
+        slowest = cluster.links.bytes_per_second == speeds[0]
+        words = "links twice as fast" if len(speeds) == 1 else f"the slowest links ({speeds[0] / 1e9:.3g} GB/s) twice as fast"
+        variants.append((words, replace(problem, cluster=_with_links(cluster, np.where(slowest, 2.0, 1.0)))))
+    kinds = tuple(replace(kind, memory_bytes=2 * kind.memory_bytes) for kind in cluster.kinds)
+    variants.append(("twice the memory", replace(problem, cluster=replace(cluster, kinds=kinds))))
+    batch = replace(problem.batch, global_batch=2 * problem.batch.global_batch)
+    variants.append(("twice the batch", replace(problem, batch=batch)))
+    return variants
+
+
+def _with_links(cluster: Cluster, factor: np.ndarray) -> Cluster:
+    """Return the cluster with the bandwidth of each link multiplied."""
+    links = cluster.links
+    faster = Links(links.source, links.target, links.bytes_per_second * factor, links.latency_seconds)
+    return replace(cluster, links=faster)

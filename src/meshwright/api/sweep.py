@@ -1,0 +1,227 @@
+"""One search over many global batch sizes, on as many cores or machines as there are: rows of a table, always the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright import api
+from meshwright.base.errors import InputError, MissingExtraError
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Answer
+
+__all__ = ["BACKENDS", "Row", "batches", "sweep"]
+
+BACKENDS = ("loky", "dask", "ray")
+"""Where joblib runs the rows: processes of this machine, or a Dask or Ray cluster."""
+
+MOST_ROWS = 100_000
+"""The longest table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one global batch size answers.
+
+    Parameters
+    ----------
+    global_batch : int
+        Samples of one step.
+    data_parallel_ratio, data_parallel_overlap_ratio, hybrid_ratio : float or None
+        Speed-up over one device: data parallel alone, with reductions beside the backward pass, and the plan found; None where
+        nothing fits or the search does not know one device's time.
+    step_seconds : float or None
+        Simulated step of the plan.
+    n_microbatches : int
+        Micro-batches of the plan; 0 for none.
+    schedule : str
+        Its schedule.
+    stages : tuple of (int, int)
+        Layers and devices of each stage.
+    objective : tuple of (str, float) or None
+        In the search's own cost model.
+    note : str
+        Why there is no plan; empty where there is one.
+    """
+
+    global_batch: int
+    data_parallel_ratio: float | None = None
+    data_parallel_overlap_ratio: float | None = None
+    hybrid_ratio: float | None = None
+    step_seconds: float | None = None
+    n_microbatches: int = 0
+    schedule: str = ""
+    stages: tuple[tuple[int, int], ...] = ()
+    objective: tuple[str, float] | None = None
+    note: str = ""
+
+    @property
+    def plan(self) -> str:
+        """The stages in short: ``16@14 | 9@2`` is 16 layers on 14 devices, then 9 on 2."""
+        return " | ".join(f"{n_layers}@{n_devices}" for n_layers, n_devices in self.stages)
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """Return batch sizes from text.
+
+    Parameters
+    ----------
+    text : str
+        ``64,128,256``, or ``64:4096:64`` for 64, 128, ... up to 4096; parts of both kinds may be joined by commas.
+
+    Returns
+    -------
+    tuple of int
+        In the order given.
+
+    Raises
+    ------
+    InputError
+        When a part does not parse, or there are too many.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        numbers = part.strip().split(":")
+        if len(numbers) not in (1, 2, 3) or not all(number.strip().isdigit() for number in numbers):
+            raise InputError(
+                f"--global-batches: '{part.strip()}' is neither a number nor FIRST:LAST:STEP; write 64,128 or 64:4096:64"
+            )
+        first, last, step = (*(int(number) for number in numbers), *((int(numbers[0]),) if len(numbers) == 1 else ()), 1)[:3]
+        if first < 1 or step < 1 or last < first:
+            raise InputError(f"--global-batches: '{part.strip()}': must rise from 1 on, in steps of at least 1")
+        if (last - first) // step + len(found) >= MOST_ROWS:
+            raise InputError(f"--global-batches: more than {MOST_ROWS} sizes; give a larger step")
+        found += range(first, last + 1, step)
+    return tuple(found)
+
+
+def sweep(
+    problem: Problem,
+    sizes: Sequence[int],
+    *,
+    search: str,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    jobs: int = 1,
+    backend: str = "loky",
+    scheduler: str = "",
+) -> tuple[Row, ...]:
+    """Return a row for each global batch size.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question; its global batch is replaced.
+    sizes : sequence of int
+        Global batch sizes.
+    search : str
+        The recipe.
+    settings : mapping of str to str or None
+        Its options.
+    seed : int
+        Seed of everything random.
+    jobs : int
+        Rows at once; 1 runs here, -1 takes every core.
+    backend : str
+        One of `BACKENDS`.
+    scheduler : str
+        Address of a Dask scheduler or Ray cluster; empty for one on this machine.
+
+    Returns
+    -------
+    tuple of Row
+        In the order of `sizes`; the same whatever `jobs` and `backend` are.
+
+    Raises
+    ------
+    InputError
+        When there is no such backend, or the settings fix the batch.
+    MissingExtraError
+        When the backend's package is not installed.
+    """
+    chosen = dict(settings or {})
+    if "global_batch" in chosen:
+        raise InputError("--set global_batch contradicts a sweep over global batches; leave it out")
+    if backend not in BACKENDS:
+        raise InputError(f"--backend {backend}: not known; choose one of {', '.join(BACKENDS)}")
+    if jobs == 0 or jobs < -1:
+        raise InputError(f"--jobs {jobs}: must be 1 or more, or -1 for every core")
+    arguments = [(problem, size, search, chosen, seed) for size in sizes]
+    if jobs == 1 and backend == "loky":
+        return tuple(_row(*argument) for argument in arguments)
+    return tuple(_parallel(arguments, jobs, backend, scheduler))
+
+
+def _parallel(
+    arguments: list[tuple[Problem, int, str, dict[str, str], int]], jobs: int, backend: str, scheduler: str
+) -> list[Row]:
+    """Run the rows through joblib."""
+    import joblib
+
+    calls = [joblib.delayed(_row)(*argument) for argument in arguments]
+    if backend == "loky":
+        rows: list[Row] = joblib.Parallel(n_jobs=jobs, backend="loky")(calls)
+        return rows
+    if backend == "ray":
+        try:
+            from ray.util.joblib import register_ray
+        except ImportError:
+            raise MissingExtraError("--backend ray", "ray") from None
+        if scheduler:
+            import ray
+
+            ray.init(address=scheduler)
+        register_ray()
+        with joblib.parallel_config(backend="ray", n_jobs=jobs):
+            rows = joblib.Parallel()(calls)
+        return rows
+    try:
+        from distributed import Client
+    except ImportError:
+        raise MissingExtraError("--backend dask", "dask") from None
+    options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
+    with Client(**options, **({} if scheduler else {"dashboard_address": None})), joblib.parallel_config(backend="dask"):
+        rows = joblib.Parallel(n_jobs=-1)(calls)
+    return rows
+
+
+def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int) -> Row:
+    """Answer one batch size."""
+    asked = replace(problem, batch=replace(problem.batch, global_batch=size))
+    try:
+        result = api.plan(asked, search=search, settings=settings, seed=seed)
+    except InputError as error:
+        return Row(size, note=str(error))
+    answer = result.answer
+    ratios = _ratios(answer)
+    if answer.plan is None:
+        return Row(size, *ratios, note=f"nothing fits: {answer.missing_bytes / 2**30:.3g} GiB missing")
+    plan: Plan = answer.plan
+    return Row(
+        size,
+        *ratios,
+        None if result.timeline is None else result.timeline.step_seconds,
+        plan.n_microbatches,
+        plan.schedule,
+        tuple((len(stage.ops), len(stage.devices)) for stage in plan.stages),
+        None if answer.objective is None else (answer.objective.name, answer.objective.value),
+    )
+
+
+def _ratios(answer: Answer) -> tuple[float | None, float | None, float | None]:
+    """Return the speed-ups over one device of data parallel, with overlap, and of the plan."""
+    baselines, alone = answer.extra.get("baselines"), answer.extra.get("one_device_seconds")
+    if not isinstance(baselines, Mapping):
+        return None, None, None
+    if answer.objective is not None and answer.objective.name == "speedup":
+        return baselines.get("dp_no_overlap"), baselines.get("dp_ga_normal_overlap"), answer.objective.value
+    if not isinstance(alone, float):
+        return None, None, None
+    seconds = (
+        baselines.get("data_parallel"),
+        baselines.get("data_parallel_overlap"),
+        None if answer.objective is None else answer.objective.value,
+    )
+    found = tuple(alone / value if value else None for value in seconds)
+    return found[0], found[1], found[2]

@@ -1,0 +1,1 @@
+"""What knows nothing of training: errors, quantities, files, the registry of plug-ins, options."""

@@ -1,0 +1,66 @@
+"""What can go wrong on the user's side, as one small tree of exceptions.
+
+::
+
+    MeshwrightError
+    ├── InputError (ValueError)          a wrong input: what, where, the value given, what is allowed, what to do
+    │   └── UnknownNameError             a name that is not in the list of known ones
+    ├── MissingExtraError (ImportError)  an optional package is needed and absent
+    └── ExportError                      the target format cannot say what the plan says
+
+A problem in which nothing fits is an answer, not an error: see `meshwright.core.result.Answer`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["ExportError", "InputError", "MeshwrightError", "MissingExtraError", "UnknownNameError"]
+
+
+class MeshwrightError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class InputError(MeshwrightError, ValueError):
+    """A wrong input, told in one sentence that names place, value, what is allowed and what to do."""
+
+
+class UnknownNameError(InputError, LookupError):
+    """A name that is not known, answered by the closest one and the list of those that are.
+
+    Parameters
+    ----------
+    what : str
+        The kind of thing named, in words: ``"search"``, ``"field of node 3"``.
+    name : str
+        The name given.
+    known : iterable of str
+        The names that would have been right.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        super().__init__(f"no {what} called '{name}'{hint} (there are: {', '.join(names)})")
+
+
+class MissingExtraError(MeshwrightError, ImportError):
+    """An optional package is needed for what was asked.
+
+    Parameters
+    ----------
+    purpose : str
+        What was asked for, in words.
+    extra : str
+        The extra of this package that brings it: ``pip install 'meshwright[extra]'``.
+    """
+
+    def __init__(self, purpose: str, extra: str) -> None:
+        super().__init__(f"{purpose} needs an optional package: pip install 'meshwright[{extra}]'")
+
+
+class ExportError(MeshwrightError):
+    """The target format has no way to say what the plan says."""

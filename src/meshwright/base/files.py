@@ -1,0 +1,127 @@
+"""Files are written whole or not at all (to a temporary file beside the target, then renamed); JSON is read with no key lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.errors import InputError
+
+__all__ = ["check_target", "check_targets", "load_json", "write"]
+
+
+_MOST_DIGITS = 300  # a float has room for 308
+
+
+def load_json(text: str) -> tuple[Any, str]:
+    """Return what JSON text holds, and which key stands twice in one object, of which one value would be lost.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    content : object
+        Of a key that stands twice, the last value.
+    repeated : str
+        The first such key with its object, to follow a file's name in a message; empty for none.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        When the text is no JSON, or nested too deep.
+    """
+    repeated: list[str] = []
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entry = dict(pairs)
+        if len(entry) < len(pairs) and not repeated:
+            keys = [key for key, _ in pairs]
+            key = next(key for at, key in enumerate(keys) if key in keys[:at])
+            others = ", ".join(f"{other}: {json.dumps(entry[other])[:30]}" for other in entry if other != key)[:90]
+            place = f"the object with {others}" if others else "an object with no other key"
+            repeated.append(f"the key '{key}' stands twice in {place}; keep one of the two")
+        return entry
+
+    content = json.loads(text, object_pairs_hook=made, parse_int=_whole_number)
+    return content, repeated[0] if repeated else ""
+
+
+def _whole_number(digits: str) -> int | float:
+    """Return a whole number, or infinity where no float holds it: whoever reads it refuses that like 1e400."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+def check_target(path: str | Path, option: str) -> Path:
+    """Return the path if a file can be written there; called before long work, so that nobody waits for an error.
+
+    Raises
+    ------
+    InputError
+        When the folder does not exist or cannot be written to, or the path is a folder.
+    """
+    target = Path(path)
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
+    if is_folder:
+        raise InputError(f"{option} {path}: is a folder; name a file")
+    if not target.parent.is_dir():
+        raise InputError(f"{option} {path}: the folder {target.parent} does not exist; create it first")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"{option} {path}: the folder {target.parent} cannot be written to")
+    return target
+
+
+def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
+    """Check several files to be written: each as `check_target` does, and that no two are the same.
+
+    Parameters
+    ----------
+    outputs : sequence of (str, str)
+        Option and path of each.
+
+    Raises
+    ------
+    InputError
+        When one cannot be written, or two options name the same file.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in outputs:
+        target = check_target(path, option).resolve()
+        if target in seen:
+            raise InputError(f"{seen[target]} and {option}: both name {path}; give each its own file")
+        seen[target] = option
+
+
+def write(path: str | Path, content: str | bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written.
+    """
+    target = check_target(path, "output")
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".meshwright-")
+    except OSError as error:
+        raise InputError(f"output {path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"output {path}: cannot be written: {error.strerror}") from None
+        raise

@@ -1,0 +1,153 @@
+"""Topologies: from parameters to a `Cluster`. One file per topology; the word before the colon in ``torus:4x4x4``.
+
+Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
+
+* ``Params`` is a frozen dataclass; its first field is what stands after the colon, the others are ``key=value`` after commas
+  (the key is the field's name, or its metadata ``word``); ``EXAMPLE`` is what may stand after the colon;
+* ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source.
+
+The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by `_nodes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from meshwright.base import options, registry
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.clusters import nodes
+from meshwright.clusters.wires import count
+from meshwright.core.cluster import Cluster
+
+__all__ = ["Description", "cluster", "describe", "names"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What a word before the colon stands for.
+
+    Parameters
+    ----------
+    word : str
+        ``"dgx-h100"``, ``"torus"``.
+    title : str
+        One sentence.
+    example : str
+        A spec that `cluster` accepts.
+    figures : tuple of (str, str, str)
+        Name, value with unit, and source (for a generated topology: what the parameter means) of every figure.
+    """
+
+    word: str
+    title: str
+    example: str
+    figures: tuple[tuple[str, str, str], ...]
+
+
+def describe(word: str) -> Description:
+    """Return what a word before the colon stands for, with the figures behind it and their sources.
+
+    Parameters
+    ----------
+    word : str
+        One of `names`.
+
+    Returns
+    -------
+    Description
+        For lists and documentation.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such word.
+    """
+    from meshwright.clusters import figures as _describe
+
+    wanted = word.strip().lower().replace("_", "-")
+    if wanted not in names():
+        raise UnknownNameError("cluster", word, names())
+    kinds = nodes.kinds()
+    if wanted in kinds:
+        title, example, figures = _describe.kind(kinds[wanted])
+    else:
+        title, example, figures = _describe.generated(registry.load("topologies", wanted, "topology"))
+    return Description(wanted, title, f"{wanted}:{example}", figures)
+
+
+def names() -> tuple[str, ...]:
+    """Return every word that may stand before the colon: built-in kinds first, then generated topologies."""
+    return (*nodes.kinds(), *(name.replace("_", "-") for name in registry.names("topologies")))
+
+
+def cluster(spec: str) -> Cluster:
+    """Return the cluster a user names.
+
+    Parameters
+    ----------
+    spec : str
+        A built-in kind with its number of devices (``dgx-h100:64``), a generated topology with its parameters
+        (``torus:4x4x4,device=tpu-v4-32gb,bandwidth=50 GB/s``), or the path of a file: our YAML, ASTRA-sim's network YAML, the
+        output of ``nvidia-smi topo -m``, NCCL's topology XML.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    InputError
+        When nothing is called so, a parameter is wrong, or the file is.
+    """
+    word, colon, rest = spec.partition(":")
+    path = Path(spec)
+    try:
+        is_file = path.is_file()
+    except OSError as error:
+        raise InputError(f"cluster {spec[:80]}: cannot be read: {error.strerror}") from None
+    if is_file or spec.endswith((".yaml", ".yml")) or "/" in word:
+        from meshwright.clusters import cluster_yaml, other_formats
+
+        foreign = other_formats.read(path, spec) if is_file else None
+        return cluster_yaml.read(path) if foreign is None else foreign
+    known = names()
+    wanted = word.strip().lower().replace("_", "-")
+    if wanted not in known:
+        raise UnknownNameError("cluster", word, known)
+    kinds = nodes.kinds()
+    if wanted in kinds:
+        if not colon or not rest.strip():
+            raise InputError(f"cluster {spec}: say how many devices: {wanted}:64")
+        return nodes.build(kinds[wanted], count(rest.strip(), f"cluster {spec}"), spec)
+    return _generated(wanted, rest, spec)
+
+
+def _generated(word: str, rest: str, spec: str) -> Cluster:
+    """Build a generated topology from the text after the colon."""
+    module = registry.load("topologies", word, "topology")
+    fields = dataclasses.fields(module.Params)
+    words = {field.metadata.get("word", field.name): field.name for field in fields}
+    first = fields[0].name
+    settings: dict[str, str] = {}
+    for i, part in enumerate(part.strip() for part in rest.split(",")):
+        key, equals, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if i == 0 and not equals:
+            key, value = first, part
+        elif not equals:
+            raise InputError(f"cluster {spec}: '{part}' is not KEY=VALUE")
+        if key not in words and key != first:
+            raise UnknownNameError(f"parameter of {word}", key, words)
+        key = words.get(key, key)
+        if key in settings:
+            raise InputError(f"cluster {spec}: {part.partition('=')[0]} is given twice")
+        settings[key] = value.strip()
+    if not settings.get(first):
+        raise InputError(f"cluster {spec}: say its {first.replace('_', ' ')}: {word}:{module.EXAMPLE}")
+    if first == "shape":
+        settings[first] = settings[first].replace("x", ",")
+    params = options.parse(module.Params, settings, f"cluster {spec}", prefix="")
+    built: Cluster = module.build(params, spec)
+    return built

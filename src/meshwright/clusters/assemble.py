@@ -1,0 +1,282 @@
+"""From the validated content of a cluster file to a `Cluster`, and back."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base import units
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.clusters.file_fields import ClusterFile, KindEntry, NodeEntry
+from meshwright.clusters.wires import check_connected, check_count, device, device_names
+from meshwright.core.cluster import Cluster, Device, Links
+
+__all__ = ["assemble", "disassemble"]
+
+
+def assemble(file: ClusterFile, where: str) -> Cluster:
+    """Return the cluster that a file describes.
+
+    Parameters
+    ----------
+    file : ClusterFile
+        Validated content.
+    where : str
+        The file's path, for messages.
+
+    Returns
+    -------
+    Cluster
+        Devices in the order of the nodes.
+
+    Raises
+    ------
+    InputError
+        When a name is not known or used twice, a quantity does not parse, or devices cannot reach each other.
+    """
+    nodes = _named_nodes(file, where)
+    check_count(sum(len(node.devices) for _, node in nodes), where)
+    kinds, kind_of_device = _kinds(file, nodes, where)
+    devices = [f"{name}/{i}" for name, node in nodes for i in range(len(node.devices))]
+    switches = [name for name, node in nodes if node.switch is not None] + list(file.switches)
+    ids: dict[str, int] = {}
+    for i, name in enumerate(devices + switches):
+        if name in ids:
+            raise InputError(f"{where}: the name '{name}' is given twice; names of nodes and switches must be unique")
+        ids[name] = i
+    columns: list[tuple[int, int, float, float]] = []
+    _inner_links(nodes, ids, columns, where)
+    _outer_links(file, ids, columns, where)
+    source, target, rate, latency = (
+        (np.array(column) for column in zip(*columns, strict=True)) if columns else (np.zeros(0),) * 4
+    )
+    node_of_device = np.repeat(np.arange(len(nodes)), [len(node.devices) for _, node in nodes])
+    cluster = Cluster(
+        name=file.name or where,
+        kinds=kinds,
+        kind_of_device=kind_of_device,
+        n_switches=len(switches),
+        links=Links(source.astype(np.int64), target.astype(np.int64), rate, latency),
+        groups=np.stack([node_of_device, *_levels(file, nodes, node_of_device, where)]),
+        forwards=file.forwards,
+        reconfiguration_seconds=units.parse(file.reconfiguration, "seconds", where=f"{where}: reconfiguration"),
+        source=file.source or where,
+        launch_seconds=units.parse(file.launch, "seconds", where=f"{where}: launch"),
+        reduces_in_switch=file.reduces_in_switch,
+        algorithms=tuple(file.algorithms),
+    )
+    return check_connected(cluster, devices)
+
+
+def _named_nodes(file: ClusterFile, where: str) -> list[tuple[str, NodeEntry]]:
+    """Return every node by its name, those with a count repeated."""
+    found = []
+    for i, node in enumerate(file.nodes):
+        if not node.name or any(sign in node.name for sign in "*?[]/"):
+            raise InputError(f"{where}: nodes.{i}.name is '{node.name}'; must not be empty or have any of * ? [ ] /")
+        found += [(node.name, node)] if node.count is None else [(f"{node.name}-{k}", node) for k in range(node.count)]
+    return found
+
+
+def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], where: str) -> tuple[tuple[Device, ...], NDArray[np.int64]]:
+    """Return the kinds of device in use, in the order of the file, and that of each device."""
+    own = {name: _kind(name, entry, f"{where}: kinds.{name}") for name, entry in file.kinds.items()}
+    index: dict[str, int] = {}
+    kinds: list[Device] = []
+    of_device = []
+    for name, node in nodes:
+        for word in node.devices:
+            if word not in index:
+                if word not in own and word.lower().replace("_", "-") not in device_names():
+                    raise UnknownNameError(f"device kind for node '{name}' in {where}", word, (*own, *device_names()))
+                index[word] = len(kinds)
+                kinds.append(own[word] if word in own else device(word))
+            of_device.append(index[word])
+    return tuple(kinds), np.array(of_device, dtype=np.int64)
+
+
+def _kind(name: str, entry: KindEntry, where: str) -> Device:
+    """Return one kind of device of the file."""
+    if entry.builtin:
+        if entry.model_fields_set != {"builtin"}:
+            raise InputError(f"{where}: has builtin and figures; give one or the other")
+        return device(entry.builtin)
+    for needed in ("flops", "memory", "memory_bandwidth"):
+        if needed not in entry.model_fields_set:
+            raise InputError(f"{where}.{needed} is missing (or name a built-in device: builtin: h100-sxm-80gb)")
+    if not entry.flops:
+        raise InputError(f"{where}.flops is empty; give at least one precision, for example bf16: 100 TFLOP/s")
+    peaks = tuple(
+        (key, units.parse(text, "flops_per_second", where=f"{where}.flops.{key}", exclusive=True))
+        for key, text in entry.flops.items()
+    )
+    return Device(
+        name=name,
+        flops_per_second=peaks,
+        memory_bytes=units.parse(entry.memory, "bytes", where=f"{where}.memory", exclusive=True),
+        memory_bytes_per_second=units.parse(
+            entry.memory_bandwidth, "bytes_per_second", where=f"{where}.memory_bandwidth", exclusive=True
+        ),
+        launch_seconds=units.parse(entry.launch, "seconds", where=f"{where}.launch"),
+        reserved_bytes=units.parse(entry.reserved, "bytes", where=f"{where}.reserved"),
+        source=entry.source,
+        n_multiprocessors=entry.multiprocessors,
+        matmul_ratio=entry.matmul_ratio,
+        attention_ratio=entry.attention_ratio,
+        memory_ratio=entry.memory_ratio,
+        fp8_ratio=entry.fp8_ratio,
+        fp4_ratio=entry.fp4_ratio,
+        issue_seconds=units.parse(entry.issue, "seconds", where=f"{where}.issue"),
+    )
+
+
+def _inner_links(
+    nodes: list[tuple[str, NodeEntry]], ids: dict[str, int], columns: list[tuple[int, int, float, float]], where: str
+) -> None:
+    """Add the links between devices and the switch of their node."""
+    for name, node in nodes:
+        if node.switch is None:
+            continue
+        place = f"{where}: switch of node '{name}'"
+        rate = units.parse(node.switch.bandwidth, "bytes_per_second", where=f"{place}: bandwidth", exclusive=True)
+        latency_seconds = units.parse(node.switch.latency, "seconds", where=f"{place}: latency")
+        for i in range(len(node.devices)):
+            ends = ids[f"{name}/{i}"], ids[name]
+            columns += [(*ends, rate, latency_seconds), (*ends[::-1], rate, latency_seconds)]
+
+
+def _outer_links(file: ClusterFile, ids: dict[str, int], columns: list[tuple[int, int, float, float]], where: str) -> None:
+    """Add the links that the file lists."""
+    for k, link in enumerate(file.links):
+        place = f"{where}: links.{k}"
+        rate = units.parse(link.bandwidth, "bytes_per_second", where=f"{place}.bandwidth", exclusive=True)
+        latency_seconds = units.parse(link.latency, "seconds", where=f"{place}.latency")
+        froms, tos = _matching(link.from_, ids, f"{place}.from"), _matching(link.to, ids, f"{place}.to")
+        n_before = len(columns)
+        for a in froms:
+            for b in tos:
+                if a == b:
+                    continue
+                columns.append((a, b, rate, latency_seconds))
+                if not link.one_way:
+                    columns.append((b, a, rate, latency_seconds))
+        if len(columns) == n_before:
+            raise InputError(f"{place}: joins '{link.from_}' only to itself; name two different ends")
+
+
+def _matching(text: str, ids: dict[str, int], where: str) -> list[int]:
+    """Return the ids of what a name or a shell pattern means."""
+    if text in ids:
+        return [ids[text]]
+    found = [i for name, i in ids.items() if _alike(name, text)] if any(sign in text for sign in "*?[") else []
+    if not found:
+        raise UnknownNameError(f"device or switch at {where}", text, list(ids)[:50])
+    return found
+
+
+def _alike(name: str, pattern: str) -> bool:
+    """Return whether a name matches a shell pattern whose signs do not reach over a slash."""
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+def _levels(
+    file: ClusterFile, nodes: list[tuple[str, NodeEntry]], node_of_device: NDArray[np.int64], where: str
+) -> list[NDArray[np.int64]]:
+    """Return the group of each device on every level above the nodes."""
+    names = [name for name, _ in nodes]
+    levels = []
+    for k, level in enumerate(file.groups):
+        group_of: dict[str, int] = {}
+        for g, members in enumerate(level):
+            for text in members:
+                matched = [name for name in names if fnmatch.fnmatchcase(name, text)]
+                if not matched:
+                    raise UnknownNameError(f"node at {where}: groups.{k}.{g}", text, names[:50])
+                for name in matched:
+                    if name in group_of:
+                        raise InputError(f"{where}: groups.{k}.{g}: node '{name}' is in two groups of one level")
+                    group_of[name] = g
+        missing = next((name for name in names if name not in group_of), None)
+        if missing is not None:
+            raise InputError(f"{where}: groups.{k}: node '{missing}' is in no group; every level must have all nodes")
+        levels.append(np.array([group_of[name] for name in names])[node_of_device])
+    return levels
+
+
+def disassemble(cluster: Cluster) -> dict[str, Any]:
+    """Return the content of a cluster file, every link by name.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Nodes must be runs of neighbouring device ids.
+
+    Returns
+    -------
+    dict
+        Ready for YAML.
+
+    Raises
+    ------
+    InputError
+        When the devices of a node are not neighbours in the numbering, or two kinds have the same name.
+    """
+    node = cluster.node_of_device
+    first = np.flatnonzero(np.diff(node, prepend=node[0] - 1))
+    if len(np.unique(node)) != len(first):
+        raise InputError(f"cluster {cluster.name}: cannot be written: devices of a node are not numbered one after the other")
+    kinds = [kind.name for kind in cluster.kinds]
+    if len(set(kinds)) != len(kinds):
+        raise InputError(f"cluster {cluster.name}: cannot be written: two kinds of device have the same name")
+    ends = [*first.tolist(), cluster.n_devices]
+    name_of = [f"node-{k}/{i}" for k in range(len(first)) for i in range(ends[k + 1] - ends[k])]
+    switches = [f"switch-{i}" for i in range(cluster.n_switches)]
+    name_of += switches
+    links = cluster.links
+    columns = (links.source, links.target, links.bytes_per_second, links.latency_seconds)
+    return {
+        "name": cluster.name,
+        "source": cluster.source,
+        "forwards": cluster.forwards,
+        "reduces_in_switch": cluster.reduces_in_switch,
+        "algorithms": list(cluster.algorithms),
+        "launch": cluster.launch_seconds,
+        "reconfiguration": cluster.reconfiguration_seconds,
+        "kinds": {name: _kind_entry(kind) for name, kind in zip(kinds, cluster.kinds, strict=True)},
+        "nodes": [
+            {"name": f"node-{k}", "devices": [kinds[i] for i in cluster.kind_of_device[ends[k] : ends[k + 1]]]}
+            for k in range(len(first))
+        ],
+        "switches": switches,
+        "links": [
+            {"from": name_of[a], "to": name_of[b], "bandwidth": rate, "latency": latency, "one_way": True}
+            for a, b, rate, latency in zip(*(column.tolist() for column in columns), strict=True)
+        ],
+        "groups": [
+            [[f"node-{k}" for k in np.flatnonzero(level[first] == g)] for g in np.unique(level).tolist()]
+            for level in cluster.groups[1:]
+        ],
+    }
+
+
+def _kind_entry(kind: Device) -> dict[str, Any]:
+    """Return the figures of a kind of device."""
+    return {
+        "flops": dict(kind.flops_per_second),
+        "memory": kind.memory_bytes,
+        "memory_bandwidth": kind.memory_bytes_per_second,
+        "launch": kind.launch_seconds,
+        "reserved": kind.reserved_bytes,
+        "multiprocessors": kind.n_multiprocessors,
+        "matmul_ratio": kind.matmul_ratio,
+        "attention_ratio": kind.attention_ratio,
+        "memory_ratio": kind.memory_ratio,
+        "fp8_ratio": kind.fp8_ratio,
+        "fp4_ratio": kind.fp4_ratio,
+        "issue": kind.issue_seconds,
+        "source": kind.source,
+    }

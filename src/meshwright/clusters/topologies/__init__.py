@@ -1,0 +1,1 @@
+"""Generated topologies: one file each, `build(params, name) -> Cluster`."""

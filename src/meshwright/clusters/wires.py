@@ -1,0 +1,226 @@
+"""Building blocks of topologies: wires in both directions, device kinds from data files, the check that all is connected."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from meshwright.base import units
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.core.cluster import Cluster, Device, Links
+
+__all__ = ["DATA", "MOST_DEVICES", "Wires", "check_connected", "check_count", "count", "device", "device_names", "quantity"]
+
+DATA = Path(__file__).parent / "data"
+"""Where the figures of devices and cluster kinds lie."""
+
+MOST_DEVICES = 1_000_000
+"""The largest cluster that is built."""
+
+
+class Wires:
+    """Collects two-way wires of a network while it is being built; `links` gives them as two directed links each."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
+
+    def join(self, a: ArrayLike, b: ArrayLike, bytes_per_second: ArrayLike, latency_seconds: ArrayLike) -> None:
+        """Lay wires between `a` and `b` (broadcast against each other), the same figures in both directions.
+
+        Parameters
+        ----------
+        a, b : array_like of int
+            Ends.
+        bytes_per_second : array_like of float
+            Bandwidth of each direction.
+        latency_seconds : array_like of float
+            Time of the first byte.
+        """
+        first, second, rate, latency = np.broadcast_arrays(a, b, bytes_per_second, latency_seconds)
+        self._blocks.append(
+            (
+                first.astype(np.int64).ravel(),
+                second.astype(np.int64).ravel(),
+                rate.astype(np.float64).ravel(),
+                latency.astype(np.float64).ravel(),
+            )
+        )
+
+    def links(self) -> Links:
+        """Return the directed links: every wire forward, then every wire backward."""
+        if not self._blocks:
+            none = np.zeros(0)
+            return Links(none.astype(np.int64), none.astype(np.int64), none, none)
+        a, b, rate, latency = (np.concatenate(column) for column in zip(*self._blocks, strict=True))
+        return Links(np.concatenate([a, b]), np.concatenate([b, a]), np.tile(rate, 2), np.tile(latency, 2))
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the device kinds there are data files for, as typed by the user."""
+    return tuple(sorted(path.stem.replace("_", "-") for path in (DATA / "devices").glob("*.toml")))
+
+
+def device(name: str) -> Device:
+    """Return one kind of device from its data file.
+
+    Parameters
+    ----------
+    name : str
+        ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
+
+    Returns
+    -------
+    Device
+        The kind.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such data file.
+    """
+    wanted = name.lower().replace("_", "-")
+    longer = [known for known in device_names() if known.startswith(f"{wanted}-")]
+    if wanted not in device_names() and len(longer) == 1:
+        wanted = longer[0]
+    if wanted not in device_names():
+        raise UnknownNameError("device", name, longer or device_names())
+    path = DATA / "devices" / f"{wanted.replace('-', '_')}.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    peaks = data["flops_per_second"]
+    sources = {entry["source"] for table in (peaks, data["memory"], data["achieved"]) for entry in table.values()}
+    achieved = {key: float(entry["value"]) for key, entry in data["achieved"].items()}
+    return Device(
+        name=data["name"],
+        flops_per_second=tuple((key, quantity(peaks, key, "flops_per_second", path.name)) for key in peaks),
+        memory_bytes=quantity(data["memory"], "size", "bytes", path.name),
+        memory_bytes_per_second=quantity(data["memory"], "bandwidth", "bytes_per_second", path.name),
+        launch_seconds=quantity(data["kernel"], "launch", "seconds", path.name),
+        reserved_bytes=quantity(data["memory"], "reserved", "bytes", path.name),
+        source="; ".join(sorted(sources)),
+        n_multiprocessors=int(data["kernel"]["multiprocessors"]["value"]),
+        matmul_ratio=achieved["matmul"],
+        attention_ratio=achieved["attention"],
+        memory_ratio=achieved["memory"],
+        fp8_ratio=achieved.get("fp8", 0.0),
+        fp4_ratio=achieved.get("fp4", 0.0),
+    )
+
+
+def quantity(table: Mapping[str, Any], key: str, dimension: str, where: str) -> float:
+    """Return one figure ``{ value = "450 GB/s", source = "..." }`` of a data file in base units."""
+    return units.parse(table[key]["value"], dimension, where=f"{where}: {key}")
+
+
+def count(text: str, what: str) -> int:
+    """Return a number of devices typed by the user.
+
+    Raises
+    ------
+    InputError
+        When it is not a whole number from 1 to `MOST_DEVICES`.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        raise InputError(f"{what}: '{text}' is not a number of devices; write for example dgx-h100:64") from None
+    return check_count(number, what)
+
+
+def check_count(number: int, what: str) -> int:
+    """Return `number` if a cluster can have so many devices (InputError otherwise)."""
+    if not 1 <= number <= MOST_DEVICES:
+        raise InputError(f"{what}: {number} devices; must be between 1 and {MOST_DEVICES}")
+    return number
+
+
+def check_connected(cluster: Cluster, names: Sequence[str] = ()) -> Cluster:
+    """Return the cluster if every device reaches every other.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        To check. Where devices do not forward, only switches and direct links count.
+    names : sequence of str
+        Names of the devices, for the message; their ids where empty.
+
+    Returns
+    -------
+    Cluster
+        The same.
+
+    Raises
+    ------
+    InputError
+        When a device cannot reach another; the message names both.
+    """
+    start = 0
+    for direction in ("reach", "be reached from"):
+        seen = _reached(cluster, start, backwards=direction != "reach")
+        lost = np.flatnonzero(~seen[: cluster.n_devices])
+        if len(lost):
+            label = [names[i] if names else f"device {i}" for i in (start, int(lost[0]))]
+            more = f" (nor {len(lost) - 1} others)" if len(lost) > 1 else ""
+            raise InputError(f"cluster {cluster.name}: {label[0]} cannot {direction} {label[1]}{more}; add links or switches")
+    if not cluster.forwards:
+        _check_without_forwarding(cluster, names)
+    return cluster
+
+
+def _reached(cluster: Cluster, start: int, *, backwards: bool) -> NDArray[np.bool_]:
+    """Return which nodes are reached from `start` when every node forwards."""
+    source, target = cluster.links.source, cluster.links.target
+    if backwards:
+        source, target = target, source
+    seen = np.zeros(cluster.n_devices + cluster.n_switches, dtype=bool)
+    seen[start] = True
+    n_seen = 0
+    while int(seen.sum()) != n_seen:
+        n_seen = int(seen.sum())
+        seen[target[seen[source]]] = True
+    return seen
+
+
+def _check_without_forwarding(cluster: Cluster, names: Sequence[str]) -> None:
+    """Check that devices which pass on no traffic reach each other over switches and direct links alone."""
+    n, links = cluster.n_devices, cluster.links
+    between = (links.source >= n) & (links.target >= n)
+    label = np.arange(n + cluster.n_switches)
+    while True:  # the smallest switch id of each component of switches
+        smaller = label.copy()
+        np.minimum.at(smaller, links.target[between], label[links.source[between]])
+        np.minimum.at(smaller, links.source[between], label[links.target[between]])
+        smaller = smaller[smaller]
+        if np.array_equal(smaller, label):
+            break
+        label = smaller
+    up = (links.source < n) & (links.target >= n)
+    parts = np.unique(np.stack([links.source[up], label[links.target[up]]]), axis=1)
+    _, sizes = np.unique(parts[1], return_counts=True)
+    if n in sizes or n == 1:
+        return
+    member: dict[int, set[int]] = {}
+    for device_id, part in parts.T.tolist():
+        member.setdefault(part, set()).add(device_id)
+    direct: dict[int, set[int]] = {}
+    for a, b in zip(links.source.tolist(), links.target.tolist(), strict=True):
+        if a < n and b < n:
+            direct.setdefault(a, set()).add(b)
+    of_device: dict[int, list[int]] = {}
+    for device_id, part in parts.T.tolist():
+        of_device.setdefault(device_id, []).append(part)
+    for i in range(n):
+        reach = {i} | direct.get(i, set())
+        for part in of_device.get(i, []):
+            reach |= member[part]
+        if len(reach) < n:
+            other = next(j for j in range(n) if j not in reach)
+            a, b = (names[k] if names else f"device {k}" for k in (i, other))
+            raise InputError(
+                f"cluster {cluster.name}: {a} reaches {b} only through other devices, which do not forward; "
+                "add a switch or let devices forward (forwards: true)"
+            )

@@ -1,0 +1,1 @@
+"""The nouns, and what can be said of one of them alone."""

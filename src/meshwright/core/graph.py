@@ -1,0 +1,196 @@
+"""What is computed: layers (`Op`) with the operators inside them, and the tensors between (`Edge`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from meshwright.base.errors import InputError
+
+__all__ = ["Edge", "Graph", "Op", "Operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator inside a layer: an iteration space per sample, and the axis tensor parallelism splits.
+
+    Parameters
+    ----------
+    name : str
+        ``"attention.query"``.
+    kind : str
+        ``matmul`` (axes sequence, in, out), ``grouped_matmul`` (sequence, top_k, experts, in, out: every token visits top_k of
+        the experts), ``attention`` (sequence, key_sequence, heads, kv_heads, head, value; score and value products together),
+        ``causal_attention`` (the same, half the products), ``norm`` (sequence, hidden), ``elementwise`` (sequence, hidden,
+        inputs), ``embedding`` (sequence, vocabulary, hidden), ``cross_entropy`` (sequence, vocabulary), ``softmax``,
+        ``convolution``, ``pooling``, ``dispatch`` and ``combine`` (sequence, top_k, hidden: tokens to experts and back),
+        ``other`` (only `flops` and `moved_elements` are known).
+    dims : tuple of (str, int)
+        Axes and sizes per sample, in the order above.
+    tensor_axis : str
+        The axis that a tensor degree splits by default (Megatron's split): ``out``, ``in`` (leaves partial sums), ``heads``,
+        ``vocabulary``, ``hidden``; ``sequence`` is split under sequence parallelism only; empty: computed by every rank.
+    n_parameters : int
+        Weights of the operator, biases included; of all experts together where it is per expert.
+    expert : bool
+        Whether the weights belong to routed experts (split by the expert degree).
+    saved_elements : int
+        Activation elements (in the compute precision) kept from forward to backward per sample; an input shared by several
+        operators is counted at the first of them.
+    saved_extra_bytes : int
+        Bytes kept in another precision: dropout masks, fp32 statistics and logits; per sample.
+    saved_axis : str
+        How what is saved is split over the tensor axis: ``tensor`` always, ``sequence`` under sequence parallelism only, empty never.
+    selective : bool
+        Whether selective recomputation drops what this operator saves and recomputes it.
+    flops : float
+        Forward floating point operations per sample where `dims` do not tell (a captured operator); 0 to derive from `dims`.
+    moved_elements : int
+        Elements read and written per sample where `dims` do not tell; 0 to derive.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[tuple[str, int], ...]
+    tensor_axis: str = ""
+    n_parameters: int = 0
+    expert: bool = False
+    saved_elements: int = 0
+    saved_extra_bytes: int = 0
+    saved_axis: str = "tensor"
+    selective: bool = False
+    flops: float = 0.0
+    moved_elements: int = 0
+
+    def size(self, axis: str, default: int = 1) -> int:
+        """Return the size of one axis, or `default` where the operator has no such axis."""
+        for name, size in self.dims:
+            if name == axis:
+                return size
+        return default
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One layer: the unit that stages are cut from.
+
+    Parameters
+    ----------
+    name : str
+        ``"embed"``, ``"layers.7"``, ``"head"``; unique in its graph.
+    kind : str
+        A word for the class of layer: ``embedding``, ``attention_mlp``, ``moe``, ``head``, or an operator's kind.
+    body : tuple of Operator
+        The operators inside, in order; shared between layers that repeat. Empty where only totals are known.
+    like : int
+        Id of the first layer with the same body: layers that repeat are costed once.
+    """
+
+    name: str
+    kind: str
+    body: tuple[Operator, ...] = ()
+    like: int = -1
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights of the layer."""
+        return sum(operator.n_parameters for operator in self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor from one layer to another: `n_elements` per sample in the compute precision."""
+
+    source: int
+    target: int
+    n_elements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Layers in a topological order, and the tensors between them.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    ops : tuple of Op
+        Layers; ids are positions.
+    edges : tuple of Edge
+        Tensors; `source` and `target` are ids.
+    sequence_length : int
+        Tokens per sample the dims were built for (1 where samples are not sequences).
+    n_shared_parameters : int
+        Weights counted twice in `ops` because two layers share them (tied embeddings).
+    n_active_parameters : int
+        Weights a token meets (less than all of them with experts); 0 means all.
+    tokens_name : str
+        What a sample consists of: ``tokens``, or empty.
+
+    Raises
+    ------
+    InputError
+        When names repeat, an edge has an unknown end, or the edges form a cycle.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    edges: tuple[Edge, ...] = ()
+    sequence_length: int = 1
+    n_shared_parameters: int = 0
+    n_active_parameters: int = 0
+    tokens_name: str = "tokens"
+
+    def __post_init__(self) -> None:
+        first: dict[str, int] = {}
+        for i, op in enumerate(self.ops):
+            if first.setdefault(op.name, i) != i:
+                raise InputError(
+                    f"model {self.name}: the name '{op.name}' is given to nodes {first[op.name]} and {i}; names must be unique"
+                )
+        for edge in self.edges:
+            for end in (edge.source, edge.target):
+                if not 0 <= end < len(self.ops):
+                    raise InputError(
+                        f"model {self.name}: edge {edge.source} -> {edge.target}: there is no node {end}; nodes are 0..{len(self.ops) - 1}"
+                    )
+        self.topological_order()
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights of the model, shared ones counted once."""
+        return sum(op.n_parameters for op in self.ops) - self.n_shared_parameters
+
+    def id_of(self, name: str) -> int:
+        """Return the id of the layer called `name` (KeyError when there is none)."""
+        return self.ids()[name]
+
+    def ids(self) -> dict[str, int]:
+        """Return the id of every layer by its name, made anew: for many names ask once."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    def topological_order(self) -> tuple[int, ...]:
+        """Return ids so that every edge points forward; the order of `ops` wherever edges leave a choice.
+
+        Raises
+        ------
+        InputError
+            When the edges form a cycle; the message names it.
+        """
+        if all(edge.source < edge.target for edge in self.edges):
+            return tuple(range(len(self.ops)))
+        sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(self.ops)), ()))
+        for edge in self.edges:
+            sorter.add(edge.target, edge.source)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            cycle = " -> ".join(self.ops[i].name for i in reversed(error.args[1]))
+            raise InputError(f"model {self.name}: the edges form a cycle: {cycle}") from None
+        order: list[int] = []
+        ready: list[int] = []
+        while sorter.is_active():
+            ready = sorted([*ready, *sorter.get_ready()])
+            order.append(ready.pop(0))
+            sorter.done(order[-1])
+        return tuple(order)

@@ -1,0 +1,172 @@
+"""The one argument of a search: what to train (`Reading`), where, how much at once (`Problem`), and when to stop (`Stop`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.core.cluster import Cluster
+from meshwright.core.graph import Graph
+
+__all__ = ["Batch", "Problem", "Program", "Reading", "Stop", "Training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file or a name held.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    format : str
+        The reader that read it: ``huggingface``, ``piper_json``, ...
+    spec : str
+        As the user gave it.
+    graph : Graph
+        Layers or operators and the tensors between.
+    instance : object or None
+        The content in the format's own terms where it says more than a graph: costs, limits, measured times. The recipe that
+        reproduces a published system reads it; its type is the reader's.
+    cluster : Cluster or None
+        The cluster, where the file holds one.
+    costs : str
+        The cost model the content asks for: ``analytic``, ``piper``, ...
+    search : str
+        The search that answers this content when the user names none and `best` does not apply to it.
+    notes : tuple of str
+        Sentences the user should read: what was assumed or left out while reading.
+    """
+
+    name: str
+    format: str
+    spec: str
+    graph: Graph
+    instance: object | None = None
+    cluster: Cluster | None = None
+    costs: str = "analytic"
+    search: str = "best"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How much is trained at once; 0 leaves a number to the search (or to the file's own)."""
+
+    global_batch: int = 0
+    micro_batch: int = 0
+    sequence_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How numbers are held and updated.
+
+    Parameters
+    ----------
+    precision : str
+        Of matrix products: ``bf16``, ``fp16``, ``fp8`` (a scale per tensor), ``mxfp8`` (per block), ``fp4``, ``tf32``, ``fp32``.
+    activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
+        Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
+        (mixed-precision Adam: fp32 master weight and two moments).
+    loss_bytes : int
+        Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them into
+        gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
+    fragmentation_ratio : float
+        What the caching allocator holds beyond the tensors that come and go (activations, working memory), as a share of them:
+        blocks are rounded, and freed ones do not always suit the next tensor.
+    """
+
+    precision: str = "bf16"
+    activation_bytes: int = 2
+    weight_bytes: int = 2
+    gradient_bytes: int = 4
+    optimizer_bytes: int = 12
+    loss_bytes: int = 2
+    fragmentation_ratio: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How the program that trains carries out what a plan says; the default is a current one that does everything well.
+
+    Parameters
+    ----------
+    issue_seconds : float
+        Time that the host takes to issue one operator, forward or backward; 0 for `Device.issue_seconds`. Where a layer's work is
+        shorter than issuing it, the device waits.
+    expert_issue_seconds : float
+        Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product and
+        a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
+    memory_passes_ratio : float
+        How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
+    ring_imbalance_ratio : float
+        Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a late
+        chunk, 1 where the last rank attends to everything.
+    tensor_overlap_ratio : float
+        Share of the tensor axis' gatherings and scatterings (sequence parallelism) that runs beside the products next to them.
+    shard_bytes_per_second : float
+        Rate of gathering weights and scattering gradients of ZeRO-3 per device; 0 for what the network allows.
+    overlaps_scatter : bool
+        Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
+    dispatches_once : bool
+        Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there (DeepEP,
+        HybridEP) instead of once for each expert.
+    splits_transfers : bool
+        Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the receivers
+        (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are pieces anyway.
+    keeps_casts : bool
+        Whether inputs of fp8 and fp4 products are kept for the backward pass as cast (Transformer Engine) instead of in the
+        precision of activations (PyTorch's float8 products).
+    """
+
+    issue_seconds: float = 0.0
+    expert_issue_seconds: float = 0.0
+    memory_passes_ratio: float = 1.0
+    ring_imbalance_ratio: float = 0.0
+    tensor_overlap_ratio: float = 0.0
+    shard_bytes_per_second: float = 0.0
+    overlaps_scatter: bool = True
+    dispatches_once: bool = False
+    splits_transfers: bool = False
+    keeps_casts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a search that could go on stops: after so many iterations, or seconds; 0 is no limit."""
+
+    n_iterations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """The one argument of a search.
+
+    Parameters
+    ----------
+    reading : Reading
+        The model, as read.
+    cluster : Cluster or None
+        Where to run; None where the input has its own notion of devices (a published instance).
+    costs : str
+        Name of the cost model, a file of `meshwright.costs`.
+    batch : Batch
+        How much is trained at once.
+    training : Training
+        Precision and optimizer.
+    program : Program
+        How the program that trains carries out the plan.
+    """
+
+    reading: Reading
+    cluster: Cluster | None = None
+    costs: str = "analytic"
+    batch: Batch = Batch()
+    training: Training = Training()
+    program: Program = Program()
+
+    @property
+    def graph(self) -> Graph:
+        """The model's layers."""
+        return self.reading.graph

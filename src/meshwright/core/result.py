@@ -1,0 +1,146 @@
+"""What a search answers (`Answer`): a plan with its objective and a proven bound, or what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.timeline import Timeline
+
+__all__ = ["Alternative", "Answer", "Bound", "Objective", "Result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a search minimises (or, for a speed-up, maximises), in its own cost model: a name with its unit, and the value."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proven bound on the objective over the whole space searched; method says by what: ``exact``, ``relaxation``, ..."""
+
+    value: float
+    method: str
+
+    def gap_ratio(self, objective: Objective) -> float:
+        """Return objective / bound - 1 (bound / objective - 1 for a speed-up, which is maximised)."""
+        if objective.name == "speedup":
+            return self.value / objective.value - 1.0
+        return objective.value / self.value - 1.0 if self.value else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another plan worth knowing, what it costs in the same objective, and why it lost."""
+
+    plan: Plan
+    objective: Objective
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a search found.
+
+    Parameters
+    ----------
+    plan : Plan or None
+        The best plan; None when nothing fits.
+    objective : Objective or None
+        Its value in the search's own cost model.
+    bound : Bound or None
+        Proven; None where none is.
+    alternatives : tuple of Alternative
+        Runners-up, best first.
+    missing_bytes : float
+        When nothing fits: by how much the nearest plan exceeds the memory of its fullest device.
+    nearest : str
+        When nothing fits: the nearest plan that does, in words (more devices, smaller batch, ...); empty for none.
+    n_iterations : int
+        Steps of the search, for searches that could go on; -1 otherwise.
+    notes : tuple of str
+        Sentences the user should read.
+    extra : mapping
+        Further fields of the JSON answer, for example ``baselines``; JSON-ready values.
+    certificate : mapping or None
+        A proof in a form that an independent checker reads; JSON-ready values.
+    problem : Problem or None
+        The question as the recipe's own options complete it (the machines of a published instance, say), for the judge; None
+        where it is the question asked.
+    """
+
+    plan: Plan | None
+    objective: Objective | None = None
+    bound: Bound | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    missing_bytes: float = 0.0
+    nearest: str = ""
+    n_iterations: int = -1
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    certificate: Mapping[str, object] | None = None
+    problem: Problem | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
+        if self.certificate is not None:
+            object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A question with its answer, judged: what `meshwright.plan` returns.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    search : str
+        The search that answered.
+    seed : int
+        Its seed.
+    answer : Answer
+        What it found.
+    loads : tuple of StageLoad
+        What each stage of the plan does; empty where the cost model cannot tell.
+    timeline : Timeline or None
+        The simulated step; None where the input lacks what is needed.
+    planning_seconds : float
+        Wall time of the search.
+    settings : mapping of str to str
+        The search's options as given.
+    asked : Problem or None
+        The question before the search completed it; None where that is `problem`.
+    """
+
+    problem: Problem
+    search: str
+    seed: int
+    answer: Answer
+    loads: tuple[StageLoad, ...] = ()
+    timeline: Timeline | None = None
+    planning_seconds: float = 0.0
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    asked: Problem | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a plan."""
+        return self.answer.plan is not None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan (AttributeError when nothing fits)."""
+        if self.answer.plan is None:
+            raise AttributeError("nothing fits: read Result.answer.missing_bytes and Result.answer.nearest")
+        return self.answer.plan

@@ -1,0 +1,183 @@
+"""What each choice of each layer costs (`CostTable`), and what a chosen stage does per micro-batch (`StageLoad`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base.identity import read_only
+from meshwright.core.strategy import Strategy
+
+__all__ = ["Collective", "CostTable", "StageLoad"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostTable:
+    """Every choice of every layer, for one micro-batch; layers that repeat share a row.
+
+    The narrow waist: searches read it, cost models write it. Choices of row r are ``first[r] : first[r + 1]``.
+
+    Parameters
+    ----------
+    row_of_op : ndarray, shape (n_ops,), int64
+        Row of each layer.
+    first : ndarray, shape (n_rows + 1,), int64
+        First choice of each row.
+    strategies : tuple of Strategy, length n_choices
+        The degrees of each choice.
+    recompute : tuple of str, length n_choices
+        What each choice recomputes.
+    forward_seconds, backward_seconds : ndarray, shape (n_choices,), float64
+        One micro-batch on one replica; collectives inside the layer and recomputation included.
+    weight_bytes : ndarray, shape (n_choices,), float64
+        Gradient bytes per device that data-parallel replicas reduce.
+    static_bytes : ndarray, shape (n_choices,), float64
+        Weights, gradients and optimizer state per device, unsharded over the data axis.
+    activation_bytes : ndarray, shape (n_choices,), float64
+        Kept per micro-batch in flight and device.
+    working_bytes : ndarray, shape (n_choices,), float64
+        Needed only while the layer runs: the largest of a stage counts once.
+    edge_bytes : ndarray, shape (n_edges,), float64
+        Bytes of one micro-batch on each edge of the graph, whole tensor, one direction.
+    micro_batch : int
+        Samples per micro-batch and replica.
+    """
+
+    row_of_op: NDArray[np.int64]
+    first: NDArray[np.int64]
+    strategies: tuple[Strategy, ...]
+    recompute: tuple[str, ...]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    weight_bytes: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    working_bytes: NDArray[np.float64]
+    edge_bytes: NDArray[np.float64]
+    micro_batch: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, read_only(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Collectives of one kind and size that a stage runs: what the simulator puts on links.
+
+    Parameters
+    ----------
+    part : str
+        When: ``forward`` and ``backward`` block the task of every micro-batch, ``forward_beside`` and ``backward_beside`` run
+        beside its compute, ``reduce`` and ``gather`` come once a step.
+    kind : str
+        ``all_reduce``, ``all_gather``, ...: the words of `meshwright.network`.
+    size, stride : int
+        All groups of `size` devices that lie `stride` apart in the stage's mesh order run it at once.
+    n_bytes : float
+        The tensor of one of them.
+    n_times : float
+        How many, per micro-batch or per step; parts of one are counted where it is partly hidden or a bucket is shared.
+    seconds : float
+        All of them, if nothing else used the links.
+    """
+
+    part: str
+    kind: str
+    size: int
+    stride: int
+    n_bytes: float
+    n_times: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageLoad:
+    """What one pipeline stage does and holds, per device: what the simulator plays and the report explains.
+
+    All times are of one micro-batch unless they say step.
+
+    Parameters
+    ----------
+    forward_seconds : float
+        Compute of the forward pass.
+    backward_input_seconds : float
+        Compute of the gradients of activations (recomputation not included).
+    backward_weight_seconds : float
+        Compute of the gradients of weights (what zero-bubble schedules may delay).
+    recompute_seconds : float
+        Forward work repeated before the backward pass.
+    forward_communication : tuple of (str, float)
+        Blocking communication inside the forward pass by cause, in seconds: ``tensor``, ``context``, ``expert``, ``gather``.
+    backward_communication : tuple of (str, float)
+        The same inside the backward pass (communication repeated by recomputation included).
+    output_bytes : float
+        Sent by each device of this stage to its peer in the next stage, forward; the backward pass returns as much.
+    reduce_seconds : float
+        Gradient reduction of the stage's weights, once a step, if nothing else used the links.
+    overlap_ratio : float
+        The share of `reduce_seconds` that may run beside the backward pass of the last micro-batch.
+    gather_seconds : float
+        Gathering of updated weights after the optimizer, once a step (ZeRO-1 and 2).
+    optimizer_seconds : float
+        The weight update, once a step.
+    weight_bytes, gradient_bytes, optimizer_bytes : float
+        Held for the whole step, after sharding.
+    activation_bytes : float
+        Held from forward to backward by every micro-batch in flight, `fragmentation_ratio` of it on top included.
+    working_bytes : float
+        Needed only while the stage computes: recomputed activations of one layer, gathered weights, logits; the same on top.
+    reserved_bytes : float
+        Held for the whole step beside all tensors: context and libraries, and `communication_bytes`.
+    model_flops : float
+        Model FLOPs per micro-batch and device (forward and backward, recomputation not counted), for utilization.
+    communication_bytes : float
+        The part of `reserved_bytes` that consists of buffers of collectives, which keep blocks of their own.
+    fragmentation_ratio : float
+        By which share `activation_bytes` and `working_bytes` exceed the tensors in them: what the caching allocator cannot use.
+    collectives : tuple of Collective
+        What the seconds of communication are made of, so that the simulator can share links; empty where the cost model cannot
+        tell: then communication takes its seconds whatever else is on the links.
+    """
+
+    forward_seconds: float
+    backward_input_seconds: float
+    backward_weight_seconds: float = 0.0
+    recompute_seconds: float = 0.0
+    forward_communication: tuple[tuple[str, float], ...] = ()
+    backward_communication: tuple[tuple[str, float], ...] = ()
+    output_bytes: float = 0.0
+    reduce_seconds: float = 0.0
+    overlap_ratio: float = 0.0
+    gather_seconds: float = 0.0
+    optimizer_seconds: float = 0.0
+    weight_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    working_bytes: float = 0.0
+    reserved_bytes: float = 0.0
+    model_flops: float = 0.0
+    communication_bytes: float = 0.0
+    fragmentation_ratio: float = 0.0
+    collectives: tuple[Collective, ...] = ()
+
+    @property
+    def forward_total_seconds(self) -> float:
+        """Forward pass of one micro-batch, blocking communication included."""
+        return self.forward_seconds + sum(seconds for _, seconds in self.forward_communication)
+
+    @property
+    def backward_total_seconds(self) -> float:
+        """Backward pass of one micro-batch, recomputation and blocking communication included."""
+        seconds = self.backward_input_seconds + self.backward_weight_seconds + self.recompute_seconds
+        return seconds + sum(seconds for _, seconds in self.backward_communication)
+
+    @property
+    def static_bytes(self) -> float:
+        """Held for the whole step: weights, gradients and optimizer state."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes

@@ -1,0 +1,78 @@
+"""What would happen: every task of one training step with its start and end, and the memory held over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base.identity import read_only
+
+__all__ = ["PHASES", "Timeline"]
+
+PHASES = ("forward", "backward_input", "backward_weight", "backward", "send", "reduce", "gather", "optimizer")
+"""What a span is; its code is the position. `backward` is input and weight gradients in one; `send` occupies links."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One simulated training step.
+
+    Parameters
+    ----------
+    step_seconds : float
+        From the first start to the last end.
+    stage, microbatch, phase : ndarray, shape (n_spans,), int64
+        What each span is: pipeline stage (virtual ones counted apart), micro-batch (-1: once a step), code into `PHASES`.
+        A ``send`` has the sending stage.
+    rank : ndarray, shape (n_spans,), int64
+        Pipeline rank that the span occupies; -1 where it occupies links only.
+    start_seconds, end_seconds : ndarray, shape (n_spans,), float64
+        When.
+    peak_bytes : tuple of float
+        Most memory that one device of each pipeline rank must hold, all told: what plans are judged on.
+    memory_seconds, memory_bytes : tuple of ndarray
+        Per pipeline rank: times at which the memory held by one device changes, and its value from then on.
+    memory_causes : tuple of (tuple of (str, float))
+        Per pipeline rank, what the peak consists of, in bytes: ``weights``, ``gradients``, ``optimizer``, ``activations``,
+        ``working`` (tensors), ``communication`` (buffers of collectives), ``allocator`` (what it cannot use of its blocks) and
+        ``context`` (of the device, and libraries).
+    causes : tuple of (str, float)
+        Seconds of the step by cause, adding up to `step_seconds`: ``compute``, ``recompute``, ``tensor``, ``context``,
+        ``expert``, ``gather``, ``contention``, ``imbalance``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``; of the pipeline
+        rank that finishes last.
+    link_busy_ratio : tuple of (int, float)
+        The busiest links: id and the share of what they could carry in the step that they do carry.
+    allocated_bytes, reserved_bytes : tuple of float
+        The part of each peak that is tensors, and the part that the caching allocator has taken from the device
+        (``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``). What `peak_bytes` has beyond is the context.
+    link_bytes : ndarray, shape (n_links,), float64
+        What every link of the cluster carries in the step: transfers between stages, and collectives where the cost model names
+        them; empty without a cluster.
+    """
+
+    step_seconds: float
+    stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    start_seconds: NDArray[np.float64]
+    end_seconds: NDArray[np.float64]
+    peak_bytes: tuple[float, ...]
+    memory_seconds: tuple[NDArray[np.float64], ...] = ()
+    memory_bytes: tuple[NDArray[np.float64], ...] = ()
+    memory_causes: tuple[tuple[tuple[str, float], ...], ...] = ()
+    causes: tuple[tuple[str, float], ...] = ()
+    link_busy_ratio: tuple[tuple[int, float], ...] = ()
+    allocated_bytes: tuple[float, ...] = ()
+    reserved_bytes: tuple[float, ...] = ()
+    link_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, read_only(value))
+        for name in ("memory_seconds", "memory_bytes"):
+            object.__setattr__(self, name, tuple(read_only(array) for array in getattr(self, name)))

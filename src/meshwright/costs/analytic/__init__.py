@@ -1,0 +1,337 @@
+"""Our own cost model: what a plan's stages do and hold, from the model's dimensions and the cluster's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from meshwright.base.errors import InputError
+from meshwright.base.identity import ById
+from meshwright.core.cluster import Cluster, Device
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Program, Training
+from meshwright.core.stage_cost import Collective, CostTable, StageLoad
+from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.costs.analytic import legal as _legal
+from meshwright.costs.analytic import stage as _stage
+from meshwright.costs.analytic import traffic
+from meshwright.costs.analytic.device_mesh import Mesh, mesh
+from meshwright.costs.analytic.layer import LayerWork, layer_work
+from meshwright.costs.analytic.roofline import Shape
+
+__all__ = ["RowLoads", "combine", "compute_seconds", "distinct_rows", "illegal", "loads", "row_loads", "rows", "table"]
+
+RowLoads = dict[tuple[int, str], StageLoad]
+"""``(row, recompute) -> StageLoad`` of one layer."""
+
+
+def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
+    """Return the load of a stage from loads of its layers and how often each occurs; see `meshwright.costs.analytic.stage.combine`."""
+    return _stage.combine(loads)
+
+
+def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
+    """Return why a strategy cannot run the model, in one sentence; empty when it can.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model and cluster.
+    strategy : Strategy
+        Degrees.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    """
+    return _legal.illegal(problem.graph, strategy, micro_batch)
+
+
+def rows(problem: Problem) -> tuple[int, ...]:
+    """Return the row of every layer: the id of the first layer with the same body."""
+    return tuple(op.like if 0 <= op.like < i else i for i, op in enumerate(problem.graph.ops))
+
+
+def distinct_rows(graph: Graph) -> tuple[int, ...]:
+    """Return the rows that there are, rising."""
+    return tuple(sorted({op.like if 0 <= op.like < i else i for i, op in enumerate(graph.ops)}))
+
+
+def row_loads(
+    problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
+) -> RowLoads:
+    """Return the load of every distinct layer under one strategy, with each way to recompute.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    strategy : Strategy
+        Degrees; must be legal.
+    devices : sequence of int
+        The stage's devices in mesh order; a `range` is fastest.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    inside_only : bool
+        Whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick lower bound.
+
+    Returns
+    -------
+    dict
+        ``(row, recompute) -> StageLoad`` of that one layer. `combine` adds them up.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or the devices are not as many as the strategy needs.
+    """
+    cluster = problem.cluster
+    if cluster is None:
+        raise InputError(f"model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+    if len(devices) != strategy.n_devices:
+        raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
+    axes = mesh(cluster, devices, strategy, inside_only=inside_only)
+    shape = _shape(strategy, micro_batch)
+    kinds = _kinds(cluster, devices)
+    works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
+    return {
+        (row, recompute): _stage.slowest(
+            [_layer_load(problem, work[row], recompute, axes, strategy, device) for device, work in works]
+        )
+        for row in works[0][1]
+        for recompute in RECOMPUTE
+    }
+
+
+def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[int]:
+    """Return the kinds of device of a stage."""
+    return [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
+
+
+def _shape(strategy: Strategy, micro_batch: int) -> Shape:
+    """Return the share of a layer that one device computes."""
+    return Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded)
+
+
+def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageLoad:
+    """Return the load of one layer on one kind of device."""
+    return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.program)
+
+
+class _LayerWorks:
+    """What every distinct layer of a graph does on one device, once for each shape, since many strategies share a shape."""
+
+    def __init__(self, graph: Graph, device: Device, training: Training, program: Program) -> None:
+        self._graph, self._asked = graph, (device, training, program)
+        self._n_in, self._n_out = [0] * len(graph.ops), [0] * len(graph.ops)
+        for edge in graph.edges:
+            self._n_in[edge.target] += edge.n_elements
+            self._n_out[edge.source] = max(self._n_out[edge.source], edge.n_elements)
+        self._rows = distinct_rows(graph)
+        self._found: dict[Shape, dict[int, LayerWork]] = {}
+
+    def of(self, shape: Shape) -> dict[int, LayerWork]:
+        """Return the work of the layers under one shape, by row."""
+        found = self._found.get(shape)
+        if found is None:
+            found = self._found[shape] = {
+                row: layer_work(
+                    self._graph.ops[row].body,
+                    shape,
+                    *self._asked,
+                    input_elements=self._n_in[row],
+                    output_elements=self._n_out[row],
+                )
+                for row in self._rows
+            }
+        return found
+
+
+@lru_cache(maxsize=32)
+def _layer_works(graph: ById[Graph], device: Device, training: Training, program: Program) -> _LayerWorks:
+    """Return the works of a graph, told apart by identity: it never changes, so they cannot be stale."""
+    return _LayerWorks(graph.of, device, training, program)
+
+
+def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
+    """Return what every distinct layer does on one device."""
+    return _layer_works(ById(problem.graph), device, problem.training, problem.program).of(shape)
+
+
+def loads(
+    problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loads, *, ledger: bool = True
+) -> tuple[StageLoad, ...]:
+    """Return what each stage of a plan does and holds.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    plan : Plan
+        Stages with their devices and strategies.
+    price : callable
+        What prices layers: `row_loads`, or another of its signature.
+    ledger : bool
+        Whether to say what each collective puts on links; not needed where no link is shared.
+
+    Returns
+    -------
+    tuple of StageLoad
+        One per stage; empty where the layers hold no operators.
+
+    Raises
+    ------
+    InputError
+        When a stage's strategy is illegal for the model, or its devices do not match it.
+    """
+    if problem.cluster is None or not any(op.body for op in problem.graph.ops):
+        return ()
+    priced: dict[tuple[Strategy, tuple[int, ...]], RowLoads] = {}
+    samples = plan.samples_of_replicas()
+    for i, (stage, micro_batch) in enumerate(zip(plan.stages, samples, strict=True)):
+        reason = illegal(problem, stage.strategy, micro_batch)
+        if reason:
+            raise InputError(f"stage {i}: {reason}")
+        key = (stage.strategy, stage.ring_devices)  # stages of one strategy take equally many samples
+        if key not in priced:
+            priced[key] = price(problem, stage.strategy, stage.ring_devices, micro_batch)
+    row_of_op = rows(problem)
+    found = []
+    for stage, micro_batch in zip(plan.stages, samples, strict=True):
+        counts = _counts(stage, row_of_op)
+        layers = priced[stage.strategy, stage.ring_devices]
+        load = combine([(layers[key], count) for key, count in counts.items()])
+        if ledger:
+            load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts))
+        found.append(load)
+    return tuple(found)
+
+
+def _counts(stage: Stage, row_of_op: tuple[int, ...]) -> dict[tuple[int, str], int]:
+    """Return how often each layer with each way to recompute occurs in a stage; the last layer's comes last."""
+    recompute = stage.recompute or ("none",) * len(stage.ops)
+    counts: dict[tuple[int, str], int] = {}
+    for op, how in zip(stage.ops, recompute, strict=True):
+        key = (row_of_op[op], how)
+        counts[key] = counts.pop(key, 0) + 1
+    return counts
+
+
+def _collectives(
+    problem: Problem, stage: Stage, micro_batch: int, counts: dict[tuple[int, str], int]
+) -> tuple[Collective, ...]:
+    """Return the collectives of a stage; where devices differ, beside the compute of the kind that every layer waits for."""
+    cluster, strategy = problem.cluster, stage.strategy
+    assert cluster is not None
+    axes, shape = mesh(cluster, stage.ring_devices, strategy), _shape(strategy, micro_batch)
+    devices = [cluster.kinds[kind] for kind in _kinds(cluster, stage.ring_devices)]
+    works = [_works(problem, shape, device) for device in devices]
+
+    def waited_for(row: int, recompute: str) -> LayerWork:
+        if len(devices) == 1:
+            return works[0][row]
+        priced = [
+            _layer_load(problem, work[row], recompute, axes, strategy, device)
+            for work, device in zip(works, devices, strict=True)
+        ]
+        return works[priced.index(_stage.slowest_kind(priced))][row]
+
+    return traffic.collectives(
+        counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.program
+    )
+
+
+def table(
+    problem: Problem,
+    strategies: Sequence[Strategy],
+    micro_batch: int,
+    recompute: Sequence[str] = RECOMPUTE,
+    price: Callable[..., RowLoads] = row_loads,
+) -> CostTable:
+    """Return every choice of every distinct layer, for searches that read a table.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    strategies : sequence of Strategy
+        Degrees to price; illegal ones are left out. Each is priced on the first devices of the cluster.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    recompute : sequence of str
+        Ways to recompute to price.
+    price : callable
+        What prices layers: `row_loads`, or another of its signature.
+
+    Returns
+    -------
+    CostTable
+        Rows are distinct layers in order; memory is before sharding over the data axis.
+
+    Raises
+    ------
+    InputError
+        When no strategy is legal; the message has the first one's reason.
+    """
+    reasons = [illegal(problem, strategy, micro_batch) for strategy in strategies]
+    legal = [strategy for strategy, reason in zip(strategies, reasons, strict=True) if not reason]
+    if not legal:
+        raise InputError(
+            f"model {problem.reading.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
+        )
+    distinct = distinct_rows(problem.graph)
+    position = {row: i for i, row in enumerate(distinct)}
+    priced = [(strategy, price(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
+    chosen: list[StageLoad] = []
+    kept: list[tuple[Strategy, str]] = []
+    first = [0]
+    for row in distinct:
+        for strategy, layers in priced:
+            for how in recompute:
+                chosen.append(layers[row, how])
+                kept.append((strategy, how))
+        first.append(len(chosen))
+    gradient = np.array([load.gradient_bytes for load in chosen])
+    width = problem.training.activation_bytes
+    return CostTable(
+        row_of_op=np.array([position[row] for row in rows(problem)], dtype=np.int64),
+        first=np.array(first, dtype=np.int64),
+        strategies=tuple(strategy for strategy, _ in kept),
+        recompute=tuple(how for _, how in kept),
+        forward_seconds=np.array([load.forward_total_seconds for load in chosen]),
+        backward_seconds=np.array([load.backward_total_seconds for load in chosen]),
+        weight_bytes=gradient,
+        static_bytes=np.array([load.static_bytes for load in chosen]),
+        activation_bytes=np.array([load.activation_bytes for load in chosen]),
+        working_bytes=np.array([load.working_bytes for load in chosen]),
+        edge_bytes=np.array([float(edge.n_elements) * micro_batch * width for edge in problem.graph.edges]),
+        micro_batch=micro_batch,
+    )
+
+
+def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
+    """Return what every distinct layer computes at least, whatever the devices' place: forward and backward, no communication.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model, cluster, precision.
+    strategy : Strategy
+        Degrees; the data degree does not matter.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+    device : Device
+        Kind of device.
+
+    Returns
+    -------
+    dict of int to float
+        Seconds of one micro-batch by row.
+    """
+    shape = _shape(strategy, micro_batch)
+    works = _works(problem, shape, device)
+    return {
+        row: work.forward_seconds + work.backward_input_seconds + work.backward_weight_seconds for row, work in works.items()
+    }

@@ -1,0 +1,313 @@
+"""What one layer does and holds on one device, before anything is known about where the device sits: compute, bytes, transfers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from meshwright.core.cluster import Device
+from meshwright.core.flops import model_flops
+from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.problem import Program, Training
+from meshwright.costs.analytic.roofline import (
+    Seconds,
+    Shape,
+    operand_bytes,
+    operator_seconds,
+    unfused_attention_seconds,
+)
+
+__all__ = ["LayerWork", "Transfer", "layer_work"]
+
+
+PASSES = ("norm", "elementwise", "softmax", "dispatch", "combine")
+"""Kinds of operators that move bytes and do little else."""
+
+HANDING_ON = ("norm", "elementwise", "dispatch")
+"""Kinds of operators that keep what they put out, where a product takes it."""
+
+
+class Transfer(NamedTuple):
+    """One collective inside a layer: cause, mesh axis, kind, size, the compute that it may run beside, and copies of every token in it."""
+
+    cause: str
+    axis: str
+    kind: str
+    n_bytes: float
+    hidden_seconds: float = 0.0
+    n_copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """One layer of one micro-batch on one device.
+
+    Parameters
+    ----------
+    forward_seconds, backward_input_seconds, backward_weight_seconds : float
+        Compute.
+    selective_seconds : float
+        Forward compute of what selective recomputation repeats.
+    forward, backward, selective : tuple of Transfer
+        Collectives of the forward pass, of the backward pass, and those that selective recomputation repeats.
+    n_dense_parameters, n_expert_parameters : int
+        Weights on the device before any sharding over the data axis.
+    n_lookup_parameters : int
+        Those of tables, whose gradient is not added to the main one in place.
+    saved_bytes : float
+        Kept from forward to backward when nothing is recomputed.
+    selective_bytes : float
+        The part of it that selective recomputation drops.
+    input_bytes, output_bytes : float
+        The tensor that enters and the one that leaves.
+    working_bytes : float
+        Temporary at the widest operator.
+    model_flops : float
+        Model FLOPs, forward and backward.
+    """
+
+    forward_seconds: float
+    backward_input_seconds: float
+    backward_weight_seconds: float
+    selective_seconds: float
+    forward: tuple[Transfer, ...]
+    backward: tuple[Transfer, ...]
+    selective: tuple[Transfer, ...]
+    n_dense_parameters: int
+    n_expert_parameters: int
+    n_lookup_parameters: int
+    saved_bytes: float
+    selective_bytes: float
+    input_bytes: float
+    output_bytes: float
+    working_bytes: float
+    model_flops: float
+
+
+def layer_work(
+    body: tuple[Operator, ...],
+    shape: Shape,
+    device: Device,
+    training: Training,
+    program: Program,
+    *,
+    input_elements: int,
+    output_elements: int,
+) -> LayerWork:
+    """Return what one layer does and holds on one device.
+
+    Parameters
+    ----------
+    body : tuple of Operator
+        The layer.
+    shape : Shape
+        The device's share.
+    device : Device
+        Where.
+    training : Training
+        Precision and bytes.
+    program : Program
+        How the program runs it.
+    input_elements, output_elements : int
+        Elements per sample of the tensors that enter and leave the layer.
+    """
+    times = _times(body, shape, device, training, program)
+    forward: list[Transfer] = []
+    backward: list[Transfer] = []
+    selective: list[Transfer] = []
+    dense = expert = saved = dropped = widest = selective_seconds = 0.0
+    for i, operator in enumerate(body):
+        there, back = _transfers(body, i, shape, training, times)
+        forward += there
+        backward += back
+        n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, program))
+        saved += n_bytes
+        if operator.selective:
+            selective += there
+            selective_seconds += times[i].forward + device.launch_seconds
+            dropped += n_bytes
+        if operator.expert:
+            expert += parameters(operator, shape)
+        else:
+            dense += parameters(operator, shape)
+        widest = max(widest, _working_bytes(operator, shape, training))
+    share = shape.micro_batch / shape.context
+    residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
+    computed = [sum(column) for column in zip(*times, strict=True)]
+    n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
+    issue_seconds = program.issue_seconds or device.issue_seconds
+    held = program.expert_issue_seconds * sum(
+        operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul"
+    )
+    passes = [
+        max(seconds + n * device.launch_seconds, n * issue_seconds + held)
+        for seconds, n in zip(computed, n_operators, strict=True)
+    ]
+    return LayerWork(
+        forward_seconds=passes[0],
+        backward_input_seconds=passes[1],
+        backward_weight_seconds=passes[2],
+        selective_seconds=selective_seconds,
+        forward=tuple(forward),
+        backward=tuple(backward),
+        selective=tuple(selective),
+        n_dense_parameters=math.ceil(dense),
+        n_expert_parameters=math.ceil(expert),
+        n_lookup_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.kind == "embedding")),
+        saved_bytes=saved,
+        selective_bytes=dropped,
+        input_bytes=input_elements * residual,
+        output_bytes=output_elements * residual,
+        working_bytes=widest,
+        model_flops=model_flops(Graph("layer", (Op("layer", "", body),))) * share / shape.tensor,
+    )
+
+
+def _times(body: tuple[Operator, ...], shape: Shape, device: Device, training: Training, program: Program) -> list[Seconds]:
+    """Return the seconds of each operator; attention followed by a softmax of its own is not fused."""
+    times = [
+        unfused_attention_seconds(operator, shape, device, training)
+        if operator.kind == "attention" and i + 1 < len(body) and body[i + 1].kind == "softmax"
+        else operator_seconds(operator, shape, device, training)
+        for i, operator in enumerate(body)
+    ]
+    slower = [_slower(operator, shape, program) for operator in body]
+    return [
+        seconds if factor == 1.0 else Seconds(*(part * factor for part in seconds))
+        for seconds, factor in zip(times, slower, strict=True)
+    ]
+
+
+def _slower(operator: Operator, shape: Shape, program: Program) -> float:
+    """Return how much longer than alone and fused an operator runs in a program.
+
+    The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
+    """
+    if operator.kind == "causal_attention" and shape.context > 1:
+        return 1.0 + program.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
+    return program.memory_passes_ratio if operator.kind in PASSES else 1.0
+
+
+def parameters(operator: Operator, shape: Shape) -> float:
+    """Return the weights of an operator that one device holds before sharding over the data axis."""
+    whole = operator.tensor_axis in ("", "sequence") or (operator.expert and shape.folded)
+    share = 1 if whole else shape.tensor
+    return operator.n_parameters / share / (shape.expert if operator.expert else 1)
+
+
+def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
+    """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device, `width` an element."""
+    n_bytes = operator.saved_elements * width + operator.saved_extra_bytes
+    along_sequence = operator.saved_axis == "sequence" and shape.sequence_parallel
+    split = shape.tensor if operator.saved_axis == "tensor" or along_sequence else 1
+    return n_bytes * shape.micro_batch / shape.context / split
+
+
+def _kept_width(body: tuple[Operator, ...], i: int, training: Training, program: Program) -> float:
+    """Return the bytes of an element that operator `i` keeps: what norms, activation functions and dispatch keep is what they hand
+    to the next product, which may keep it as cast.
+    """
+    handed_on = body[i].kind in HANDING_ON and i + 1 < len(body) and body[i + 1].kind in ("matmul", "grouped_matmul")
+    if program.keeps_casts and handed_on:
+        return operand_bytes(training)[1]
+    return float(training.activation_bytes)
+
+
+def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:
+    """Return what an operator needs beside what is kept: gradients of its output and input."""
+    tokens = shape.tokens(operator) / shape.split(operator)
+    width = training.activation_bytes
+    if operator.kind == "cross_entropy":
+        return tokens * operator.size("vocabulary") * training.loss_bytes  # the fp32 logits are kept
+    if operator.kind == "matmul":  # gathered along the sequence, the unsplit side stands whole on every rank
+        inner, columns = float(operator.size("in")), float(operator.size("out"))
+        if operator.tensor_axis == "sequence":
+            return tokens * width * (inner + columns)
+        inner, columns = (
+            (inner / shape.tensor, columns) if operator.tensor_axis == "in" else (inner, columns / shape.split(operator))
+        )
+        if shape.sequence_parallel and operator.tensor_axis != "in":
+            inner *= 2.0  # the gathered input, and its gradient before it is scattered
+        return shape.tokens(operator) * width * (inner + columns)
+    if operator.kind == "grouped_matmul":
+        return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))
+    if operator.kind == "softmax":  # scores of attention that is not fused: their gradient beside that of the probabilities
+        return 2.0 * tokens * operator.size("hidden") * width
+    return tokens * operator.size("hidden") * width
+
+
+def _transfers(
+    body: tuple[Operator, ...], i: int, shape: Shape, training: Training, times: list[Seconds]
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the collectives that operator `i` causes, forward and backward."""
+    operator, width = body[i], training.activation_bytes
+    tokens = shape.tokens(operator)
+    if operator.kind in ("attention", "causal_attention") and shape.context > 1:
+        return _ring(operator, shape, width, times[i])
+    if operator.kind in ("dispatch", "combine") and shape.expert > 1:
+        n_bytes = tokens * operator.size("top_k") * operator.size("hidden") * width / shape.split(operator)
+        exchange = [Transfer("expert", "expert", "all_to_all", n_bytes, n_copies=operator.size("top_k"))]
+        return exchange, exchange
+    if shape.tensor == 1 or (operator.expert and shape.folded):
+        return [], []
+    if operator.tensor_axis == "in":
+        n_bytes = tokens * operator.size("out") * width * operator.size("top_k")
+        both = _block(n_bytes, shape)
+        return both, both
+    if operator.kind == "embedding" and operator.tensor_axis:
+        n_bytes = tokens * operator.size("hidden") * width
+        if shape.sequence_parallel:
+            return [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)], [
+                Transfer("tensor", "tensor", "all_gather", n_bytes)
+            ]
+        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)], []
+    if operator.kind == "cross_entropy" and operator.tensor_axis:
+        return [Transfer("tensor", "tensor", "all_reduce", 4.0 * tokens)] * 3, []
+    if operator.tensor_axis in ("out", "vocabulary") and operator.kind == "matmul" and _is_open(body, i):
+        n_bytes = tokens * operator.size("in") * width
+        if shape.sequence_parallel:
+            return (
+                [Transfer("tensor", "tensor", "all_gather", n_bytes)],
+                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)],
+            )
+        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
+    return [], []
+
+
+def _block(n_bytes: float, shape: Shape) -> list[Transfer]:
+    """Return the collectives of a column-split product, whatever follows, and the row-split product that closes it.
+
+    Without sequence parallelism the partial sums are reduced forward and the gradients of the input backward; with it each
+    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. Nothing hides them:
+    Megatron runs part of the backward ones beside weight gradients, but measured runs show as much time as if it did not. The
+    input gathered once more for the weight gradient does run beside the input's gradient and is not counted.
+    """
+    if not shape.sequence_parallel:
+        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
+    return [Transfer("tensor", "tensor", "all_gather", n_bytes), Transfer("tensor", "tensor", "reduce_scatter", n_bytes)]
+
+
+def _is_open(body: tuple[Operator, ...], i: int) -> bool:
+    """Tell whether no row-split product closes the column-split product `i`: a head over the vocabulary."""
+    return not any(operator.tensor_axis == "in" for operator in body[i + 1 :])
+
+
+def _ring(operator: Operator, shape: Shape, width: int, seconds: Seconds) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the passing round of keys and values, beside attention on the chunks already there.
+
+    One chunk's attention has nothing to hide behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their
+    gradients with them.
+    """
+    keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
+    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
+    n_bytes = keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width
+    part = (shape.context - 1) / shape.context
+    half = seconds.backward_input * part / 2.0
+    return (
+        [Transfer("context", "context", "all_gather", n_bytes, seconds.forward * part)],
+        [
+            Transfer("context", "context", "all_gather", n_bytes, half),
+            Transfer("context", "context", "reduce_scatter", n_bytes, half),
+        ],
+    )

@@ -1,0 +1,91 @@
+"""Which strategies a model allows, each refusal in words."""
+
+from __future__ import annotations
+
+from meshwright.core.graph import Graph, Operator
+from meshwright.core.strategy import Strategy
+
+__all__ = ["illegal"]
+
+_ATTENTION = ("attention", "causal_attention")
+
+
+def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
+    """Return why a strategy cannot run a model, in one sentence; empty when it can.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    strategy : Strategy
+        Degrees.
+    micro_batch : int
+        Samples of one micro-batch and replica.
+
+    Returns
+    -------
+    str
+        The reason. Key and value heads may be fewer than the tensor degree when they divide it: they are then replicated. The
+        vocabulary is padded to a multiple of the tensor degree.
+    """
+    reason = _degrees(strategy, micro_batch)
+    if reason:
+        return reason
+    if strategy.expert > 1 and not any(operator.kind == "grouped_matmul" for op in graph.ops for operator in op.body):
+        return f"the expert degree is {strategy.expert}, but the model has no experts to spread; it must be 1"
+    for i, op in enumerate(graph.ops):
+        if 0 <= op.like < i:
+            continue
+        # heads first: a degree that does not divide them often does not divide the sequence either, which is less telling
+        for operator in sorted(op.body, key=lambda one: one.kind not in _ATTENTION):
+            reason = _operator(operator, strategy)
+            if reason:
+                return f"{op.name}: {reason}"
+    return ""
+
+
+def _degrees(strategy: Strategy, micro_batch: int) -> str:
+    """Check the degrees against each other."""
+    ranks = strategy.data * strategy.context
+    if micro_batch < 1:
+        return f"the micro-batch is {micro_batch}; it must be at least 1"
+    for name in ("data", "tensor", "context", "expert"):
+        if getattr(strategy, name) < 1:
+            return f"the {name} degree is {getattr(strategy, name)}; it must be at least 1"
+    if strategy.folded and (strategy.n_devices % strategy.expert or strategy.expert % strategy.tensor):
+        return f"the expert degree {strategy.expert} does not divide the {ranks} data and context ranks, nor, as a multiple of the tensor degree, the stage's {strategy.n_devices} devices"
+    if strategy.expert > 1 and strategy.tensor > 1 and not strategy.sequence_parallel:
+        return (
+            "experts beside a tensor degree need sequence parallelism: otherwise every tensor rank would send the same tokens"
+        )
+    if strategy.shard_degree and (not strategy.shard or strategy.data % strategy.shard_degree):
+        return f"the sharding degree {strategy.shard_degree} must divide the data degree {strategy.data}, and something must be sharded"
+    if strategy.sequence_parallel and strategy.tensor == 1:
+        return "sequence parallelism splits over the tensor axis, which has one rank"
+    return ""
+
+
+def _operator(operator: Operator, strategy: Strategy) -> str:
+    """Check one operator."""
+    tensor, context = strategy.tensor, strategy.context
+    if operator.kind in _ATTENTION:
+        heads, kv_heads = operator.size("heads"), operator.size("kv_heads", operator.size("heads"))
+        if heads % tensor:
+            return f"the tensor degree {tensor} does not divide the {heads} attention heads"
+        if kv_heads % tensor and tensor % kv_heads:
+            return f"the tensor degree {tensor} and the {kv_heads} key and value heads do not divide each other"
+        sequence = operator.size("sequence")
+        if context > 1 and sequence % (2 * context):
+            return f"the context degree {context} must split the sequence of {sequence} into two equal chunks per rank"
+    if operator.kind == "grouped_matmul":
+        experts = operator.size("experts")
+        if experts % strategy.expert:
+            return f"the expert degree {strategy.expert} does not divide the {experts} experts"
+    if operator.kind in ("matmul", "grouped_matmul") and operator.tensor_axis in ("out", "in"):
+        size = operator.size(operator.tensor_axis)
+        if tensor > size:
+            return f"the tensor degree {tensor} exceeds the {size} {operator.tensor_axis}puts of {operator.name}"
+    split = strategy.sequence_parallel and operator.tensor_axis == "sequence" and operator.size("sequence") > 1
+    if split and operator.size("sequence") % (tensor * context):
+        return f"sequence parallelism needs the sequence of {operator.size('sequence')} to divide by tensor times context, {tensor * context}"
+    return ""

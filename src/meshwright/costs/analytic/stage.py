@@ -1,0 +1,318 @@
+"""From the work of a layer and the mesh of its stage to a `StageLoad`, and from loads of layers to the load of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from meshwright.core.cluster import Device
+from meshwright.core.problem import Program, Training
+from meshwright.core.stage_cost import StageLoad
+from meshwright.core.strategy import Strategy
+from meshwright.costs.analytic.device_mesh import Mesh, bucket_seconds
+from meshwright.costs.analytic.layer import LayerWork, Transfer
+
+__all__ = ["combine", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
+
+
+def layer_load(
+    work: LayerWork,
+    recompute: str,
+    mesh: Mesh,
+    strategy: Strategy,
+    device: Device,
+    training: Training,
+    program: Program,
+) -> StageLoad:
+    """Return the load of one layer.
+
+    Parameters
+    ----------
+    work : LayerWork
+        What the layer does on one device.
+    recompute : str
+        ``none``, ``selective`` or ``full``.
+    mesh : Mesh
+        Axes of the stage.
+    strategy : Strategy
+        Degrees and sharding.
+    device : Device
+        Kind of device.
+    training : Training
+        Precision and bytes.
+    program : Program
+        How the program carries it out.
+
+    Returns
+    -------
+    StageLoad
+        Of this one layer.
+
+    Notes
+    -----
+    Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each beside
+    the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the micro-batches
+    (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a step. Taking
+    gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
+    """
+    again, again_transfers = repeated(work, recompute)
+    forward = _communication(work.forward, mesh, strategy, program)
+    backward = _communication((*work.backward, *again_transfers), mesh, strategy, program)
+    backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
+    gather, reduce = sharded_seconds(work, mesh, strategy, training, program)
+    if gather or reduce:
+        unpack, pack = _copy_seconds(work, strategy, device, training)
+        beside, after = (reduce, 0.0) if program.overlaps_scatter else (0.0, reduce)
+        forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
+        backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
+    weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training)
+    saved, working = _activation_bytes(work, recompute)
+    gathered, communication = _unit_bytes(work, mesh, strategy, training)
+    with_waste = 1.0 + training.fragmentation_ratio
+    splits = program.splits_transfers and not strategy.sequence_parallel
+    moved = 2.0 * gradients + 2.0 * optimizer + weights
+    if strategy.shard < 3 and strategy.shard > 0:
+        moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + weights
+    return StageLoad(
+        forward_seconds=work.forward_seconds,
+        backward_input_seconds=work.backward_input_seconds,
+        backward_weight_seconds=work.backward_weight_seconds,
+        recompute_seconds=again,
+        forward_communication=forward,
+        backward_communication=backward,
+        output_bytes=work.output_bytes / (strategy.tensor if splits else 1),
+        reduce_seconds=_reduce_seconds(work, mesh, strategy, training),
+        gather_seconds=_gather_seconds(work, mesh, strategy, training),
+        optimizer_seconds=moved / (device.memory_bytes_per_second * device.memory_ratio),
+        weight_bytes=weights,
+        gradient_bytes=gradients,
+        optimizer_bytes=optimizer,
+        activation_bytes=with_waste * saved,
+        working_bytes=with_waste * (working + gathered),
+        reserved_bytes=device.reserved_bytes + communication,
+        model_flops=work.model_flops,
+        communication_bytes=communication,
+        fragmentation_ratio=training.fragmentation_ratio,
+    )
+
+
+def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ...]]:
+    """Return the compute and the collectives of the forward pass that are repeated before the backward pass."""
+    if recompute == "full":
+        return work.forward_seconds, work.forward
+    if recompute == "selective":
+        return work.selective_seconds, work.selective
+    return 0.0, ()
+
+
+def _communication(
+    transfers: Iterable[Transfer], mesh: Mesh, strategy: Strategy, program: Program
+) -> tuple[tuple[str, float], ...]:
+    """Return the exposed seconds by cause."""
+    seconds: dict[str, float] = {}
+    for transfer in transfers:
+        if mesh.axis(transfer.axis) is not None and transfer.n_bytes > 0.0:
+            seconds[transfer.cause] = seconds.get(transfer.cause, 0.0) + exposed(transfer, mesh, strategy, program)[2]
+    return tuple(sorted(seconds.items()))
+
+
+def exposed(transfer: Transfer, mesh: Mesh, strategy: Strategy, program: Program) -> tuple[float, float, float]:
+    """Return what a collective inside a layer puts on the network: its bytes, its seconds, and those that no compute hides."""
+    cause, name, kind, n_bytes, hidden_seconds, n_copies = transfer
+    axis = mesh.axis(name)
+    if axis is None or n_bytes <= 0.0:
+        return 0.0, 0.0, 0.0
+    if cause == "expert" and program.dispatches_once:
+        n_bytes *= distinct(mesh.n_expert_targets, n_copies) / n_copies
+    seconds = axis.seconds(kind, n_bytes)
+    waited = max(0.0, seconds - hidden_seconds)
+    if cause == "tensor" and kind != "all_reduce" and strategy.sequence_parallel:
+        waited *= 1.0 - program.tensor_overlap_ratio
+    return n_bytes, seconds, waited
+
+
+def distinct(n_targets: int, n_copies: int) -> float:
+    """Return how many of `n_targets` equally likely targets `n_copies` independent copies reach, on average."""
+    return n_targets * (1.0 - (1.0 - 1.0 / n_targets) ** n_copies)
+
+
+def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> tuple[tuple[str, float], ...]:
+    """Return `causes` with `seconds` more of one cause."""
+    together = dict(causes)
+    together[cause] = together.get(cause, 0.0) + seconds
+    return tuple(sorted(together.items()))
+
+
+def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: Training) -> tuple[float, float]:
+    """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
+    rate = device.memory_bytes_per_second * device.memory_ratio
+    n_parameters = work.n_dense_parameters + work.n_expert_parameters
+    unpack = 2.0 * training.weight_bytes * n_parameters / rate if strategy.shard == 3 else 0.0
+    return unpack, (training.weight_bytes + training.gradient_bytes) * n_parameters / rate
+
+
+def sharded_seconds(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training, program: Program
+) -> tuple[float, float]:
+    """Return the seconds of gathering weights (ZeRO-3) and of scattering gradients (ZeRO-2 and 3) of every micro-batch."""
+    if strategy.shard < 2:
+        return 0.0, 0.0
+    if program.shard_bytes_per_second:
+        n_parameters = work.n_dense_parameters + work.n_expert_parameters
+        gather = n_parameters * training.weight_bytes / program.shard_bytes_per_second if strategy.shard == 3 else 0.0
+        return gather, n_parameters * training.gradient_bytes / program.shard_bytes_per_second
+    gather = 0.0
+    if strategy.shard == 3:
+        gather = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
+        gather += bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
+    reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_dense_parameters * training.gradient_bytes)
+    reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_expert_parameters * training.gradient_bytes)
+    return gather, reduce
+
+
+def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> float:
+    """Return the seconds of the gradient reduction that happens once a step."""
+    dense = work.n_dense_parameters * training.gradient_bytes
+    replicas = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
+    if strategy.shard >= 2:
+        return replicas
+    kind = "reduce_scatter" if strategy.shard else "all_reduce"
+    seconds = replicas + bucket_seconds(mesh.shard, kind, dense)
+    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_expert_parameters * training.gradient_bytes)
+
+
+def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> float:
+    """Return the seconds of gathering updated weights after the optimizer (ZeRO-1 and 2)."""
+    if strategy.shard not in (1, 2):
+        return 0.0
+    seconds = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
+    return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
+
+
+def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float, float]:
+    """Return the bytes of weights, gradients and optimizer state after sharding.
+
+    The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
+    accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy is the
+    weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held.
+    """
+    whole = work.n_dense_parameters + work.n_expert_parameters
+    share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
+    lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
+    gradients = training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup
+    if strategy.shard < 3:
+        return training.weight_bytes * whole, gradients, training.optimizer_bytes * (share if strategy.shard else whole)
+    copied = training.weight_bytes < 4 and training.optimizer_bytes >= 12
+    weight_bytes, copy_bytes = (4, 4) if copied else (training.weight_bytes, 0)
+    return weight_bytes * share, gradients, (training.optimizer_bytes - copy_bytes) * share
+
+
+def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float]:
+    """Return what sharded weights (ZeRO-3) need beside the shards: as tensors while the layer runs, and as buffers all step.
+
+    FSDP2 works layer by layer: it holds this layer's gathered weights, the next one's on their way, and this layer's gradients until
+    they are reduced, all in the precision of the weights. Weights arrive in one buffer and gradients leave in another, in the
+    precision of the reduction; both are allocated on streams of their own, whose blocks the caching allocator gives to no other.
+    """
+    if strategy.shard < 3:
+        return 0.0, 0.0
+    unit = work.n_dense_parameters * (mesh.n_shards > 1) + work.n_expert_parameters * (mesh.n_expert_shards > 1)
+    return 3.0 * training.weight_bytes * unit, float(training.weight_bytes + training.gradient_bytes) * unit
+
+
+def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
+    """Return the bytes kept per micro-batch in flight, and those needed only while the layer runs."""
+    if recompute == "full":
+        return work.input_bytes, work.saved_bytes + work.working_bytes
+    if recompute == "selective":
+        return work.saved_bytes - work.selective_bytes, work.selective_bytes + work.working_bytes
+    return work.saved_bytes, work.working_bytes
+
+
+def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
+    """Return the load of a stage from those of its layers.
+
+    Parameters
+    ----------
+    loads : sequence of (StageLoad, int)
+        Loads of layers and how often each occurs; the last one is the stage's last layer.
+
+    Returns
+    -------
+    StageLoad
+        Sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's. The gradient
+        reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete only at its end.
+    """
+    forward: dict[str, float] = {}
+    backward: dict[str, float] = {}
+    sums = [0.0] * 12
+    working = reserved = largest = communication = fragmentation = 0.0
+    for load, count in loads:
+        if count <= 0:
+            continue
+        for cause, seconds in load.forward_communication:
+            forward[cause] = forward.get(cause, 0.0) + seconds * count
+        for cause, seconds in load.backward_communication:
+            backward[cause] = backward.get(cause, 0.0) + seconds * count
+        for i, value in enumerate(_summed(load)):
+            sums[i] += value * count
+        working = max(working, load.working_bytes)
+        reserved = max(reserved, load.reserved_bytes)
+        communication = max(communication, load.communication_bytes)
+        fragmentation = max(fragmentation, load.fragmentation_ratio)
+        largest = max(largest, load.reduce_seconds)
+    reduce_seconds = sums[4]
+    return StageLoad(
+        forward_seconds=sums[0],
+        backward_input_seconds=sums[1],
+        backward_weight_seconds=sums[2],
+        recompute_seconds=sums[3],
+        forward_communication=tuple(sorted(forward.items())),
+        backward_communication=tuple(sorted(backward.items())),
+        output_bytes=loads[-1][0].output_bytes if loads else 0.0,
+        reduce_seconds=reduce_seconds,
+        overlap_ratio=1.0 - largest / reduce_seconds if reduce_seconds > 0.0 else 0.0,
+        gather_seconds=sums[5],
+        optimizer_seconds=sums[6],
+        weight_bytes=sums[7],
+        gradient_bytes=sums[8],
+        optimizer_bytes=sums[9],
+        activation_bytes=sums[10],
+        working_bytes=working,
+        reserved_bytes=reserved,
+        model_flops=sums[11],
+        communication_bytes=communication,
+        fragmentation_ratio=fragmentation,
+    )
+
+
+def _summed(load: StageLoad) -> tuple[float, ...]:
+    """Return the figures of a layer that add up over layers."""
+    return (
+        load.forward_seconds, load.backward_input_seconds, load.backward_weight_seconds, load.recompute_seconds,
+        load.reduce_seconds, load.gather_seconds, load.optimizer_seconds, load.weight_bytes, load.gradient_bytes,
+        load.optimizer_bytes, load.activation_bytes, load.model_flops,
+    )  # fmt: skip
+
+
+def slowest(loads: Sequence[StageLoad]) -> StageLoad:
+    """Return the load of a stage whose devices differ: every time the slowest kind's, every size the largest.
+
+    Parameters
+    ----------
+    loads : sequence of StageLoad
+        The same layer on each kind of device of the stage.
+    """
+    if len(loads) == 1:
+        return loads[0]
+    worst = slowest_kind(loads)
+    return replace(
+        worst,
+        optimizer_seconds=max(load.optimizer_seconds for load in loads),
+        reserved_bytes=max(load.reserved_bytes for load in loads),
+    )
+
+
+def slowest_kind(loads: Sequence[StageLoad]) -> StageLoad:
+    """Return which of the same layer's loads, one for each kind of device, takes longest; the first of several."""
+    return max(loads, key=lambda load: load.forward_total_seconds + load.backward_total_seconds)

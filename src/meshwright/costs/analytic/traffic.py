@@ -1,0 +1,145 @@
+"""Which collectives the seconds of a stage's communication are made of, for the simulator to put on links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from meshwright.core.problem import Program, Training
+from meshwright.core.stage_cost import Collective
+from meshwright.core.strategy import Strategy
+from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
+from meshwright.costs.analytic.layer import LayerWork, Transfer
+from meshwright.costs.analytic.stage import exposed, repeated, sharded_seconds
+
+__all__ = ["collectives"]
+
+Bucket = tuple[str, str, float]
+"""Axis, kind and bytes of what goes into buckets that span layers."""
+
+
+def collectives(
+    layers: Mapping[tuple[int, str], int],
+    works: Mapping[tuple[int, str], LayerWork],
+    mesh: Mesh,
+    strategy: Strategy,
+    training: Training,
+    program: Program,
+) -> tuple[Collective, ...]:
+    """Return the collectives of one stage, equal ones together.
+
+    Parameters
+    ----------
+    layers : mapping of (int, str) to int
+        How often each row with each way to recompute occurs in the stage.
+    works : mapping of (int, str) to LayerWork
+        What the layer of a row does on the device that the stage waits for.
+    mesh : Mesh
+        Axes of the stage.
+    strategy : Strategy
+        Degrees and sharding.
+    training : Training
+        Bytes of weights and gradients.
+    program : Program
+        How the program carries it out.
+
+    Returns
+    -------
+    tuple of Collective
+        The blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered weights, which use
+        no link; those beside compute take what it leaves out.
+    """
+    ledger = _Ledger(mesh, strategy, program)
+    for key, n_layers in layers.items():
+        work = works[key]
+        again_seconds, again = repeated(work, key[1])
+        ledger.inside("forward", work.forward, n_layers)
+        ledger.inside("backward", (*work.backward, *again), n_layers)
+        dense, expert = work.n_dense_parameters, work.n_expert_parameters
+        gathered = (
+            ("shard", "all_gather", float(dense * training.weight_bytes)),
+            ("expert_data", "all_gather", float(expert * training.weight_bytes)),
+        )
+        kind = "reduce_scatter" if strategy.shard else "all_reduce"
+        reduced = (
+            ("shard", kind, float(dense * training.gradient_bytes)),
+            ("expert_data", kind, float(expert * training.gradient_bytes)),
+        )
+        backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again_seconds
+        gather, scatter = sharded_seconds(work, mesh, strategy, training, program)
+        beside = gather + scatter if program.overlaps_scatter else gather
+        hidden = min(1.0, backward_seconds / beside) if beside > 0.0 else 0.0
+        if strategy.shard == 3:
+            ledger.beside(
+                "forward", gathered, gather, min(1.0, work.forward_seconds / gather) if gather > 0.0 else 0.0, n_layers
+            )
+            ledger.beside("backward", gathered, gather, hidden, n_layers)
+        if strategy.shard >= 2:
+            ledger.beside("backward", reduced, scatter, hidden if program.overlaps_scatter else 0.0, n_layers)
+        else:
+            ledger.once("reduce", reduced, n_layers)
+        ledger.once("reduce", (("replicate", "all_reduce", dense * training.gradient_bytes / mesh.n_shards),), n_layers)
+        if strategy.shard in (1, 2):
+            ledger.once("gather", gathered, n_layers)
+    return ledger.found()
+
+
+class _Ledger:
+    """Adds up collectives by what they are."""
+
+    def __init__(self, mesh: Mesh, strategy: Strategy, program: Program) -> None:
+        self._sums: dict[tuple[str, str, int, int, float], list[float]] = {}
+        self._costs = (mesh, strategy, program)
+        ranks, tensor = strategy.data * strategy.context, strategy.tensor
+        expert_stride = 1 if strategy.folded else tensor
+        self._axes: dict[str, tuple[Axis | None, int, int]] = {
+            "tensor": (mesh.tensor, tensor, 1),
+            "context": (mesh.context, strategy.context, tensor),
+            "expert": (mesh.expert, strategy.expert, expert_stride),
+            "shard": (mesh.shard, mesh.n_shards, tensor),
+            "replicate": (mesh.replicate, ranks // mesh.n_shards, mesh.n_shards * tensor),
+            "expert_data": (mesh.expert_data, mesh.n_expert_shards, strategy.expert * expert_stride),
+        }
+
+    def found(self) -> tuple[Collective, ...]:
+        """Return what was added."""
+        return tuple(Collective(*key, n_times=n_times, seconds=seconds) for key, (n_times, seconds) in self._sums.items())
+
+    def _add(self, part: str, axis: str, kind: str, n_bytes: float, count: float, seconds: float) -> None:
+        """Add `count` collectives of `seconds` each."""
+        network_axis, size, stride = self._axes[axis]
+        if network_axis is None or n_bytes <= 0.0 or count <= 0.0:
+            return
+        both = self._sums.setdefault((part, kind, size, stride, n_bytes), [0.0, 0.0])
+        both[0] += count
+        both[1] += count * seconds
+
+    def inside(self, part: str, transfers: Sequence[Transfer], n_layers: int) -> None:
+        """Add collectives inside layers: what their compute hides runs beside it, the rest blocks."""
+        for transfer in transfers:
+            n_bytes, seconds, waited = exposed(transfer, *self._costs)
+            alone = waited / seconds if seconds > 0.0 else 0.0
+            self._add(part, transfer.axis, transfer.kind, n_bytes, n_layers * alone, seconds)
+            self._add(f"{part}_beside", transfer.axis, transfer.kind, n_bytes, n_layers * (1.0 - alone), seconds)
+
+    def beside(self, part: str, buckets: Sequence[Bucket], seconds: float, hidden: float, n_layers: int) -> None:
+        """Add parts of buckets that take `seconds` together, of which compute hides the share `hidden` and the rest blocks."""
+        network_seconds = sum(_share(n_bytes) * self._seconds(axis, kind, n_bytes) for axis, kind, n_bytes in buckets)
+        longer = seconds / network_seconds if network_seconds > 0.0 else 0.0
+        self.once(part, buckets, n_layers * (1.0 - hidden), longer)
+        self.once(f"{part}_beside", buckets, n_layers * hidden, longer)
+
+    def once(self, part: str, buckets: Sequence[Bucket], count: float, longer: float = 1.0) -> None:
+        """Add parts of buckets, each `longer` times its seconds; see `meshwright.costs.analytic.device_mesh.bucket_seconds`."""
+        for axis, kind, n_bytes in buckets:
+            whole = max(n_bytes, BUCKET_BYTES)
+            self._add(part, axis, kind, whole, count * _share(n_bytes), longer * self._seconds(axis, kind, n_bytes))
+
+    def _seconds(self, axis: str, kind: str, n_bytes: float) -> float:
+        """Return the seconds of a whole bucket; 0 where there is nothing to communicate."""
+        network_axis = self._axes[axis][0]
+        return 0.0 if network_axis is None or n_bytes <= 0.0 else network_axis.seconds(kind, max(n_bytes, BUCKET_BYTES))
+
+
+def _share(n_bytes: float) -> float:
+    """Return which part of a bucket a layer's bytes are."""
+    return n_bytes / max(n_bytes, BUCKET_BYTES)

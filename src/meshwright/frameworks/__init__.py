@@ -1,0 +1,1 @@
+"""Programs that run plans: what each can run, how it runs it, how it is told."""

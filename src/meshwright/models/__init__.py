@@ -1,0 +1,78 @@
+"""Readers: from a file, or a name, to a `Reading`. One file per format; the file name is the format.
+
+Promises of a reader module, checked by ``tests/contract/test_readers.py``:
+
+* ``recognises(source) -> bool`` looks at the content (never only at the file's ending) and never raises;
+* ``read(source) -> Reading`` raises `InputError` with file, place, value and what is allowed for anything wrong; fields that
+  the format does not list are errors;
+* a published format's own numbers are kept in ``Reading.instance``, unscaled, in the file's own units.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Reading
+from meshwright.core.source import Source
+
+__all__ = ["read"]
+
+
+def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str = "") -> Reading:
+    """Read a model from a built-in name, a file of any known format, or a generator like ``pase:alexnet``.
+
+    Parameters
+    ----------
+    spec : str
+        What to read.
+    form : str
+        Name of the format where it should not be recognised from the content.
+    sequence_length : int
+        Tokens per sample; 0 for the model's own.
+    attention : str
+        ``flash``, ``unfused``, or empty for the model's own.
+
+    Returns
+    -------
+    Reading
+        The model and whatever else the content holds.
+
+    Raises
+    ------
+    InputError
+        When nothing is called or recognised so, or the content is wrong.
+    """
+    if not spec:
+        raise InputError("the name of the model is empty; see 'meshwright list models', or name a file")
+    source = Source(spec, sequence_length, attention)
+    if source.repeated_key:
+        raise InputError(f"{source.path}: {source.repeated_key}")
+    if form:
+        reading: Reading = registry.load("readers", form, "format").read(source)
+        return reading
+    for name in registry.names("readers"):
+        module = registry.load("readers", name, "format")
+        if module.recognises(source):
+            recognised: Reading = module.read(source)
+            return recognised
+    raise InputError(_unrecognised(source))
+
+
+def _unrecognised(source: Source) -> str:
+    """Say why no reader took the source and what to do."""
+    known = ", ".join(registry.names("readers"))
+    if source.path is None:
+        if Path(source.spec).is_dir():
+            return f"{source.spec}: is a folder; name a file in it, for example {source.spec.rstrip('/')}/config.json"
+        if "/" in source.spec or source.spec.endswith((".json", ".txt", ".yaml")):
+            return f"{source.spec}: no such file"
+        from meshwright.models.readers import huggingface
+
+        return str(huggingface.unknown(source.spec))
+    if source.text is None:
+        return f"{source.path}: is a binary file that no reader knows (formats: {known})"
+    if str(source.path).endswith(".json") and source.json is None:
+        return f"{source.path}: is not valid JSON (cut off?); formats: {known}"
+    return f"{source.path}: not recognised as any of {known}; name the format with --format"

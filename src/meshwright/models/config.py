@@ -1,0 +1,188 @@
+"""Fields of a model's configuration, typed and checked: every wrong one is answered with file, field, value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.base.errors import InputError
+
+__all__ = ["Config"]
+
+_LARGEST = 10**7
+_SPELLING_RATIO = 0.92  # how alike two names are that one may be taken for the other
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The content of a ``config.json`` and where it stands.
+
+    Parameters
+    ----------
+    where : str
+        File or built-in name, for messages.
+    fields : mapping of str to object
+        The JSON object.
+    """
+
+    where: str
+    fields: Mapping[str, Any]
+
+    def given(self, name: str) -> bool:
+        """Return whether the field is there and not null."""
+        return self.fields.get(name) is not None
+
+    def integer(self, name: str, meaning: str, default: int | None = None, *, minimum: int = 1, maximum: int = _LARGEST) -> int:
+        """Return a whole number.
+
+        Parameters
+        ----------
+        name : str
+            The field; names separated by ``|`` are spellings of the same field, the first one given counts.
+        meaning : str
+            What it says, for messages.
+        default : int or None
+            Value where the field is absent or null; None where it must be given.
+        minimum, maximum : int
+            Smallest and largest value allowed.
+
+        Raises
+        ------
+        InputError
+            When it is missing, no whole number, or out of range.
+        """
+        found = self._found(name)
+        if found is None:
+            return self._absent(name, meaning, default)
+        key, value = found
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value != int(value):
+            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be a whole number ({meaning})")
+        if not minimum <= value <= maximum:
+            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be between {minimum} and {maximum} ({meaning})")
+        return int(value)
+
+    def ratio(self, name: str, meaning: str, default: float) -> float:
+        """Return a number between 0 and 1 (a drop-out probability).
+
+        Raises
+        ------
+        InputError
+            When it is no number or out of range.
+        """
+        found = self._found(name)
+        if found is None:
+            return default
+        key, value = found
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be a number between 0 and 1 ({meaning})")
+        return float(value)
+
+    def flag(self, name: str, meaning: str, default: bool) -> bool:
+        """Return true or false.
+
+        Raises
+        ------
+        InputError
+            When it is neither.
+        """
+        found = self._found(name)
+        if found is None:
+            return default
+        key, value = found
+        if not isinstance(value, bool):
+            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be true or false ({meaning})")
+        return value
+
+    def text(self, name: str, meaning: str, default: str) -> str:
+        """Return a text.
+
+        Raises
+        ------
+        InputError
+            When it is none.
+        """
+        found = self._found(name)
+        if found is None:
+            return default
+        key, value = found
+        if not isinstance(value, str):
+            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be a text ({meaning})")
+        return value
+
+    def words(self, name: str, meaning: str) -> tuple[str, ...]:
+        """Return a list of texts, empty where absent.
+
+        Raises
+        ------
+        InputError
+            When it is something else.
+        """
+        value = self.fields.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise InputError(f"{self.where}: {name} is {_shown(value)}; it must be a list of texts ({meaning})")
+        return tuple(value)
+
+    def whole_numbers(self, name: str, meaning: str) -> tuple[int, ...]:
+        """Return a list of whole numbers that are not negative, empty where absent.
+
+        Raises
+        ------
+        InputError
+            When it is something else.
+        """
+        value = self.fields.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise InputError(f"{self.where}: {name} is {_shown(value)}; it must be a list of whole numbers ({meaning})")
+        return tuple(value)
+
+    def part(self, name: str) -> Config:
+        """Return the configuration nested in a field (``text_config``).
+
+        Raises
+        ------
+        InputError
+            When the field is no JSON object.
+        """
+        value = self.fields.get(name)
+        if not isinstance(value, dict):
+            raise InputError(f"{self.where}: {name} is {_shown(value)}; it must be a JSON object with the fields of that part")
+        return Config(f"{self.where}: {name}", value)
+
+    def _found(self, name: str) -> tuple[str, Any] | None:
+        """Spelling and value of the first spelling given.
+
+        Raises
+        ------
+        InputError
+            When none is given but a field is there that looks like a misspelling of one.
+        """
+        spellings = name.split("|")
+        for key in spellings:
+            if self.fields.get(key) is not None:
+                return key, self.fields[key]
+        for key in spellings:
+            close = difflib.get_close_matches(key, self.fields, n=1, cutoff=_SPELLING_RATIO)
+            if close and close[0] not in spellings:
+                raise InputError(f"{self.where}: the field '{close[0]}' is not known; did you mean '{key}'?")
+        return None
+
+    def _absent(self, name: str, meaning: str, default: int | None) -> int:
+        """The default, or the message that the field is missing."""
+        if default is None:
+            spellings = " or ".join(f"'{key}'" for key in name.split("|"))
+            raise InputError(f"{self.where}: the field {spellings} is missing ({meaning}); add it")
+        return default
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON would spell it, cut to a readable length."""
+    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
+    text = text or repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

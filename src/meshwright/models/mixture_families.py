@@ -1,0 +1,172 @@
+"""Families with routed experts: Mixtral, Qwen 2 and 3 MoE, GPT-OSS, DeepSeek V2 and V3 (and Kimi K2, built like V3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Edge, Graph, Operator
+from meshwright.models import dense_blocks, dense_families, ends, mixture_blocks
+from meshwright.models.config import Config
+from meshwright.models.dense_blocks import Block
+from meshwright.models.mixture_blocks import Experts, Latent
+
+__all__ = ["deepseek", "gpt_oss", "mixtral", "qwen_moe"]
+
+
+def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a Mixtral model: a Llama layer whose feed-forward network is a choice of experts."""
+    block = dense_families.llama_block(config, sequence, fused)
+    block = replace(block, window=config.integer("sliding_window", "sliding window in tokens", 0, minimum=0, maximum=10**9))
+    experts = _experts(config, "num_local_experts|num_experts", block.width)
+    body = dense_blocks.attention(block) + mixture_blocks.expert_feed_forward(block, experts)
+    return _finish(config, name, [body] * dense_families.n_layers(config), block, experts)
+
+
+def qwen_moe(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a Qwen 2 or 3 MoE model: experts in every ``decoder_sparse_step``-th layer, dense ones between.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong.
+    """
+    block = dense_families.llama_block(config, sequence, fused)
+    shared = config.integer("shared_expert_intermediate_size", "width of the shared experts", 0, minimum=0)
+    width = config.integer("moe_intermediate_size", "width of an expert")
+    experts = replace(_experts(config, "num_experts|num_local_experts", width), shared_width=shared, shared_gate=shared > 0)
+    step = config.integer("decoder_sparse_step", "every how many layers one has experts", 1)
+    dense = config.whole_numbers("mlp_only_layers", "layers without experts")
+    windows = dense_families.layer_windows(config, dense_families.n_layers(config))
+    kinds = [(window, i not in dense and (i + 1) % step == 0) for i, window in enumerate(windows)]
+    bodies = {}
+    for window, sparse in dict.fromkeys(kinds):
+        seen = replace(block, window=window)
+        half = mixture_blocks.expert_feed_forward(seen, experts) if sparse else dense_blocks.feed_forward(seen)
+        bodies[window, sparse] = dense_blocks.attention(seen) + half
+    return _finish(config, name, [bodies[kind] for kind in kinds], block, experts)
+
+
+def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a DeepSeek V2 or V3 model: latent attention, first layers dense, then shared and routed experts.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong.
+    """
+    heads = config.integer("num_attention_heads", "heads of a layer")
+    latent = Latent(
+        config.integer("q_lora_rank", "rank of queries; null for full", 0, minimum=0),
+        config.integer("kv_lora_rank", "rank of keys and values"),
+        config.integer("qk_nope_head_dim", "elements of a query head without rotation", minimum=0),
+        config.integer("qk_rope_head_dim", "elements of a query head with rotation"),
+        config.integer("v_head_dim", "elements of a value head"),
+        config.flag("attention_bias", "whether attention products have biases", False),
+    )
+    block = Block(
+        sequence, config.integer("hidden_size", "width of the residual stream"), heads, heads, latent.plain + latent.rotated,
+        config.integer("intermediate_size", "width of the dense feed-forward network"), fused=fused,
+    )  # fmt: skip
+    newer = config.text("model_type", "family of the model", "") != "deepseek_v2"
+    width = config.integer("moe_intermediate_size", "width of an expert")
+    shared = config.integer("n_shared_experts", "experts that every token visits", 0, minimum=0)
+    experts = replace(
+        _experts(config, "n_routed_experts|num_local_experts", width), shared_width=shared * width, router_bias=newer
+    )
+    n_dense = config.integer("first_k_dense_replace", "first layers without experts", 0, minimum=0)
+    step = config.integer("moe_layer_freq", "every how many layers one has experts", 1)
+    front = mixture_blocks.latent_attention(block, latent)
+    dense, sparse = front + dense_blocks.feed_forward(block), front + mixture_blocks.expert_feed_forward(block, experts)
+    bodies = [sparse if i >= n_dense and i % step == 0 else dense for i in range(dense_families.n_layers(config))]
+    n_ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0, maximum=100)
+    return _finish(config, name, bodies, block, experts, ahead=[sparse] * n_ahead)
+
+
+def gpt_oss(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a GPT-OSS model: biases everywhere, attention sinks, windows in every second layer, experts in all.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong.
+    """
+    biased = config.flag("attention_bias", "whether attention products have biases", True)
+    block = replace(dense_families.llama_block(config, sequence, fused), query_bias=biased, output_bias=biased, sinks=True)
+    experts = replace(_experts(config, "num_local_experts|num_experts", block.width), router_bias=True, bias=True)
+    windows = dense_families.layer_windows(config, dense_families.n_layers(config))
+    bodies = {}
+    for window in dict.fromkeys(windows):
+        seen = replace(block, window=window)
+        bodies[window] = dense_blocks.attention(seen) + mixture_blocks.expert_feed_forward(seen, experts)
+    return _finish(config, name, [bodies[window] for window in windows], block, experts)
+
+
+def _experts(config: Config, field: str, width: int) -> Experts:
+    """Number of experts and how many a token visits.
+
+    Raises
+    ------
+    InputError
+        When a token visits more than there are.
+    """
+    n_experts = config.integer(field, "routed experts of a layer")
+    per_token = config.integer("num_experts_per_tok", "routed experts that a token visits")
+    if per_token > n_experts:
+        raise InputError(
+            f"{config.where}: num_experts_per_tok is {per_token}, but {field.split('|')[0]} is {n_experts}; a token cannot visit more experts "
+            "than there are"
+        )
+    return Experts(n_experts, per_token, width)
+
+
+def _finish(
+    config: Config,
+    name: str,
+    bodies: list[tuple[Operator, ...]],
+    block: Block,
+    experts: Experts,
+    *,
+    ahead: list[tuple[Operator, ...]] | None = None,
+) -> Graph:
+    """Put embedding, head and the layers that predict further tokens around layers; count the weights that a token meets."""
+    words = dense_families.vocabulary(config)
+    tied = config.flag("tie_word_embeddings", "whether head and word table share weights", False)
+    kinds = ["moe" if any(operator.expert for operator in body) else "attention_mlp" for body in bodies]
+    layers = [(f"layers.{i}", kind, body) for i, (kind, body) in enumerate(zip(kinds, bodies, strict=True))]
+    n_idle = (kinds.count("moe") + len(ahead or ())) * experts.n_idle_parameters(block.hidden)
+    mtp = [(f"mtp.{i}", "moe", _prediction(block, body, words)) for i, body in enumerate(ahead or ())]
+    everything = [
+        ("embed", "embedding", ends.embedding(block, words)),
+        *layers,
+        *mtp,
+        ("head", "head", ends.head(block, words)),
+    ]
+    shared = words * block.hidden * (len(mtp) + (1 if tied else 0))
+    n_weights = sum(operator.n_parameters for _, _, body in everything for operator in body)
+    graph = ends.chain(name, everything, block, shared=shared, active=n_weights - shared - n_idle)
+    if not mtp:
+        return graph
+    # the head reads the last layer, not the layers that predict further tokens
+    last, end = len(layers), len(everything) - 1
+    edges = (*graph.edges[: end - 1], Edge(last, end, block.sequence * block.hidden))
+    return replace(graph, edges=edges)
+
+
+def _prediction(block: Block, body: tuple[Operator, ...], words: int) -> tuple[Operator, ...]:
+    """A layer that predicts one token further from the stream and the next token's embedding.
+
+    Its word table is a copy of the embedding's (it runs at the other end of the pipeline), its unembedding is the head's own.
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.2.
+    """
+    first = (
+        ends.lookup("words", words, block.sequence, block.hidden, split=True),
+        dense_blocks.norm("embedding_norm", block, saved=2),
+        dense_blocks.norm("stream_norm", block, saved=2),
+        dense_blocks.product("join", block.sequence, 2 * block.hidden, block.hidden, axis="sequence"),
+    )
+    tail = ends.head(block, words, name="prediction.")
+    return (*first, *body, *(replace(part, n_parameters=0) if part.kind == "matmul" else part for part in tail))

@@ -1,0 +1,297 @@
+"""Models as Hugging Face configurations: a ``config.json``, or the name of one that comes with this package."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Reading
+from meshwright.models import dense_families, encoder_families, mixture_families
+from meshwright.models.config import Config
+
+if TYPE_CHECKING:
+    from meshwright.core.source import Source
+
+__all__ = ["MODEL_TYPES", "Architecture", "configuration", "describe", "graph_of", "names", "read", "recognises", "unknown"]
+
+MODEL_TYPES = (
+    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "kimi_k2", "llama", "mistral",
+    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
+)  # fmt: skip
+"""Families of models that can be read, as ``model_type`` in their configurations names them."""
+
+_DEFAULT_SEQUENCE = 4096
+_LONGEST_SEQUENCE = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a configuration says about a model besides its graph; `Reading.instance` stays empty, this is for listings.
+
+    Parameters
+    ----------
+    name : str
+        The name it is listed under.
+    model_type : str
+        Its family.
+    n_parameters, n_active_parameters : int
+        Weights, and those that a token meets.
+    sequence_length, max_sequence_length : int
+        Tokens per sample by default, and the longest that the model was made for (0: no limit).
+    published_parameters : float
+        Weights as published; 0 where unknown.
+    source : str
+        Where configuration and published number are from.
+    """
+
+    name: str
+    model_type: str
+    n_parameters: int
+    n_active_parameters: int
+    sequence_length: int
+    max_sequence_length: int
+    published_parameters: int
+    source: str
+
+
+def names() -> tuple[str, ...]:
+    """Return the built-in models' names, sorted."""
+    folder = importlib.resources.files("meshwright.models") / "data"
+    return tuple(sorted(file.name.removesuffix(".json") for file in folder.iterdir() if file.name.endswith(".json")))
+
+
+def unknown(name: str) -> UnknownNameError:
+    """Return the error that answers a name that is no built-in model."""
+    return UnknownNameError("model", name, names())
+
+
+def describe(name: str) -> Architecture:
+    """Return what is known about a built-in model.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such model.
+    """
+    config = _built_in(name)
+    graph = _graph(config, name, _length(config, 0), True)
+    return Architecture(
+        name,
+        _family(config),
+        graph.n_parameters,
+        graph.n_active_parameters or graph.n_parameters,
+        graph.sequence_length,
+        _longest(config),
+        config.integer("_published_parameters", "weights as published", 0, minimum=0, maximum=10**15),
+        config.text("_source", "where the configuration is from", ""),
+    )
+
+
+def recognises(source: Source) -> bool:
+    """Return whether the source is a built-in name or a JSON object with ``model_type`` or ``architectures``."""
+    if source.path is None:
+        return source.spec in names()
+    return isinstance(source.json, dict) and ("model_type" in source.json or "architectures" in source.json)
+
+
+def read(source: Source) -> Reading:
+    """Read a built-in model or a ``config.json``.
+
+    Parameters
+    ----------
+    source : Source
+        ``sequence_length`` 0 means the model's own: ``_sequence_length`` of a built-in, otherwise the smaller of
+        ``max_position_embeddings`` and 4096. ``attention`` is ``flash``, ``unfused``, or empty for the configuration's own
+        (``_attn_implementation: eager`` asks for the unfused one).
+
+    Returns
+    -------
+    Reading
+        The graph; costs ``analytic``, search ``best``.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or wrong, the family is not supported, or the sequence length is not positive.
+    """
+    if source.path is None:
+        config, name = _built_in(source.spec), source.spec
+    else:
+        if not isinstance(source.json, dict):
+            raise InputError(f"{source.path}: is not a Hugging Face configuration: a JSON object with model_type is needed")
+        config = Config(str(source.path), source.json)
+        name = config.text("_name", "the model's name", "") or _name_of(config, source)
+    config = _language_model(config)
+    sequence = _length(config, source.sequence_length)
+    graph = _graph(config, name, sequence, _fused(config, source.attention))
+    return Reading(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """Return the configuration of a built-in model, to be changed at will.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such model.
+    """
+    return dict(_built_in(name).fields)
+
+
+def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, attention: str = "") -> Graph:
+    """Return the graph of a configuration that is in no file.
+
+    Parameters
+    ----------
+    fields : mapping of str to object
+        The content of a ``config.json``.
+    name : str
+        The model's name.
+    sequence_length : int
+        Tokens per sample; 0 for the model's own.
+    attention : str
+        ``flash``, ``unfused``, or empty for the configuration's own.
+
+    Raises
+    ------
+    InputError
+        As `read`.
+    """
+    config = _language_model(Config(name, fields))
+    return _graph(config, name, _length(config, sequence_length), _fused(config, attention))
+
+
+def _length(config: Config, wanted: int) -> int:
+    """Tokens per sample: those wanted, or the model's own.
+
+    Raises
+    ------
+    InputError
+        When what is wanted is negative or huge, or any length for a model of images.
+    """
+    if not 0 <= wanted <= _LONGEST_SEQUENCE:
+        raise InputError(f"sequence length {wanted}: must be between 1 and {_LONGEST_SEQUENCE}")
+    if _family(config) == "vit":
+        tokens = encoder_families.vit_sequence(config)[1]
+        if wanted not in (0, tokens):
+            raise InputError(
+                f"{config.where}: sequence length {wanted}: an image gives {tokens} tokens; change image_size instead"
+            )
+        return tokens
+    if wanted:
+        return wanted
+    own = config.integer("_sequence_length", "tokens per sample in training", 0, minimum=0, maximum=_LONGEST_SEQUENCE)
+    longest = _longest(config) or _DEFAULT_SEQUENCE
+    return own or min(longest, 512 if _family(config) == "t5" else _DEFAULT_SEQUENCE)
+
+
+def _longest(config: Config) -> int:
+    """Longest sequence the model was made for; 0 where the configuration names none."""
+    return config.integer(
+        "max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0, maximum=_LONGEST_SEQUENCE
+    )
+
+
+def _built_in(name: str) -> Config:
+    """The configuration of a built-in model."""
+    if name not in names():
+        raise unknown(name)
+    file = importlib.resources.files("meshwright.models") / "data" / f"{name}.json"
+    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return Config(f"model {name}", fields)
+
+
+def _name_of(config: Config, source: Source) -> str:
+    """A name for a file: its folder's where it is called config.json, otherwise its own."""
+    assert source.path is not None
+    stem = source.path.resolve().parent.name if source.path.name == "config.json" else source.path.stem
+    return config.text("_name_or_path", "where the model was loaded from", "").rstrip("/").rpartition("/")[2] or stem
+
+
+def _fused(config: Config, wanted: str) -> bool:
+    """Whether attention is one kernel."""
+    if wanted not in ("", "flash", "unfused"):
+        raise UnknownNameError("attention", wanted, ("flash", "unfused"))
+    own = config.text("_attn_implementation|attn_implementation", "how attention is computed", "")
+    return wanted != "unfused" if wanted else own != "eager"
+
+
+def _family(config: Config) -> str:
+    """The family, from ``model_type`` or the first of ``architectures``."""
+    family = config.text("model_type", "family of the model", "")
+    if not family:
+        class_name = next(iter(config.words("architectures", "classes of the model")), "")
+        stem = re.split(r"For[A-Z]|LMHead|Model$", class_name)[0].lower()
+        family = next((kind for kind in MODEL_TYPES if kind.replace("_", "") == stem), class_name)
+    if family not in MODEL_TYPES:
+        raise InputError(
+            f"{config.where}: model_type '{family}' is not supported; there are: {', '.join(MODEL_TYPES)}. "
+            "A model of another family can be captured from its PyTorch code: meshwright capture"
+        )
+    return family
+
+
+def _language_model(config: Config) -> Config:
+    """The configuration of the language model inside one of several parts, with the defaults that published files rely on."""
+    if _family(config) != "gemma3" or not config.given("text_config"):
+        return config
+    part = config.part("text_config")
+    defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+    return Config(part.where, {**defaults, **part.fields, "model_type": "gemma3"})
+
+
+def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
+    """What the user should know about this reading."""
+    notes = []
+    longest = _longest(config)
+    family = _family(config)
+    if longest and sequence > longest and family != "t5":  # T5 has no table of positions
+        tables = family in ("bert", "gpt2", "gpt_neo", "opt")
+        effect = "; the table of learned positions was made as long" if tables else ""
+        notes.append(f"{name}: {sequence} tokens per sample are more than the {longest} the model was made for{effect}")
+    if family == "gemma3":
+        notes.append(f"{name}: only the language model is planned; the vision tower is left out")
+    if family in ("deepseek_v2", "deepseek_v3", "kimi_k2") and config.fields.get("num_nextn_predict_layers"):
+        ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", maximum=100)
+        notes.append(
+            f"{name}: num_nextn_predict_layers is {ahead}: these layers are trained and counted too, which published sizes often "
+            "leave out; 0 leaves them out"
+        )
+    return tuple(notes)
+
+
+def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+    """The graph, by family."""
+    family = _family(config)
+    config = Config(config.where, {**config.fields, "model_type": family})
+    match family:
+        case "gpt2":
+            return dense_families.gpt2(config, name, sequence, fused)
+        case "gpt_neo":
+            return dense_families.gpt_neo(config, name, sequence, fused)
+        case "gpt_oss":
+            return mixture_families.gpt_oss(config, name, sequence, fused)
+        case "gpt_neox":
+            return dense_families.gpt_neox(config, name, sequence, fused)
+        case "opt":
+            return dense_families.opt(config, name, sequence, fused)
+        case "bert":
+            return encoder_families.bert(config, name, sequence, fused)
+        case "t5":
+            return encoder_families.t5(config, name, sequence, fused)
+        case "vit":
+            return encoder_families.vit(config, name, sequence, fused)
+        case "mixtral":
+            return mixture_families.mixtral(config, name, sequence, fused)
+        case "qwen2_moe" | "qwen3_moe":
+            return mixture_families.qwen_moe(config, name, sequence, fused)
+        case "deepseek_v2" | "deepseek_v3" | "kimi_k2":
+            return mixture_families.deepseek(config, name, sequence, fused)
+        case _:
+            return dense_families.llama_like(config, name, sequence, fused)

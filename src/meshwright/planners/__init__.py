@@ -1,0 +1,1 @@
+"""Published planners and our own, a package each; none imports another."""

@@ -1,0 +1,309 @@
+"""Best-first branch and bound over the joint space: a heap of meshes and configurations by bound, plans played by the simulator."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright import clusters, sim
+from meshwright.base import registry
+from meshwright.base.units import format_seconds
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer, Bound, Objective
+from meshwright.planners.best import bounds, limits, plans
+from meshwright.planners.best.costs import Costs, spread
+from meshwright.planners.best.incumbents import Found, alternatives, degrees_key, describe, rank
+from meshwright.planners.best.layer_sums import chain_of
+from meshwright.planners.best.limits import Limits
+from meshwright.planners.best.space import Config, Mesh, Pool, meshes, pools, schedules_of
+
+__all__ = ["Search"]
+
+# what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
+# with what happens between replicas; with the transfers of its plan
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7)
+_MOST_BUILT = 4  # plans built at most for each that may be played
+_MOST_TRIED = 2  # plans played at most for each runner-up
+_NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
+
+
+class Search:
+    """The state of one best-first search: a heap of meshes and configurations by bound, the plans found, the refusals."""
+
+    def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
+        self.problem, self.params, self.stop = problem, params, stop
+        self.chain = chain_of(problem.graph)
+        self.heap: list[tuple[float, int, int, Mesh | Config, Plan | None]] = []
+        self.costs: list[Costs] = []
+        self.found: list[Found] = []
+        self.others: list[tuple[float, Config, int, Plan | None]] = []
+        self.refused: dict[str, int] = {}
+        self.too_large: list[tuple[int, Config, bool]] = []
+        self.n_built = self.n_evaluations = 0
+        self.open_bound = math.inf
+        self.open: list[tuple[float, int, Config]] = []
+        self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
+        self.model = registry.load("costs", problem.costs, "cost model")
+
+    @property
+    def budget(self) -> int:
+        """How many plans may be evaluated."""
+        return self.stop.n_iterations or self.params.evaluations
+
+    @property
+    def best_seconds(self) -> float:
+        """Step of the best plan so far."""
+        return min((found.step_seconds for found in self.found), default=math.inf)
+
+    def add(self, pool: Pool) -> None:
+        """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
+        problem, cluster = self.problem, self.problem.cluster
+        assert cluster is not None
+        costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio)
+        self.costs.append(costs)
+        n_layers = len(self.chain.layers)
+        degrees = limits.allowed_degrees(problem, self.params, pool.n_devices)
+        peak = max(cluster.device(int(devices[0])).peak(problem.training.precision) for devices in pool.devices)
+        flops = limits.sample_flops(problem.graph) * problem.batch.global_batch
+        legal: dict[tuple[int, int, int, int], str] = {}
+        for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
+            key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
+            if key not in legal:
+                strategy = Config(mesh, 0, 0, "1f1b", 1, "pipeline").strategy
+                legal[key] = self.model.illegal(problem, strategy, mesh.micro_batch)
+            if legal[key]:
+                self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
+                continue
+            bound = flops / (peak * mesh.rank_size * mesh.pipeline)
+            heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, mesh, None))
+
+    def run(self) -> None:
+        """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
+        while self.heap:
+            bound, level, pool, config, plan = heapq.heappop(self.heap)
+            if bound >= self.best_seconds:
+                break
+            spent = self.n_evaluations >= self.budget or self.n_built >= _MOST_BUILT * self.budget
+            if self.found and (spent or time.monotonic() > self.deadline):
+                self.open_bound = min(self.open_bound, bound)
+                break
+            costs = self.costs[pool]
+            if isinstance(config, Mesh):
+                if level < _WITH_COMMUNICATION:
+                    quick = bounds.of_mesh(costs, config, self.n_microbatches(config), with_communication=level == _COMPUTE)
+                    self._push(max(bound, quick), level + 1, pool, config)
+                else:
+                    self._expand(costs, config, pool)
+            elif level == _SCHEDULE:
+                for variant in _variants(config, costs, self.params):
+                    self._push_config(costs, variant, pool, _LIGHT)
+            elif level == _LIGHT:
+                full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9))
+                self._push(max(bound, full), _FULL, pool, config)
+            elif level == _FULL:
+                self._build(pool, config, bound)
+            elif plan is not None:
+                self._evaluate(pool, config, plan, bound)
+
+    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config, plan: Plan | None = None) -> None:
+        """Put a mesh or a configuration, and its plan once that is built, on the heap if it may still hold the best plan."""
+        if bound < self.best_seconds:
+            heapq.heappush(self.heap, (bound, level, pool, item, plan))
+        elif isinstance(item, Config) and level > _SCHEDULE and math.isfinite(bound):
+            self.others.append((bound, item, pool, plan))
+
+    def n_microbatches(self, mesh: Mesh) -> int:
+        return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+
+    def _expand(self, costs: Costs, mesh: Mesh, pool: int) -> None:
+        """Put the schedules of a mesh on the heap, each as if everything were sharded and nothing gathered."""
+        n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
+        for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
+            if self.params.uniform and n_layers % (mesh.pipeline * chunks):
+                continue
+            config = Config(mesh, 3, 0, schedule, chunks, "pipeline")
+            self._push_config(costs, config, pool, _SCHEDULE)
+
+    def _push_config(self, costs: Costs, config: Config, pool: int, level: int) -> None:
+        """Put a configuration on the heap with its light bound, or among those that are too large."""
+        bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
+        if math.isfinite(bound):
+            self._push(bound, level, pool, config)
+        elif not self.found:
+            self.too_large.append((pool, config, True))
+
+    def _build(self, pool: int, config: Config, bound: float) -> None:
+        """Build the plan of a configuration and put it on the heap again, its bound raised by the transfers of its stages."""
+        self.n_built += 1
+        costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
+        plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
+        if plan is None:
+            self.too_large.append((pool, config, False))
+            if not config.one_way:
+                # its bound stays part of the proof: a split that building does not find may still fit
+                self.open.append((bound, pool, config))
+            return
+        if config.one_way and not plan.recomputes:
+            full = self.least_seconds(config, plan)  # its only plan
+        elif config.one_way and not config.split_backward:
+            # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
+            even = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
+            bare = plans.bare(costs, config, n_microbatches, even)
+            full = bound if bare is None else self.least_seconds(config, bare)
+        elif config.one_way:
+            full = bound
+        else:
+            hops = costs.transfer_seconds(config, plan, self.model.loads(self.problem, plan, ledger=False))
+            full = bounds.of_config(costs, config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
+        self._push(max(bound, full), _BUILT, pool, config, plan)
+
+    def least_seconds(self, config: Config, plan: Plan) -> float:
+        """Return what a plan takes at least, found quickly: with links for every collective, and fixed orders without transfers.
+
+        An order that is fitted to durations is that of the plan itself only with its transfers.
+        """
+        loads = self.model.loads(self.problem, plan, ledger=False)
+        if config.split_backward:
+            return sim.least_seconds(self.problem, plan, loads)
+        return sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
+
+    def _closed(self, config: Config, plan: Plan) -> bool:
+        """Return whether no other plan of a configuration can be quicker: one split, and nothing or the least recomputed."""
+        return config.one_way and (not plan.recomputes or (config.mesh.pipeline == 1 and self.chain.equal))
+
+    def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
+        """Play the plan of a configuration, quickly with links for every collective first, then as it is."""
+        self.n_evaluations += 1
+        if not self._closed(config, plan):
+            # its bound stays part of the proof: another split of the layers may be as good as the bound says
+            self.open.append((bound, pool, config))
+        least = self.least_seconds(config, plan)
+        if least >= self.best_seconds:
+            self.others.append((least, config, pool, plan))
+            return
+        found = self.play(pool, config, plan)
+        if found is not None:
+            self.found.append(found)
+
+    def play(self, pool: int, config: Config, plan: Plan) -> Found | None:
+        """Return the plan simulated; None when it does not fit its devices after all."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        timeline = sim.simulate(self.problem, plan, self.model.loads(self.problem, plan))
+        for i, devices in enumerate(plan.ranks()):
+            if timeline.peak_bytes[i] > self.params.memory_ratio * cluster.device(devices[0]).memory_bytes:
+                return None
+        return Found(pool, config, plan, timeline)
+
+    def runners_up(self) -> None:
+        """Play the most promising plans that were not played, one of each combination of degrees."""
+        seen = {degrees_key(found.config) for found in self.found}
+        for bound, level, pool, config, plan in self.heap:
+            if isinstance(config, Config) and level > _SCHEDULE:
+                self.others.append((bound, config, pool, plan))
+        n_tried = 0
+        # bounds of what is not built leave more out, so they rank behind
+        for bound, config, pool, plan in sorted(self.others, key=lambda other: (other[3] is None, *other[:2])):
+            if len(seen) >= self.params.alternatives or n_tried >= _MOST_TRIED * self.params.alternatives:
+                break
+            if degrees_key(config) in seen:
+                continue
+            n_tried += 1
+            if plan is None:
+                uniform, n_microbatches = self.params.uniform, self.n_microbatches(config.mesh)
+                plan = plans.build(self.costs[pool], config, n_microbatches, bound, uniform=uniform)
+            found = None if plan is None else self.play(pool, config, plan)
+            if found is not None:
+                seen.add(degrees_key(config))
+                self.found.append(found)
+
+    @property
+    def proven(self) -> float:
+        """Return the smallest bound on any plan not played."""
+        return min(self.best_seconds, self.open_bound, *(bound for bound, _, _ in self.open))
+
+    def answer(self, notes: tuple[str, ...]) -> Answer:
+        """Return what was found."""
+        refused = [{"reason": reason, "n_meshes": count} for reason, count in sorted(self.refused.items())]
+        extra = {"refused": refused, "n_plans_simulated": self.n_evaluations}
+        if not self.found:
+            return self._infeasible(notes, extra)
+        ranked = sorted(self.found, key=rank)
+        best = ranked[0]
+        notes = (*notes, *self._memory_note(best))
+        return Answer(
+            plan=best.plan,
+            objective=Objective("step_seconds", best.step_seconds),
+            bound=Bound(self.proven, "branch and bound over the joint space"),
+            alternatives=alternatives(ranked),
+            n_iterations=self.n_evaluations,
+            notes=notes,
+            extra=extra,
+        )
+
+    def _memory_note(self, best: Found) -> tuple[str, ...]:
+        """Warn where the plan leaves little room for an error of the memory model."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        shares = [
+            peak / cluster.device(ranks[0]).memory_bytes
+            for peak, ranks in zip(best.timeline.peak_bytes, best.plan.ranks(), strict=True)
+        ]
+        if max(shares) < _NEARLY_FULL:
+            return ()
+        return (
+            f"the fullest device is filled to {max(shares):.1%}; where the memory model errs by more than the rest, the plan does not "
+            "fit: --set memory_ratio=0.9 leaves a tenth free",
+        )
+
+    def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
+        """Say which configuration misses the least memory, and by how much."""
+        closest: tuple[float, Config] | None = None
+        for pool, config, light in self.too_large:
+            missing = plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light)
+            if missing > 0 and (closest is None or (missing, config) < closest):
+                closest = (missing, config)
+        if closest is None:
+            reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
+            return Answer(
+                None, notes=(*notes, f"no plan of the space is legal for {self.problem.reading.name}: {reasons}"), extra=extra
+            )
+        nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(closest[1])}"
+        return Answer(None, missing_bytes=closest[0], nearest=nearest, notes=notes, extra=extra)
+
+
+def _enough_devices(problem: Problem, params: Limits) -> str:
+    """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
+    assert problem.cluster is not None
+    kind, _, count = problem.cluster.name.partition(":")
+    if not count.isdigit() or params.data:
+        return ""
+    for doubling in range(1, 8):
+        n_devices = int(count) * 2**doubling
+        larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
+        state = Search(larger, replace(params, evaluations=1), Stop())
+        for pool in pools(larger.cluster):  # type: ignore[arg-type]
+            state.add(pool)
+        state.run()
+        if state.found:
+            best = min(state.found, key=rank)
+            return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
+    return ""
+
+
+def _variants(config: Config, costs: Costs, params: Limits) -> list[Config]:
+    """Return a configuration with every sharding and layout."""
+    mesh = config.mesh
+    shards = tuple(level for level in params.shard if level == 0 or mesh.data * mesh.context > 1) or (0,)
+    layouts = ("pipeline", "data") if mesh.pipeline > 1 and mesh.data > 1 and len(costs.pool.devices) == 1 else ("pipeline",)
+    return [
+        replace(config, shard=shard, shard_degree=degree, layout=layout)
+        for shard in shards
+        for layout in layouts
+        for degree in (limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,))
+    ]

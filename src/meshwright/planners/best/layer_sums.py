@@ -1,0 +1,302 @@
+"""A model as a chain of layers, and the loads of its layers as arrays: what the bounds of the joint search read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.core.graph import Graph
+from meshwright.core.stage_cost import StageLoad
+from meshwright.solvers.pipeline.layer_split import Relief, relief
+
+__all__ = ["Chain", "Digest", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A model as a chain: layers that repeat in the middle, what is pinned to the first and to the last stage around them.
+
+    Parameters
+    ----------
+    prefix, layers, suffix : tuple of int
+        Ids, in topological order; together all of the graph.
+    rows : tuple of int
+        Row (id of the first like layer) of every entry of `layers`.
+    main_row : int
+        The row that occurs most often.
+    """
+
+    prefix: tuple[int, ...]
+    layers: tuple[int, ...]
+    suffix: tuple[int, ...]
+    rows: tuple[int, ...]
+    main_row: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether all layers are alike."""
+        return len(set(self.rows)) == 1
+
+
+def chain_of(graph: Graph) -> Chain:
+    """Return the graph as a chain: from the first layer that repeats to the last one.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+
+    Returns
+    -------
+    Chain
+        Where nothing repeats, everything is a layer.
+    """
+    order = graph.topological_order()
+    row = {i: graph.ops[i].like if graph.ops[i].like >= 0 else i for i in order}
+    counts: dict[int, int] = {}
+    for i in order:
+        counts[row[i]] = counts.get(row[i], 0) + 1
+    repeated = [position for position, i in enumerate(order) if counts[row[i]] > 1]
+    first, last = (repeated[0], repeated[-1]) if repeated else (0, len(order) - 1)
+    layers = order[first : last + 1]
+    main_row = max(sorted({row[i] for i in layers}), key=lambda r: counts[r])
+    return Chain(order[:first], layers, order[last + 1 :], tuple(row[i] for i in layers), main_row)
+
+
+RowLoads = dict[tuple[int, str], StageLoad]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Sums over the layers that are pinned to one end of the chain, or of one layer: seconds of one micro-batch and device.
+
+    Parameters
+    ----------
+    forward_seconds, backward_seconds, input_seconds, weight_seconds : float
+        Forward; backward without recomputation; the part of it that the previous stage waits for, and the part that may wait,
+        where backward passes are split.
+    static_bytes, activation_bytes : float
+        Held all the time; kept of one micro-batch.
+    reduce_seconds, update_seconds : float
+        Gradient reduction; gathering of weights and optimizer. Once a step.
+    after_seconds, split_after_seconds : float
+        Once a step after the last task of the rank: that task is a backward pass, or the weight gradients of one.
+    """
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    input_seconds: float = 0.0
+    weight_seconds: float = 0.0
+    static_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    reduce_seconds: float = 0.0
+    update_seconds: float = 0.0
+    after_seconds: float = 0.0
+    split_after_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Digest:
+    """Loads of the layers as arrays: what bounds read. Rows are layers of the chain in order; columns what they recompute.
+
+    Parameters
+    ----------
+    work_seconds, activation_bytes : ndarray, shape (n_layers, n_words), float64
+        Forward, backward and recomputation of one micro-batch; what is kept of it.
+    forward_seconds, backward_seconds, input_seconds, static_bytes, reduce_seconds, update_seconds : ndarray, shape (n_layers,)
+        As in `Pinned`.
+    after_seconds, split_after_seconds : ndarray, shape (n_layers,), float64
+        As in `Pinned`; the sum over the layers of a rank is the least that follows its last task.
+    prefix, suffix : Pinned
+        What is pinned to the ends.
+    saved_bytes, extra_seconds : ndarray, shape (2,), float64
+        Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
+    relief : Relief
+        The same of every layer by itself.
+    reserved_bytes : float
+        What the process cannot use.
+    running_sums : ndarray, shape (8, n_layers + 1), float64
+        Sums over the layers before each place, for `stage_sums`; nothing recomputed.
+    pinned_sums : ndarray, shape (2, 8), float64
+        The same of what is pinned to the ends.
+    """
+
+    work_seconds: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    input_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    reduce_seconds: NDArray[np.float64]
+    update_seconds: NDArray[np.float64]
+    after_seconds: NDArray[np.float64]
+    split_after_seconds: NDArray[np.float64]
+    prefix: Pinned
+    suffix: Pinned
+    saved_bytes: NDArray[np.float64]
+    extra_seconds: NDArray[np.float64]
+    relief: Relief
+    reserved_bytes: float
+    running_sums: NDArray[np.float64]
+    pinned_sums: NDArray[np.float64]
+
+
+def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
+    """Turn loads into arrays."""
+    distinct = sorted(set(chain.rows))
+    place = {row: i for i, row in enumerate(distinct)}
+    order = np.array([place[row] for row in chain.rows])
+    layers = [_one(rows[row, words[0]]) for row in distinct]
+    work = np.array([[work_of(rows[row, word]) for word in words] for row in distinct])
+    kept = np.array([[rows[row, word].activation_bytes for word in words] for row in distinct])
+    saved, extra = kept[:, :1] - kept[:, 1:], work[:, 1:] - work[:, :1]
+    ways = np.zeros((2, 2))
+    ways[:, 2 - saved.shape[1] :] = saved.max(axis=0), np.maximum(extra.min(axis=0), 0.0)
+    longest = [max(rows[row, word].backward_total_seconds for word in words) for row in distinct]
+    prefix, suffix = _total(rows, chain.prefix), _total(rows, chain.suffix)
+    after = _after([*layers, prefix, suffix], [*longest, prefix.backward_seconds, suffix.backward_seconds])
+    split_after = _after([*layers, prefix, suffix], [own.weight_seconds for own in (*layers, prefix, suffix)])
+
+    def column(name: str) -> NDArray[np.float64]:
+        return np.array([getattr(own, name) for own in layers])[order]
+
+    columns = [column(name) for name in _SUMMED[1:5]] + [kept[order, 0], column("reduce_seconds"), column("update_seconds")]
+    running = np.zeros((len(_SUMMED), len(order) + 1))
+    running[:, 1:] = np.cumsum([work[order, 0], *columns], axis=1)
+    ends = [
+        [own.forward_seconds + own.backward_seconds, *(getattr(own, name) for name in _SUMMED[1:])] for own in (prefix, suffix)
+    ]
+
+    return Digest(
+        work_seconds=work[order],
+        activation_bytes=kept[order],
+        forward_seconds=column("forward_seconds"),
+        backward_seconds=column("backward_seconds"),
+        input_seconds=column("input_seconds"),
+        static_bytes=column("static_bytes"),
+        reduce_seconds=column("reduce_seconds"),
+        update_seconds=column("update_seconds"),
+        after_seconds=after[:-2][order],
+        split_after_seconds=split_after[:-2][order],
+        prefix=replace(prefix, after_seconds=float(after[-2]), split_after_seconds=float(split_after[-2])),
+        suffix=replace(suffix, after_seconds=float(after[-1]), split_after_seconds=float(split_after[-1])),
+        saved_bytes=ways[0],
+        extra_seconds=ways[1],
+        # like layers need none: whole layers are counted
+        relief=Relief.none(len(order)) if chain.equal else relief(saved[order], np.maximum(extra, 0.0)[order]),
+        reserved_bytes=max(load.reserved_bytes for load in rows.values()),
+        running_sums=running,
+        pinned_sums=np.array(ends),
+    )
+
+
+def _after(parts: list[Pinned], last_task_seconds: list[float]) -> NDArray[np.float64]:
+    """Return what each part adds at least to what follows its rank's last task: layers by row, then what is pinned.
+
+    A reduction starts with the last task at the earliest: what it lasts longer than that task is exposed. Tasks and reductions of a
+    rank add up before they are compared, so a pinned part whose task is the longer one hides others' reductions: its share is
+    negative. Where that holds for some layer, reductions count nothing at all.
+    """
+    exposed = np.array([own.reduce_seconds for own in parts]) - np.array(last_task_seconds)
+    if exposed[:-2].min() < 0.0:
+        exposed[:] = 0.0
+    return np.array([own.update_seconds for own in parts]) + exposed
+
+
+def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:
+    """Return the sums over pinned layers."""
+    own = [_one(rows[i, "none"]) for i in ops]
+    return Pinned(**{name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__})
+
+
+def _one(load: StageLoad) -> Pinned:
+    """Return what one layer adds, but for the end of the step."""
+    backward = load.backward_total_seconds - load.recompute_seconds
+    return Pinned(
+        forward_seconds=load.forward_total_seconds,
+        backward_seconds=backward,
+        input_seconds=backward - load.backward_weight_seconds,
+        weight_seconds=load.backward_weight_seconds,
+        static_bytes=load.static_bytes,
+        activation_bytes=load.activation_bytes,
+        reduce_seconds=load.reduce_seconds,
+        update_seconds=load.gather_seconds + load.optimizer_seconds,
+    )
+
+
+_SUMMED = (
+    "work_seconds", "forward_seconds", "backward_seconds", "input_seconds", "static_bytes", "activation_bytes", "reduce_seconds",
+    "update_seconds",
+)  # fmt: skip
+
+
+class StageSums(NamedTuple):
+    """Sums over the layers of every stage, what is pinned to the ends included; arrays of one shape, float64.
+
+    Parameters
+    ----------
+    work_seconds, forward_seconds, backward_seconds, input_seconds : ndarray
+        One micro-batch: everything; forward; backward without recomputation; the part of it that the previous stage waits for.
+    static_bytes, activation_bytes : ndarray
+        Held all the time; kept of one micro-batch.
+    reduce_seconds, update_seconds : ndarray
+        Once a step: gradient reduction; gathering of weights and optimizer.
+    weight_seconds : ndarray
+        One micro-batch: the part of the backward pass that may wait.
+    largest_reduce_seconds : ndarray
+        Once a step: the least that the last part of the gradient reduction can be.
+    """
+
+    work_seconds: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    input_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    reduce_seconds: NDArray[np.float64]
+    update_seconds: NDArray[np.float64]
+    weight_seconds: NDArray[np.float64]
+    largest_reduce_seconds: NDArray[np.float64]
+
+
+def stage_sums(
+    digests: list[Digest], counts: NDArray[np.int64], of_rank: NDArray[np.int64], own: NDArray[np.int64]
+) -> StageSums:
+    """Return the sums over the layers of every stage.
+
+    Parameters
+    ----------
+    digests : list of Digest
+        One for every kind of device.
+    counts : ndarray, shape (n_stages,), int64
+        Layers of each stage.
+    of_rank : ndarray, shape (n_ranks,), int64
+        The kind of device of each rank.
+    own : ndarray, shape (n_ranks, n_chunks), int64
+        Its stages.
+
+    Returns
+    -------
+    StageSums
+        Arrays of the shape of `own`.
+    """
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    of_kind = []
+    for digest in digests:
+        sums = digest.running_sums[:, ends[1:]] - digest.running_sums[:, ends[:-1]]
+        sums[:, 0] += digest.pinned_sums[0]
+        sums[:, -1] += digest.pinned_sums[1]
+        weight = sums[_SUMMED.index("backward_seconds")] - sums[_SUMMED.index("input_seconds")]
+        largest = np.maximum.reduceat(np.append(digest.reduce_seconds, 0.0), ends[:-1]) * (counts > 0)
+        of_kind.append(np.vstack((sums, weight, largest)))
+    if len(of_kind) == 1:
+        return StageSums(*of_kind[0][:, own])
+    return StageSums(*np.moveaxis(np.array(of_kind)[of_rank[:, None], :, own], -1, 0))
+
+
+def work_of(load: StageLoad) -> float:
+    """Return the seconds one layer keeps its device busy for one micro-batch."""
+    return load.forward_total_seconds + load.backward_total_seconds

@@ -1,0 +1,186 @@
+"""The limits of the joint space: what the user fixes, and how far each degree can go for a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from meshwright.base.errors import InputError
+from meshwright.core.flops import forward_flops
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Problem
+from meshwright.core.strategy import RECOMPUTE
+from meshwright.planners.best.space import divisors
+
+__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be fixed or limited in the joint space; everything left open is searched.
+
+    Parameters
+    ----------
+    tensor, context, expert, pipeline, data, micro_batch : tuple of int
+        Degrees allowed; empty for all legal ones.
+    shard : tuple of int
+        Sharding levels of the data axis allowed (0 to 3).
+    recompute : tuple of str
+        What layers may recompute.
+    schedules : tuple of str
+        Schedules allowed.
+    evaluations : int
+        How many plans are evaluated at most before the answer is given with the gap reached.
+    alternatives : int
+        Of how many combinations of degrees a plan is played to the end: those that are not the answer are its runners-up.
+    splits : int
+        How many splits of the layers are tried at most once the search has run, to find better ones and to prove that there are none.
+    uniform : bool
+        Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
+    memory_ratio : float
+        Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
+    """
+
+    tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    context: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    expert: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    pipeline: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    data: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
+    shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
+    recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": RECOMPUTE})
+    schedules: tuple[str, ...] = field(
+        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
+        metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
+    )
+    evaluations: int = field(default=120, metadata={"minimum": 1})
+    alternatives: int = field(default=8, metadata={"minimum": 1})
+    splits: int = field(default=400, metadata={"minimum": 0})
+    uniform: bool = False
+    memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
+
+
+def largest_degrees(graph: Graph) -> dict[str, int]:
+    """Return the largest tensor, context and expert degree that could be legal; every legal one divides it.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+
+    Returns
+    -------
+    dict of str to int
+        ``tensor``: what divides all attention heads; ``context``: up to a token in a thousand of the sequence; ``expert``:
+        the number of routed experts (1 without).
+    """
+    heads = experts = 0
+    for op in graph.ops:
+        for operator in op.body:
+            heads = math.gcd(heads, operator.size("heads", 0))
+            if operator.expert:
+                experts = math.gcd(experts, operator.size("experts", 0))
+    return {"tensor": heads or 1, "context": max(1, graph.sequence_length // 1024), "expert": experts or 1}
+
+
+def sample_flops(graph: Graph) -> float:
+    """Return the floating point operations of forward and backward of one sample: a backward pass is two forward passes."""
+    return 3.0 * sum(forward_flops(operator) for op in graph.ops for operator in op.body)
+
+
+def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, ...]:
+    """Return over how many data ranks weights may be sharded: all of them, or those of one node (hybrid sharding).
+
+    Parameters
+    ----------
+    problem : Problem
+        The question; its cluster says how large a node is.
+    replica_size : int
+        Devices of one data rank: tensor times context degree.
+    data : int
+        Data degree.
+
+    Returns
+    -------
+    tuple of int
+        0 stands for all of them.
+    """
+    cluster = problem.cluster
+    assert cluster is not None
+    node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
+    inside = node // replica_size
+    return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
+
+
+def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[str, tuple[int, ...]]:
+    """Return the values each degree may take on some devices: those given, else the powers of two and divisors that can be legal.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    params : Limits
+        What is given.
+    n_devices : int
+        How many devices there are.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        Empty where the rest decides: of pipelines and data.
+
+    Raises
+    ------
+    InputError
+        When the micro-batch is given twice and not the same.
+    """
+    n, batch = n_devices, problem.batch
+    if batch.micro_batch and params.micro_batch and params.micro_batch != (batch.micro_batch,):
+        given = ",".join(str(number) for number in params.micro_batch)
+        raise InputError(f"--micro-batch {batch.micro_batch} and --set micro_batch={given}: say it once")
+    largest = largest_degrees(problem.graph)
+    tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
+    context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
+    expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
+    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= 8)
+    return {
+        "tensor": params.tensor or tensor,
+        "context": params.context or context,
+        "expert": params.expert or expert,
+        "micro_batch": params.micro_batch or micro,
+        "pipeline": params.pipeline,
+        "data": params.data,
+    }
+
+
+def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
+    """Return why no combination of the degrees given can be: what they need and what there is.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    params : Limits
+        What is given.
+    n_layers : int
+        Layers that stages can be made of.
+
+    Returns
+    -------
+    str
+        A sentence without a full stop.
+    """
+    assert problem.cluster is not None
+    n_devices, batch = problem.cluster.n_devices, problem.batch.global_batch
+    given = {name: getattr(params, name) for name in ("tensor", "context", "pipeline", "data") if getattr(params, name)}
+    words = " x ".join(f"{name} {min(values)}" for name, values in given.items())
+    n_needed = math.prod(min(values) for values in given.values())
+    if n_needed > n_devices:
+        return f"{words} {'need' if len(given) > 1 else 'needs'} {n_needed} devices, there are {n_devices}"
+    if params.pipeline and min(params.pipeline) > n_layers:
+        return f"pipeline {min(params.pipeline)} needs as many layers, there are {n_layers}"
+    micro = params.micro_batch or ((problem.batch.micro_batch,) if problem.batch.micro_batch else (1,))
+    shares = [data * own for data in params.data or (1,) for own in micro]
+    if all(batch % share for share in shares):
+        return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
+    return "no combination of degrees divides the batch, the layers and the devices"

@@ -1,0 +1,68 @@
+"""What the joint search is asked: the batch where the user gives none, and what it refuses to read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem
+from meshwright.core.result import Answer
+
+__all__ = ["COSTS", "default_batch", "with_batch", "within_limits"]
+
+COSTS = ("analytic", "sharded")
+
+
+def within_limits(answer: Answer, search: str) -> Answer:
+    """Return the answer of a search of a limited space: without its bound, which would be read as one on all plans.
+
+    Where no plan of that space is legal, the search says so under its own name, and that others have more room.
+    """
+    if answer.plan is None and not answer.missing_bytes:
+        notes = (*answer.notes[:-1], f"search {search}: {answer.notes[-1]}")
+        return replace(answer, bound=None, notes=notes, nearest="--search best, which is not bound to this space")
+    return replace(answer, bound=None)
+
+
+def default_batch(problem: Problem) -> int:
+    """Return the samples of a step where the user gives none: 4 Mi tokens, and at least a sample per eight devices."""
+    assert problem.cluster is not None
+    wanted = max(4 * 2**20 / problem.graph.sequence_length, problem.cluster.n_devices / 8, 1)
+    return int(2 ** round(math.log2(wanted)))
+
+
+def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
+    """Return the problem with its global batch decided, after checking that the search can read it.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    search : str
+        The search, for messages.
+    notes : list of str
+        Gets a sentence where the batch was not given.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, the costs are not ours, or the micro-batch does not divide the batch.
+    """
+    if problem.cluster is None:
+        raise InputError(f"search {search}: model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+    if problem.costs not in COSTS:
+        raise InputError(
+            f"search {search}: reads the cost models {' and '.join(COSTS)}, not '{problem.costs}'; for {problem.reading.format} use "
+            f"--search {problem.reading.search}"
+        )
+    batch = problem.batch
+    if batch.global_batch == 0:
+        size = default_batch(problem)
+        notes.append(f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed")
+        return replace(problem, batch=replace(batch, global_batch=size))
+    if batch.micro_batch and batch.global_batch % batch.micro_batch:
+        raise InputError(
+            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a divisor"
+        )
+    return problem

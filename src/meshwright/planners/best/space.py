@@ -1,0 +1,205 @@
+"""The joint space of `best`: every legal combination of degrees, micro-batch, sharding, schedule and layout on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.core.cluster import Cluster
+from meshwright.core.strategy import Strategy
+from meshwright.network import placement
+
+__all__ = ["Config", "Mesh", "Pool", "divisors", "meshes", "pools", "schedules_of"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mesh:
+    """Degrees that fix the work of a device: how one pipeline rank's devices share one micro-batch.
+
+    `data` replicas of `context * tensor` devices form a rank; `pipeline` ranks form the job.
+    """
+
+    pipeline: int
+    data: int
+    context: int
+    tensor: int
+    expert: int
+    micro_batch: int
+
+    @property
+    def rank_size(self) -> int:
+        """Devices of one pipeline rank."""
+        return self.data * self.context * self.tensor
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Config:
+    """A mesh with what is left to choose before layers are split: sharding, schedule, virtual stages, layout.
+
+    `layout` says which axis changes slowest over the devices: ``pipeline`` (a rank is a block of neighbours) or ``data`` (a
+    replica of the whole pipeline is a block of neighbours).
+    """
+
+    mesh: Mesh
+    shard: int
+    shard_degree: int
+    schedule: str
+    chunks: int
+    layout: str
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether weight gradients are tasks of their own; then the order of tasks also depends on how long they last."""
+        return self.schedule.startswith("zb")
+
+    @property
+    def one_way(self) -> bool:
+        """Whether the layers can be split in one way only."""
+        return self.chunks > 1 or self.mesh.pipeline == 1
+
+    @property
+    def strategy(self) -> Strategy:
+        """Degrees of every stage."""
+        mesh = self.mesh
+        return Strategy(
+            data=mesh.data,
+            tensor=mesh.tensor,
+            context=mesh.context,
+            expert=mesh.expert,
+            sequence_parallel=mesh.tensor > 1,
+            shard=self.shard,
+            shard_degree=self.shard_degree,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """Devices that pipeline ranks are taken from: one array of ids per kind of device, in pipeline order."""
+
+    name: str
+    devices: tuple[NDArray[np.int64], ...]
+
+    @property
+    def n_devices(self) -> int:
+        """Devices in the pool."""
+        return sum(len(devices) for devices in self.devices)
+
+    def n_ranks(self, rank_size: int) -> int:
+        """How many ranks of equal devices the pool holds."""
+        return sum(len(devices) // rank_size for devices in self.devices)
+
+    def rank(self, config: Config, i: int) -> NDArray[np.int64]:
+        """Return the devices of pipeline rank `i` where the layout is ``data``, in mesh order."""
+        mesh = config.mesh
+        width = mesh.context * mesh.tensor
+        block = self.devices[0][: mesh.pipeline * mesh.rank_size].reshape(mesh.data, mesh.pipeline, width)
+        return np.ascontiguousarray(block[:, i].ravel())
+
+    def ranks(self, config: Config) -> list[NDArray[np.int64]]:
+        """Return the devices of each pipeline rank, in mesh order: data x context x tensor, tensor fastest."""
+        mesh = config.mesh
+        size = mesh.rank_size
+        if config.layout == "data":
+            return [self.rank(config, i) for i in range(mesh.pipeline)]
+        ranks = [devices[i * size : (i + 1) * size] for devices in self.devices for i in range(len(devices) // size)]
+        return ranks[: mesh.pipeline]
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a positive number in ascending order."""
+    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
+    return tuple(sorted({*small, *(number // i for i in small)}))
+
+
+def pools(cluster: Cluster) -> tuple[Pool, ...]:
+    """Return the sets and orders of devices a job may use: all of one kind, node by node or in boxes of a torus; or, with several
+    kinds, each alone and all in either order.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster.
+
+    Returns
+    -------
+    tuple of Pool
+        At least one.
+    """
+    by_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
+    by_kind = [devices for devices in by_kind if len(devices)]
+    if len(by_kind) == 1:
+        orders = placement.orders(cluster)
+        return tuple(Pool(name, (order,)) for name, order in orders if name in ("node_by_node", "boxes"))
+    names = [cluster.device(int(devices[0])).name for devices in by_kind]
+    single = [Pool(name, (devices,)) for name, devices in zip(names, by_kind, strict=True)]
+    return (Pool(" then ".join(names), tuple(by_kind)), Pool(" then ".join(names[::-1]), tuple(by_kind[::-1])), *single)
+
+
+def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[Mesh]:
+    """Yield every mesh that fits the pool and divides the batch.
+
+    Parameters
+    ----------
+    pool : Pool
+        Devices.
+    n_layers : int
+        Largest pipeline degree.
+    global_batch : int
+        Samples of a step; every replica gets the same whole number of micro-batches.
+    degrees : dict of str to tuple of int
+        Values allowed for ``tensor``, ``context``, ``expert``, ``pipeline``, ``data``, ``micro_batch``.
+
+    Yields
+    ------
+    Mesh
+        In ascending order of its fields within each combination of tensor and context.
+    """
+    n = pool.n_devices
+    for tensor in degrees["tensor"]:
+        for context in degrees["context"]:
+            if tensor * context > n:
+                continue
+            for data in divisors(global_batch):
+                size = tensor * context * data
+                most = pool.n_ranks(size)
+                if most == 0 or (degrees["data"] and data not in degrees["data"]):
+                    continue
+                # with several kinds of device, leaving ranks idle is never asked for: the smaller pools are there for that
+                choices = range(1, min(most, n_layers) + 1) if len(pool.devices) == 1 else (most,)
+                for pipeline in choices:
+                    if pipeline > n_layers or (degrees["pipeline"] and pipeline not in degrees["pipeline"]):
+                        continue
+                    yield from _with_batches(Mesh(pipeline, data, context, tensor, 1, 1), global_batch, degrees)
+
+
+def _with_batches(mesh: Mesh, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[Mesh]:
+    """Yield the mesh with every micro-batch and expert degree that divides."""
+    for micro_batch in degrees["micro_batch"]:
+        if (global_batch // mesh.data) % micro_batch:
+            continue
+        for expert in degrees["expert"]:
+            if (mesh.data * mesh.context) % expert == 0:
+                yield Mesh(mesh.pipeline, mesh.data, mesh.context, mesh.tensor, expert, micro_batch)
+
+
+def schedules_of(mesh: Mesh, n_microbatches: int, n_layers: int, allowed: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Yield (schedule, chunks per rank) pairs that make sense for a mesh.
+
+    Virtual stages need at least as many micro-batches as ranks, in multiples of them, and every stage a layer.
+    """
+    if mesh.pipeline == 1:
+        if "1f1b" in allowed:
+            yield "1f1b", 1
+        return
+    for schedule in allowed:
+        if schedule in ("1f1b", "zb_h1", "gpipe"):
+            yield schedule, 1
+        elif schedule == "zb_v" and 2 * mesh.pipeline <= n_layers and n_microbatches >= 2 * mesh.pipeline:
+            yield schedule, 2
+        elif schedule == "interleaved_1f1b" and n_microbatches % mesh.pipeline == 0:
+            for chunks in range(2, (n_layers + 2) // mesh.pipeline + 1):
+                if chunks <= 4 or (n_layers % (chunks * mesh.pipeline) == 0 or (n_layers + 2) % (chunks * mesh.pipeline) == 0):
+                    yield schedule, chunks

@@ -1,0 +1,129 @@
+"""Other splits of the layers once the joint search has run: layers moved between stages, then all that may be better where few."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from meshwright import sim
+from meshwright.planners.best import inequalities, plans
+from meshwright.planners.best.branch_and_bound import Search
+from meshwright.planners.best.costs import spread
+from meshwright.planners.best.incumbents import Found, rank
+from meshwright.planners.best.space import Config
+from meshwright.solvers.pipeline import layer_split
+
+__all__ = ["close", "improve"]
+
+_MOST_IMPROVED = 3  # plans whose layers are moved
+_MOST_MOVES = 100  # moves tried of one plan, at most
+_NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between far stages
+
+
+def close(search: Search) -> None:
+    """Try every split that may still be better than the best plan, configurations with the lowest bounds first.
+
+    Those with more such splits than may be tried stay open, and their bounds part of the proof.
+
+    Parameters
+    ----------
+    search : Search
+        It has run. What is found is added to it, what is settled is no longer open.
+    """
+    if search.params.uniform:
+        return
+    left, still_open = search.params.splits, []
+    for bound, pool, config in sorted(search.open):
+        if bound >= search.best_seconds:
+            break
+        late = time.monotonic() > search.deadline
+        splits = None if config.one_way or late else _splits(search, pool, config, left)
+        if splits is None:
+            still_open.append((bound, pool, config))
+            continue
+        left -= len(splits)
+        least = min((_settle(search, pool, config, counts) for counts in splits), default=math.inf)
+        if least < search.best_seconds:
+            still_open.append((max(bound, least), pool, config))
+    search.open = still_open
+
+
+def _splits(search: Search, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:
+    """Return every split of a configuration that its inequalities leave below the best plan; None where there are too many."""
+    costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
+    even = plans.bare(costs, config, n_microbatches, spread(len(search.chain.layers), config.mesh.pipeline, 1))
+    hops = None
+    if even is not None:
+        hops = costs.transfer_seconds(config, even, search.model.loads(search.problem, even, ledger=False))
+    chain = inequalities.chain_to_cut(costs, config, n_microbatches, hops)
+    found = layer_split.cuts(chain, search.best_seconds, n_most)
+    return None if found is None else [tuple(counts) for counts in found.tolist()]
+
+
+def _settle(search: Search, pool: int, config: Config, counts: tuple[int, ...]) -> float:
+    """Play a split if it may be better; return what any plan of it takes at least, inf where none can be better than the best."""
+    costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
+    bare = plans.bare(costs, config, n_microbatches, counts)
+    plan = None if bare is None else plans.with_counts(costs, config, n_microbatches, counts)
+    if bare is None or (plan is None and search.chain.equal):
+        return math.inf
+    least = 0.0
+    if plan is not None and not plan.recomputes:
+        least = search.least_seconds(config, plan)
+    elif not config.split_backward:  # else another order of tasks than that of the plans that fit
+        least = search.least_seconds(config, bare)
+    if plan is None or least >= search.best_seconds:
+        return least
+    found = search.play(pool, config, plan)
+    if found is None:
+        return least
+    search.found.append(found)
+    # the least work that fits is best where nothing else is open: which of unlike layers recompute, or the order of the tasks
+    return math.inf if not plan.recomputes or (search.chain.equal and not config.split_backward) else least
+
+
+def improve(search: Search) -> None:
+    """Move single layers between stages of the best plans, the busiest and neighbours first, while that shortens the step.
+
+    Parameters
+    ----------
+    search : Search
+        It has run; better plans are added to it.
+    """
+    if search.params.uniform:
+        return
+    for found in sorted(search.found, key=rank)[:_MOST_IMPROVED]:
+        if not found.config.one_way:
+            _move_layers(search, found)
+
+
+def _move_layers(search: Search, found: Found) -> None:
+    """Move single layers of one plan while that shortens its step."""
+    costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
+    counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]
+    hops = costs.transfer_seconds(found.config, found.plan, search.model.loads(search.problem, found.plan, ledger=False))
+    n_tries, moved, most = 0, True, min(_MOST_MOVES, search.budget)
+    while moved and n_tries < most:
+        moved = False
+        loads = search.model.loads(search.problem, found.plan, ledger=False)
+        busiest = sorted(range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds)
+        far = found.step_seconds > _NEAR * search.proven
+        moves = [(i, j) for i in busiest for j in reversed(busiest) if abs(i - j) == 1 or (far and i != j)]
+        for source, target in sorted(moves, key=lambda move: abs(move[0] - move[1]) > 1):
+            if counts[source] <= 1 or n_tries >= most:
+                continue
+            n_tries += 1
+            trial = list(counts)
+            trial[source] -= 1
+            trial[target] += 1
+            plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
+            if plan is None:
+                continue
+            # nothing is proved here: an order fitted to quicker transfers tells well enough
+            if sim.estimate(plan, search.model.loads(search.problem, plan, ledger=False), hops) >= found.step_seconds:
+                continue
+            better = search.play(found.pool, found.config, plan)
+            if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
+                found, counts, moved = better, trial, True
+                search.found.append(found)
+                break

@@ -1,0 +1,436 @@
+"""DAPPLE's problem done right: any stages, each with its own replicas, that fit; ranked by the exact schedule; with a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base import units
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem
+from meshwright.core.result import Alternative, Answer, Bound, Objective
+from meshwright.planners.dapple import device_orders, exact
+from meshwright.planners.dapple import states as _dapple_states
+from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
+from meshwright.planners.dapple.profile import ProfiledTraining
+
+if TYPE_CHECKING:
+    from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
+
+__all__ = ["Limits", "answer"]
+
+MOST_WORK = 2e10
+"""Steps of the search kernel beyond which fewer stages are tried; most are cut off, so this is well below a minute."""
+
+MOST_STATES = 320
+"""States beyond which only some cuts are tried."""
+
+COARSE_STATES = 64
+"""States beyond which fewer cuts are tried first, for a step that the search over all of them need not exceed."""
+
+SLACK_RATIO = 1.02
+"""How much longer than that plans may take, so that more than one is left to improve."""
+
+MOST_POSITIONS = 512
+"""Positions in an order of devices; on more devices, stages take them in units of a power of two."""
+
+MOST_PROVEN = (8, 26)
+"""Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
+
+MOST_UNEVEN = 16
+"""Devices up to which plans with uneven shares are looked for too, as an alternative."""
+
+WORTH_RATIO = 1.02
+"""How much quicker they must be to be mentioned."""
+
+N_JUDGED = 8
+"""Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What plans may look like.
+
+    Parameters
+    ----------
+    min_micro_batch : int
+        Fewest samples of a micro-batch, over all replicas of a stage.
+    micro_batch : int
+        Samples of a micro-batch where the user fixes them; 0 for any.
+    recompute : str
+        ``choose``, ``never`` or ``always``.
+    uneven : bool
+        Whether replicas may take different whole numbers of samples.
+    max_stages : int
+        Most stages; 0 for no limit.
+    proof_steps : int
+        Effort for ruling out all other plans of a small problem.
+    """
+
+    min_micro_batch: int
+    micro_batch: int
+    recompute: str
+    uneven: bool
+    max_stages: int
+    proof_steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Space:
+    """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
+
+    kept: tuple[int, ...]
+    layers: tuple[NDArray, ...]
+    n_microbatches: tuple[int, ...]
+    n_replicas: NDArray[np.int64]
+    unit: int
+    orders: tuple[tuple[int, ...], ...]
+    max_stages: int
+
+
+def answer(problem: Problem, limits: Limits) -> Answer:
+    """Return the quickest plan found, in simulated seconds of a step, with a bound.
+
+    Parameters
+    ----------
+    problem : Problem
+        Completed: a `ProfiledTraining`, a cluster, a global batch.
+    limits : Limits
+        What plans may look like.
+
+    Returns
+    -------
+    Answer
+        Without a plan where none fits the memory.
+
+    Notes
+    -----
+    For every number of micro-batches and every order of the devices a dynamic program over (stages left, cut, devices taken)
+    minimises warm-up + steady phase + drain + reductions, where the pivot is whichever stage makes that largest, so it need not be
+    guessed as in the paper [1]_. The best of each number of stages are played by the exact schedule, with both warm-up depths, and
+    improved by moving cuts and devices.
+
+    References
+    ----------
+    .. [1] Fan et al., DAPPLE, PPoPP 2021, section 4: T_w + T_s + T_e with the pivot stage Q.
+    """
+    training = problem.reading.instance
+    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    states = _dapple_states.states_of(problem.reading)
+    notes = _notes(states, training)
+    kept = _kept_states(states, MOST_STATES)
+    if len(kept) < states.n_states:
+        notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
+    judge = Judge(problem, training, states, limits.recompute)
+    space = _space(problem, training, states, kept, limits)
+    upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
+    ranked = judge.ranked(first)
+    if len(kept) > COARSE_STATES:
+        coarse = _space(problem, training, states, _kept_states(states, COARSE_STATES), limits)
+        ranked = judge.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
+        rough = judge.best([shape for _, shape in ranked[:N_JUDGED]])
+        upper_seconds = upper_seconds if rough is None else min(upper_seconds, rough[0] * SLACK_RATIO)
+    ranked = judge.ranked([shape for _, shape in ranked] + _candidates(problem, space, limits, upper_seconds))
+    around = Around(tuple(kept), space.n_microbatches, limits.uneven)
+    shapes = _starts([shape for _, shape in ranked])
+    best = judge.best(first + shapes + [judge.improved(shape, around) for shape in shapes])
+    if best is None:
+        return _infeasible(judge, space, problem, limits, tuple(notes))
+    best = judge.polished(best, around)
+    best, bound = _proof(judge, space, kept, limits, best)
+    if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
+        notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
+    extra = _extra(judge, first, problem, states)
+    overlapped = extra["baselines"]["data_parallel_overlap"]
+    if overlapped is not None and overlapped < best[0]:
+        notes.append(
+            f"data parallelism that reduces gradients beside its backward pass would take {units.format_seconds(overlapped)}; "
+            "this plan's reductions wait for the backward pass, as in the paper"
+        )
+    alternatives = _alternatives(judge, ranked, best[1])
+    uneven = _uneven(judge, states, kept, limits, best[0])
+    if uneven is not None:
+        alternatives = (uneven, *alternatives)
+        notes.append(
+            f"replicas that take unequal whole numbers of samples would need {units.format_seconds(uneven.objective.value)} a step: "
+            "see the alternatives, or --set uneven=true"
+        )
+    if space.unit > 1:
+        notes.append(f"stages take devices in multiples of {space.unit}")
+    return Answer(
+        plan=judge.plan(best[1]),
+        objective=Objective("step_seconds", best[0]),
+        bound=bound,
+        alternatives=alternatives,
+        notes=tuple(notes),
+        extra=extra,
+    )
+
+
+def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
+    """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
+    baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
+    if data_parallel:
+        shape = data_parallel[0]
+        baselines = {"data_parallel": judge.seconds(shape), "data_parallel_overlap": judge.overlapped_seconds(shape)}
+    ratio = problem.batch.global_batch / judge.training.profile_batch
+    return {"baselines": baselines, "one_device_seconds": float(states.compute_seconds[-1]) * ratio}
+
+
+def _starts(ranked: list[Shape]) -> list[Shape]:
+    """Return the first plans, and the first of each number of micro-batches and each number of stages, so that starts differ."""
+    first: dict[tuple[str, int], Shape] = {}
+    for shape in ranked:
+        first.setdefault(("micro-batches", shape.n_microbatches), shape)
+        first.setdefault(("stages", len(shape.cuts)), shape)
+    return list(dict.fromkeys([*ranked[:3], *list(first.values())[:N_JUDGED]]))
+
+
+def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[str]:
+    """Return what the user should know about the cuts."""
+    from meshwright.planners.dapple.profile import LinearisedProfile
+
+    notes = []
+    if isinstance(training.profile, LinearisedProfile):
+        notes.append("the file has one time per state; a third of it is taken as forward")
+    if states.is_prefix:
+        notes.append("cuts follow one topological order: too many antichains")
+    return notes
+
+
+def _kept_states(states: _dapple_states.States, most: int) -> list[int]:
+    """Return the states that stages may end with: all, or the one with the least traffic in each of equal intervals of time."""
+    if states.n_states <= most:
+        return list(range(states.n_states))
+    share = states.compute_seconds / max(float(states.compute_seconds[-1]), 1e-300)
+    interval = np.minimum((share * most).astype(np.int64), most - 1)
+    kept: dict[int, int] = {}
+    for state in range(states.n_states - 1):
+        rival = kept.setdefault(int(interval[state]), state)
+        if states.needed_bytes[state] < states.needed_bytes[rival]:
+            kept[int(interval[state])] = state
+    return [*sorted(kept.values()), states.n_states - 1]
+
+
+def _space(
+    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: Limits
+) -> _Space:
+    """Return the problem as arrays."""
+    assert problem.cluster is not None
+    batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
+    sizes = [size for size in range(1, batch + 1) if batch % size == 0 and size >= limits.min_micro_batch]
+    if limits.micro_batch:
+        sizes = [size for size in sizes if size == limits.micro_batch]
+    if not sizes:
+        raise InputError(
+            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} samples "
+            "or more; choose sizes that divide"
+        )
+    widest = min(n_devices, sizes[-1])
+    widths = [width for width in range(1, widest + 1) if limits.uneven or any(size % width == 0 for size in sizes)]
+    if limits.uneven and widest > 64:
+        widths = [width for width in widths if width <= 16 or width % 8 == 0 or batch % width == 0]
+        widths = [width for width in widths if width <= 64 or width & (width - 1) == 0 or width == widest or batch % width == 0]
+    per_sample = 1.0 / training.profile_batch
+
+    def nodes(values: NDArray[np.float64], ratio: float = 1.0) -> NDArray[np.float64]:
+        return np.concatenate(([0.0], values[kept] * ratio))
+
+    layers = (
+        nodes(states.forward_seconds, per_sample),
+        nodes(states.backward_seconds, per_sample),
+        nodes(states.activation_bytes, per_sample * training.activation_ratio),
+        nodes(states.parameter_bytes),
+        nodes(states.needed_bytes, per_sample),
+        *_following(states, kept),
+    )
+    orders = device_orders.orders(problem.cluster)
+    unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
+    if not any(width % unit == 0 for width in widths):
+        raise InputError(
+            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} cannot be "
+            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or a larger batch"
+        )
+    n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
+    work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
+    max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))
+    return _Space(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
+
+
+def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the nodes a stage may end at, by the node it begins at; node 0 is before the first state."""
+    new = {state: i + 1 for i, state in enumerate(kept)}
+    following: list[list[int]] = [list(range(1, len(kept) + 1))] + [[] for _ in kept]
+    for state in kept:
+        for before in states.before[states.before_first[state] : states.before_first[state + 1]]:
+            if int(before) in new and state != kept[-1]:
+                following[new[int(before)]].append(new[state])
+    for i in range(1, len(kept)):
+        following[i].append(len(kept))
+    rows = [np.array(sorted(row), dtype=np.int64) for row in following]
+    return np.cumsum([0, *(len(row) for row in rows)]), np.concatenate(rows)
+
+
+def _samples(space: _Space, n_samples: int, limits: Limits) -> NDArray[np.int64]:
+    """Return the samples of the fullest replica for each number of replicas; 0 where it is not allowed."""
+    widths = space.n_replicas
+    if limits.uneven:
+        return np.where(widths <= n_samples, -(-n_samples // widths), 0)
+    return np.where(n_samples % widths == 0, n_samples // widths, 0)
+
+
+def _data_parallel(judge: Judge, space: _Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
+    """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
+    shapes = []
+    for n_microbatches in space.n_microbatches:
+        allowed = _samples(space, batch // n_microbatches, limits)
+        for order in space.orders:
+            for i in np.flatnonzero(allowed)[-2:]:
+                cut = Cut(judge.n_states - 1, order[: int(space.n_replicas[i])])
+                shapes.append(Shape(n_microbatches, (cut,), "1f1b"))
+    best = judge.best(shapes)
+    return (math.inf, []) if best is None else (best[0], [best[1]])
+
+
+def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: float) -> list[Shape]:
+    """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
+    from meshwright._kernels.dapple import pipeline_suffix as kernel
+
+    training = problem.reading.instance
+    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    layers = kernel.Layers(*space.layers)
+    shapes: dict[tuple[float, int, int, int], Shape] = {}
+    whole = space.n_replicas % space.unit == 0
+    n_units = space.n_replicas[whole] // space.unit
+    for which, order in enumerate(space.orders):
+        tables = device_orders.tables(problem.cluster, order, n_units, space.unit, published_links=training.published_links)
+        for n_microbatches in space.n_microbatches:
+            n_samples = problem.batch.global_batch // n_microbatches
+            allowed = _samples(space, n_samples, limits)[whole]
+            rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds, space.unit)
+            places = kernel.Places(
+                n_units, allowed, tables.reduce_class, tables.reduce_lines,
+                tables.send_class, tables.send_lines, tables.memory_bytes, tables.gate,
+            )  # fmt: skip
+            found = kernel.by_stages(layers, places, rules, space.max_stages)
+            for r in range(1, space.max_stages + 1):
+                if np.isfinite(found.end_seconds[r, 0, 0]):
+                    cuts = _cuts(found, r, order, (n_units, space.unit), space.kept)
+                    key = (float(found.end_seconds[r, 0, 0]), r, n_microbatches, which)
+                    shapes[key] = Shape(n_microbatches, cuts, "1f1b")
+    return [shapes[key] for key in sorted(shapes)]
+
+
+def _cuts(
+    found: Suffixes, r: int, order: tuple[int, ...], widths: tuple[NDArray[np.int64], int], kept: tuple[int, ...]
+) -> tuple[Cut, ...]:
+    """Follow the choices from the front."""
+    n_units, unit = widths
+    cuts, node, position = [], 0, 0
+    while r:
+        width = int(n_units[found.column[r, node, position]])
+        node, r, start, position = int(found.next_node[r, node, position]), r - 1, position, position + width
+        cuts.append(Cut(kept[node - 1], order[start * unit : position * unit]))
+    return tuple(cuts)
+
+
+def _proof(
+    judge: Judge, space: _Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
+) -> tuple[tuple[float, Shape], Bound]:
+    """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
+    from meshwright._kernels.dapple import pipeline_suffix as kernel
+
+    problem, training = judge.problem, judge.training
+    assert problem.cluster is not None
+    if len(kept) < judge.n_states:
+        # on all cuts: the work of the step, shared out evenly
+        alone = float(judge.states.compute_seconds[-1]) * problem.batch.global_batch / training.profile_batch
+        return best, Bound(min(best[0], alone / problem.cluster.n_devices), "relaxation")
+    lines = device_orders.free_reductions(problem.cluster, space.n_replicas, published_links=training.published_links)
+    n_units, n_positions = space.n_replicas // space.unit, -(-problem.cluster.n_devices // space.unit)
+    layers, lowest, numbers = kernel.Layers(*space.layers), best[0], []
+    for n_microbatches in space.n_microbatches:
+        n_samples = problem.batch.global_batch // n_microbatches
+        rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, best[0], space.unit)
+        allowed = _samples(space, n_samples, limits)
+        table = kernel.lower_bound(layers, n_units, allowed, lines, rules, n_positions)
+        lowest = min(lowest, float(table[1, 0, n_positions]))
+        recomputed = layers.forward_seconds if limits.recompute == "always" else 0.0
+        compute = layers.forward_seconds + layers.backward_seconds + recomputed
+        numbers.append(exact.Numbers(n_microbatches, space.n_replicas, allowed, layers.forward_seconds, compute, table))
+    # devices of a machine are exchangeable only where the machines are all there is to the cluster
+    small = problem.cluster.n_devices <= MOST_PROVEN[0]
+    if training.published_links and small and len(kept) <= MOST_PROVEN[1] and not limits.max_stages:
+        first, following = layers.following_first, layers.following
+        rows = [following[first[k] : first[k + 1]].tolist() for k in range(len(first) - 1)]
+        found = exact.proven(judge, numbers, rows, kept, best, limits.proof_steps)
+        if found is not None:
+            return found, Bound(found[0], "exact")
+    return best, Bound(lowest, "relaxation")
+
+
+def _rules(
+    training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
+) -> Rules:
+    """Return the numbers of one run of a kernel."""
+    from meshwright._kernels.dapple import pipeline_suffix as kernel
+
+    recompute = ("never", "choose", "always").index(limits.recompute)
+    ratio = float(training.optimizer_scaling_ratio)
+    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
+
+
+def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
+    """Say by how much the nearest plan misses."""
+    assert problem.cluster is not None
+    nearest = math.inf
+    for n_microbatches in space.n_microbatches:
+        allowed = _samples(space, problem.batch.global_batch // n_microbatches, limits)
+        widths = space.n_replicas[allowed > 0]
+        for order in space.orders:
+            for width in {int(widths[0]), int(widths[-1])}:
+                for n_stages in range(1, min(judge.n_states, problem.cluster.n_devices // width) + 1):
+                    shape = judge.even_shape(n_microbatches, order, width, n_stages)
+                    nearest = min(nearest, judge.missing_bytes(shape))
+    why = "more devices, devices with more memory, a smaller min_micro_batch, or a lower optimizer_memory_scaling"
+    if limits.recompute == "never":
+        why += ", or recompute=choose"
+    return Answer(plan=None, missing_bytes=nearest, nearest="", notes=(*notes, f"what would help: {why}"))
+
+
+def _uneven(
+    judge: Judge, states: _dapple_states.States, kept: list[int], limits: Limits, even_seconds: float
+) -> Alternative | None:
+    """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
+    problem = judge.problem
+    assert problem.cluster is not None
+    if limits.uneven or problem.cluster.n_devices > MOST_UNEVEN or len(kept) > COARSE_STATES:
+        return None
+    limits = replace(limits, uneven=True)
+    space = _space(problem, judge.training, states, kept, limits)
+    space = replace(space, orders=space.orders[:1])
+    wanted_seconds = even_seconds / WORTH_RATIO
+    starts = _starts([shape for _, shape in judge.ranked(_candidates(problem, space, limits, wanted_seconds))])
+    around = Around(tuple(kept), space.n_microbatches, True)
+    found = judge.best([judge.improved(shape, around) for shape in starts], wanted_seconds)
+    if found is None:
+        return None
+    why = "quicker, but replicas of a stage take unequal whole numbers of samples"
+    return Alternative(judge.plan(found[1]), Objective("step_seconds", found[0]), why)
+
+
+def _alternatives(judge: Judge, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
+    """Return the best plan of each other number of stages, best first."""
+    by_stages: dict[int, Shape] = {}
+    for _, shape in ranked:
+        if len(shape.cuts) != len(best.cuts):
+            by_stages.setdefault(len(shape.cuts), shape)
+    judged = sorted(((judge.seconds(shape), n) for n, shape in list(by_stages.items())[:5]))
+    return tuple(
+        Alternative(judge.plan(by_stages[n]), Objective("step_seconds", seconds), f"the best found with {n} stages")
+        for seconds, n in judged
+    )

@@ -1,0 +1,1 @@
+"""DAPPLE's cost model."""

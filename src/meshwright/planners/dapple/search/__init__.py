@@ -1,0 +1,1 @@
+"""DAPPLE's and PipeDream's searches."""

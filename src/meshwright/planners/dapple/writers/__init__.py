@@ -1,0 +1,1 @@
+"""PipeDream's profile format."""

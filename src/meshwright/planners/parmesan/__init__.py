@@ -1,0 +1,1 @@
+"""Parmesan (TCAD 2024): a captured graph cut into partitions and mapped onto any device topology."""

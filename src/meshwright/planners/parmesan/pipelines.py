@@ -1,0 +1,258 @@
+"""Pipelines of partitions mapped onto devices: the stage graph of a partition, the plan of a mapping, its simulated throughput."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright import sim
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.strategy import Strategy
+from meshwright.planners.parmesan.operators import Question
+from meshwright.sim import engine, transfers
+from meshwright.solvers.mapping.problem import Mapping, StageGraph
+from meshwright.solvers.partition import operator_stages
+
+__all__ = [
+    "MOST_UNEQUAL",
+    "Judged",
+    "fitting",
+    "idle",
+    "judge",
+    "memory_limits",
+    "one_batch",
+    "plan_of",
+    "shapes",
+    "stage_graph",
+]
+
+MOST_UNEQUAL = 64
+"""Devices up to which stages may have unequally many replicas; beyond, the patterns are too many to cut and map."""
+
+_KEPT = 6  # plans that fit: the answer and its runners-up
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A plan with its simulated step; `label` says how it came about."""
+
+    plan: Plan
+    step_seconds: float
+    label: str
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """What plans of different global batches are compared by."""
+        return self.step_seconds / self.plan.global_batch
+
+
+def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tuple[tuple[int, int], ...]:
+    """Return the numbers of stages and replicas to try: all that use every device, or those of a given number of stages.
+
+    Where a global batch is asked for, a shape has the most replicas that split it into whole micro-batches, unless
+    `whole_batch` is false because a later step shares replicas out anew.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or it has fewer devices than stages, or the model has fewer operators, or the micro-batch does
+        not divide the global batch.
+    """
+    n_ops = len(problem.graph.ops)
+    if problem.cluster is None:
+        raise InputError("a mapping needs devices: name a cluster, for example --cluster parmesan-two-level:16")
+    n = problem.cluster.n_devices
+    if n_stages > n_ops:
+        raise InputError(f"--set n_stages={n_stages}: {problem.reading.name} has only {n_ops} operators; give at most as many")
+    if n_stages > n:
+        raise InputError(
+            f"--set n_stages={n_stages}: cluster {problem.cluster.name} has only {n} devices; give at most as many"
+        )
+    stages = (n_stages,) if n_stages else tuple(s for s in range(1, n + 1) if n % s == 0 and s <= n_ops)
+    asked, micro_batch = problem.batch.global_batch, problem.batch.micro_batch or 1
+    if not asked or not whole_batch:
+        return tuple((s, n // s) for s in stages)
+    if asked % micro_batch:
+        raise InputError(f"--global-batch {asked}: must be a multiple of the micro-batch of {micro_batch} samples")
+    slots = asked // micro_batch
+    return tuple((s, max(r for r in range(1, n // s + 1) if slots % r == 0)) for s in stages)
+
+
+def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
+    """Refuse a number of micro-batches beside a global batch, which decides it.
+
+    Raises
+    ------
+    InputError
+        When both are given.
+    """
+    if problem.batch.global_batch and n_microbatches != usual:
+        raise InputError(
+            f"--set n_microbatches={n_microbatches}: the global batch of {problem.batch.global_batch} decides it; give only one of them"
+        )
+
+
+def idle(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Return a note on devices that a plan leaves idle; nothing where it uses all."""
+    assert problem.cluster is not None
+    n, used = problem.cluster.n_devices, sum(len(stage.devices) for stage in plan.stages)
+    return (
+        ()
+        if used == n
+        else (
+            f"{n - used} of {n} devices are not used: stages have equally many replicas of whole micro-batches, and none where a "
+            "further cut would transfer more than it saves",
+        )
+    )
+
+
+def stage_graph(
+    posed: Question, groups: tuple[tuple[int, ...], ...], n_replicas: int, *, n_microbatches: int = 1, both: float = 2.0
+) -> StageGraph:
+    """Return the stages of a partition as a graph to be mapped.
+
+    Parameters
+    ----------
+    posed : Question
+        The operators.
+    groups : tuple of tuple of int
+        Operators of each stage.
+    n_replicas : int
+        Copies.
+    n_microbatches : int
+        Micro-batches over which the gradient reduction of a step is spread; 1 to count it whole, as the published mapper does.
+    both : float
+        How often each tensor travels: 2 where the gradient returns and is no tensor of its own.
+
+    Returns
+    -------
+    StageGraph
+        Times in seconds.
+    """
+    operators = posed.operators
+    stage_of = {op: s for s, group in enumerate(groups) for op in group}
+    volume: dict[tuple[int, int], float] = {}
+    for _, pins in operators.nets:
+        here = stage_of[pins[0]]
+        for there in sorted({stage_of[pin] for pin in pins} - {here}):
+            pair = (min(here, there), max(here, there))
+            volume[pair] = volume.get(pair, 0.0) + both * float(posed.output_bytes[pins[0]])
+    compute = np.array([operators.compute[list(group)].sum() for group in groups]) * posed.unit_seconds
+    reduced = np.array([posed.weight_bytes[list(group)].sum() for group in groups]) / n_microbatches
+    return StageGraph(compute, tuple((a, b, n) for (a, b), n in sorted(volume.items())), reduced, n_replicas)
+
+
+def plan_of(problem: Problem, groups: tuple[tuple[int, ...], ...], mapping: Mapping, n_microbatches: int) -> Plan:
+    """Return the plan of a mapped partition; empty stages and their devices are left out."""
+    rank = {op: i for i, op in enumerate(problem.graph.topological_order())}
+    n_replicas = mapping.devices.shape[1]
+    stages = tuple(
+        Stage(
+            tuple(sorted(group, key=rank.__getitem__)), tuple(int(d) for d in mapping.devices[s]), Strategy(data=n_replicas),
+            ("none",) * len(group), _ring(mapping.rings[s].tolist()),
+        )
+        for s, group in enumerate(groups) if group
+    )  # fmt: skip
+    micro_batch = problem.batch.micro_batch or 1
+    if problem.batch.global_batch:
+        n_microbatches = max(1, problem.batch.global_batch // (micro_batch * n_replicas))
+    return Plan(stages, n_microbatches, micro_batch, "gpipe", n_microbatches * micro_batch * n_replicas)
+
+
+def _ring(order: list[int]) -> tuple[int, ...]:
+    """Return the order of a ring from replica 0 on, the lower neighbour first; nothing where it is the order of the replicas."""
+    n, start = len(order), order.index(0)
+    turned = [order[(start + k) % n] for k in range(n)]
+    if n > 2 and turned[-1] < turned[1]:
+        turned = [0, *reversed(turned[1:])]
+    return () if turned == list(range(n)) else tuple(turned)
+
+
+def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> Judged:
+    """Return a plan with its simulated step.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    plan : Plan
+        The plan.
+    label : str
+        How it came about.
+    copies_beside_compute : bool
+        Whether transfers run beside compute; otherwise both ends wait for them.
+    """
+    loads = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
+    sends = transfers.transfers(problem, plan, loads)
+    if not copies_beside_compute:
+        # in a forward pass a stage receives and sends, in a backward pass too
+        forward = sends.seconds[0] + np.roll(sends.seconds[0], 1)
+        backward = sends.seconds[1] + np.roll(sends.seconds[1], -1)
+        loads = tuple(
+            replace(
+                load, output_bytes=0.0,
+                forward_communication=(*load.forward_communication, ("transfer", float(forward[i]))),
+                backward_communication=(*load.backward_communication, ("transfer", float(backward[i]))),
+            )
+            for i, load in enumerate(loads)
+        )  # fmt: skip
+        sends = transfers.fixed(np.array(plan.rank_of_stage()), np.zeros(len(loads) - 1))
+    return Judged(plan, engine.played_seconds(plan, loads, sends), label)
+
+
+def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
+    """Return the limits to cut stages under, in bytes of the static state and one micro-batch on one device.
+
+    Infinity alone where a device could hold all operators. Else the memory of the smallest device, and before it infinity for models
+    whose state can be sharded and whose activations can be recomputed later.
+    """
+    assert problem.cluster is not None
+    smallest = min(kind.memory_bytes for kind in problem.cluster.kinds)
+    if float(posed.operators.memory.sum()) <= smallest:
+        return (math.inf,)
+    return (smallest,) if problem.costs == "partition" else (math.inf, smallest)
+
+
+def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_stages: int) -> tuple[tuple[Judged, ...], float]:
+    """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest device.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    posed : Question
+        Its operators.
+    judged : sequence of Judged
+        Plans in any order; none where no partition keeps the memory limits.
+    most_stages : int
+        Stages that were tried at most.
+
+    Returns
+    -------
+    fits : tuple of Judged
+        The first few, quickest first; empty where none fits.
+    missing_bytes : float
+        Infinite where all that were looked at fit.
+    """
+    assert problem.cluster is not None
+    if not judged:
+        return (), max(0.0, operator_stages.least_memory(posed.operators, most_stages) - memory_limits(problem, posed)[-1])
+    module = registry.load("costs", problem.costs, "cost model")
+    kept: list[Judged] = []
+    missing = float("inf")
+    for one in sorted(judged, key=lambda one: one.seconds_per_sample):
+        peaks = sim.simulate(problem, one.plan, module.loads(problem, one.plan)).peak_bytes
+        over = sim.excess_bytes(problem.cluster, one.plan, peaks)
+        if over > 0.0:
+            missing = min(missing, over)
+        else:
+            kept.append(one)
+            if len(kept) == _KEPT:
+                break
+    return tuple(kept), missing

@@ -1,0 +1,1 @@
+"""The partitioning benchmarks of operator and layer graphs."""

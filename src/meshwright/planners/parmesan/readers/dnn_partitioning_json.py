@@ -1,0 +1,259 @@
+"""Reader of operator and layer graphs for device placement (``dnn_partitioning_json``): nodes with times on accelerator and host."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.core.graph import Edge, Graph, Op
+from meshwright.core.problem import Reading
+from meshwright.core.source import Source
+
+__all__ = ["PlacementEdge", "PlacementGraph", "PlacementNode", "read", "recognises"]
+
+_TOP = ("maxSizePerFPGA", "maxFPGAs", "maxCPUs", "nodes", "edges")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementNode:
+    """One node, in the file's own units.
+
+    Parameters
+    ----------
+    id : int
+        As in the file.
+    name : str
+        As in the file; the id where the name is absent or not unique.
+    supported : bool
+        Whether an accelerator can run it.
+    host_cost, accelerator_cost : float
+        Time on a host device and on an accelerator, in the file's time unit.
+    backward : bool
+        Whether it belongs to the backward pass.
+    colour : int or None
+        Nodes of one colour class stay on one device.
+    bytes : float
+        Memory on the accelerator.
+    """
+
+    id: int
+    name: str
+    supported: bool
+    host_cost: float
+    accelerator_cost: float
+    backward: bool
+    colour: int | None
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementEdge:
+    """A tensor from one node to another, by position in `PlacementGraph.nodes`; `cost` moves it to or from host memory."""
+
+    source: int
+    target: int
+    cost: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGraph:
+    """The content of a file, in its own units.
+
+    Parameters
+    ----------
+    memory_bytes : float
+        Limit of one accelerator.
+    n_accelerators, n_hosts : int
+        Devices of each kind (``maxFPGAs``, ``maxCPUs``).
+    nodes : tuple of PlacementNode
+        In the order of the file.
+    edges : tuple of PlacementEdge
+        In the order of the file.
+    """
+
+    memory_bytes: float
+    n_accelerators: int
+    n_hosts: int
+    nodes: tuple[PlacementNode, ...]
+    edges: tuple[PlacementEdge, ...]
+
+
+def recognises(source: Source) -> bool:
+    """Return whether the content is a JSON object with the format's limits, nodes and edges."""
+    content = source.json
+    return (
+        isinstance(content, dict)
+        and "nodes" in content
+        and "edges" in content
+        and ("maxFPGAs" in content or "maxSizePerFPGA" in content)
+    )
+
+
+def read(source: Source) -> Reading:
+    """Read a placement graph.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    Reading
+        Its graph has every node and every edge of the file; `Reading.instance` is a `PlacementGraph` in the file's own units.
+
+    Raises
+    ------
+    InputError
+        When a field is missing, unknown or of the wrong kind, an id repeats or is unknown, a number is negative or not finite,
+        edges out of one node differ in cost, or the edges form a cycle.
+
+    References
+    ----------
+    .. [1] J. Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020: the format
+       published with the paper.
+    """
+    content = source.json
+    if not isinstance(content, dict):
+        raise InputError(f"{source.spec}: is not a JSON object with {', '.join(_TOP)} (no file, or cut off?)")
+    instance = _instance(content, str(source.path))
+    name = source.path.stem if source.path is not None else source.spec
+    ops = tuple(Op(node.name, "backward" if node.backward else "forward") for node in instance.nodes)
+    edges = tuple(Edge(edge.source, edge.target) for edge in instance.edges)
+    try:
+        graph = Graph(name=name, ops=ops, edges=edges, tokens_name="")
+    except InputError as error:
+        raise InputError(f"{source.path}: {error}") from None
+    return Reading(
+        name=name, format="dnn_partitioning_json", spec=source.spec, graph=graph, instance=instance, costs="partition",
+        search="partition",
+    )  # fmt: skip
+
+
+def _instance(content: dict[str, Any], path: str) -> PlacementGraph:
+    """Check the whole file and return it."""
+    for key in content:
+        if key not in _TOP:
+            raise UnknownNameError(f"field (of {path})", key, _TOP)
+    for key in _TOP:
+        if key not in content:
+            raise InputError(f"{path}: the field '{key}' is missing; the format needs {', '.join(_TOP)}")
+    for key in ("nodes", "edges"):
+        if not isinstance(content[key], list):
+            raise InputError(f"{path}: '{key}' is {_show(content[key])}; must be a list")
+    if not content["nodes"]:
+        raise InputError(f"{path}: 'nodes' is empty; there is nothing to place")
+    memory_bytes = _number(content, "maxSizePerFPGA", path)
+    n_accelerators = _whole(content, "maxFPGAs", path)
+    n_hosts = _whole(content, "maxCPUs", path)
+    nodes = _nodes(content["nodes"], path)
+    edges = _edges(content["edges"], nodes, path)
+    return PlacementGraph(memory_bytes, n_accelerators, n_hosts, nodes, edges)
+
+
+def _nodes(entries: list[Any], path: str) -> tuple[PlacementNode, ...]:
+    """Read the nodes; names that are absent or repeat are replaced by the id."""
+    known = ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode", "colorClass", "size", "name", "layerId")
+    names: dict[str, int] = {}
+    for entry in entries:
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            names[entry["name"]] = names.get(entry["name"], 0) + 1
+    nodes: list[PlacementNode] = []
+    seen: dict[int, int] = {}
+    for i, entry in enumerate(entries):
+        where = f"{path}: nodes[{i}]"
+        _fields(entry, known, ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode", "size"), where)
+        number = _whole(entry, "id", where, minimum=None)
+        if number in seen:
+            raise InputError(f"{where}: the id {number} is that of nodes[{seen[number]}] too; ids must be unique")
+        seen[number] = i
+        colour = entry.get("colorClass")
+        if colour is not None:
+            colour = _whole(entry, "colorClass", where, minimum=None)
+        name = entry.get("name")
+        if name is not None and not isinstance(name, str):
+            raise InputError(f"{where}: 'name' is {_show(name)}; must be text")
+        if not name:
+            name = str(number)
+        elif names[name] > 1:
+            name = f"{name}#{number}"
+        node = PlacementNode(
+            number, name, _flag(entry, "supportedOnFpga", where), _number(entry, "cpuLatency", where),
+            _number(entry, "fpgaLatency", where), _flag(entry, "isBackwardNode", where), colour, _number(entry, "size", where),
+        )  # fmt: skip
+        nodes.append(node)
+    return tuple(nodes)
+
+
+def _edges(entries: list[Any], nodes: tuple[PlacementNode, ...], path: str) -> tuple[PlacementEdge, ...]:
+    """Read the edges; the cost belongs to the source, so all edges out of one node must agree."""
+    index = {node.id: i for i, node in enumerate(nodes)}
+    cost_of: dict[int, float] = {}
+    edges: list[PlacementEdge] = []
+    for i, entry in enumerate(entries):
+        where = f"{path}: edges[{i}]"
+        _fields(entry, ("sourceId", "destId", "cost", "size"), ("sourceId", "destId", "cost"), where)
+        source, target = (_whole(entry, key, where, minimum=None) for key in ("sourceId", "destId"))
+        for key, end in (("sourceId", source), ("destId", target)):
+            if end not in index:
+                raise InputError(f"{where}: '{key}' is {end}, but no node has this id")
+        if source == target:
+            raise InputError(f"{where}: goes from node {source} to itself; edges must form no cycle")
+        cost = _number(entry, "cost", where)
+        if cost_of.setdefault(source, cost) != cost:
+            raise InputError(
+                f"{where}: 'cost' is {cost:g}, but another edge out of node {source} has {cost_of[source]:g}; "
+                "the cost belongs to the output of the source and must be the same on all its edges"
+            )
+        n_bytes = _number(entry, "size", where) if "size" in entry else 0.0
+        edges.append(PlacementEdge(index[source], index[target], cost, n_bytes))
+    return tuple(edges)
+
+
+def _fields(entry: Any, known: tuple[str, ...], needed: tuple[str, ...], where: str) -> None:
+    """Refuse what is not an object, has an unknown field or lacks a needed one."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: is {_show(entry)}; must be an object with {', '.join(needed)}")
+    for key in entry:
+        if key not in known:
+            raise UnknownNameError(f"field (of {where})", key, known)
+    for key in needed:
+        if key not in entry:
+            raise InputError(f"{where}: the field '{key}' is missing; needed are {', '.join(needed)}")
+
+
+def _number(entry: dict[str, Any], key: str, where: str) -> float:
+    """Return a finite number that is not negative."""
+    value = entry[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{where}: '{key}' is {_show(value)}; must be a number")
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{where}: '{key}' is {value}; must be finite and >= 0")
+    return float(value)
+
+
+def _whole(entry: dict[str, Any], key: str, where: str, minimum: int | None = 0) -> int:
+    """Return a whole number."""
+    value = entry[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or int(value) != value:
+        raise InputError(f"{where}: '{key}' is {_show(value)}; must be a whole number")
+    if minimum is not None and value < minimum:
+        raise InputError(f"{where}: '{key}' is {value}; must be >= {minimum}")
+    return int(value)
+
+
+def _flag(entry: dict[str, Any], key: str, where: str) -> bool:
+    """Return a yes or no, written as true/false or 1/0."""
+    value = entry[key]
+    if value not in (0, 1):
+        raise InputError(f"{where}: '{key}' is {_show(value)}; must be true, false, 0 or 1")
+    return bool(value)
+
+
+def _show(value: Any) -> str:
+    """Return a value as in JSON, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,1 @@
+"""Parmesan's searches, and our exact partitioner and mapper."""

@@ -1,0 +1,301 @@
+"""``--search parmesan``: the published flow, partition by clustering and dynamic programming, then mapping by backtracking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Alternative, Answer, Objective
+from meshwright.planners.parmesan.operators import Question, costed, question
+from meshwright.planners.parmesan.pipelines import (
+    Judged,
+    fitting,
+    idle,
+    judge,
+    memory_limits,
+    one_batch,
+    plan_of,
+    shapes,
+    stage_graph,
+)
+from meshwright.solvers.mapping.backtracking import Found, backtrack
+from meshwright.solvers.mapping.problem import Mapping, StageGraph
+from meshwright.solvers.mapping.search import consecutive, evaluate, pair_seconds, point_to_point
+from meshwright.solvers.partition import coarsen, operator_stages
+from meshwright.solvers.partition.hypergraph import Operators, Units, contract
+
+__all__ = ["Params", "cut_published", "pipelines", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options, by the names of the published program.
+
+    Parameters
+    ----------
+    k : int
+        Clusters before the dynamic program; at least as many as stages.
+    comm_coef : float
+        Weight of saved communication against compute when clustering (the paper's alpha).
+    new_flow : bool
+        Clustering, dynamic program, refinement; otherwise clustering, refinement, dynamic program.
+    search_k, search_comm_coef : bool
+        Try several values (32, 48, 72, 96; 0.01, 1, 100) beside the given one and keep the best simulated.
+    concurrent_copy_comp : bool
+        Whether the simulator lets copies run beside compute.
+    incl_allr, incl_p2p : bool or None
+        Whether the mapping counts the gradient ring and the transfers; none for the paper's choice by the larger volume.
+    parallel_degree : int
+        Searches of one round of the bisection.
+    parallel_same_t : int
+        How many of them share a target, each beginning with other devices.
+    n_stages : int
+        0 to try every number that divides the devices.
+    n_microbatches : int
+        Micro-batches of a step and replica (4 in the paper), where no global batch is given.
+    bandwidth : float
+        That the partition assumes between stages, in bytes per second; 0 for the cluster's slowest neighbouring pair.
+    nodes : int
+        Placements one search may try before it gives up: a timeout in work, with which answers repeat.
+    timeout : float
+        Seconds after which the bisection for one mapping gives up; 0 for none.
+    """
+
+    k: int = field(default=32, metadata={"minimum": 1})
+    comm_coef: float = field(default=1.0, metadata={"minimum": 0.0})
+    new_flow: bool = True
+    search_k: bool = False
+    search_comm_coef: bool = False
+    concurrent_copy_comp: bool = True
+    incl_allr: bool | None = None
+    incl_p2p: bool | None = None
+    parallel_degree: int = field(default=4, metadata={"minimum": 1})
+    parallel_same_t: int = field(default=1, metadata={"minimum": 1})
+    n_stages: int = field(default=0, metadata={"minimum": 0})
+    n_microbatches: int = field(default=4, metadata={"minimum": 1})
+    bandwidth: float = field(default=0.0, metadata={"unit": "bytes_per_second"})
+    nodes: int = field(default=300_000, metadata={"minimum": 1})
+    timeout: float = field(default=0.0, metadata={"unit": "seconds", "minimum": 0.0})
+
+
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+    """Partition, map and simulate, for every number of stages and replicas; keep the best simulated throughput.
+
+    Parameters
+    ----------
+    problem : Problem
+        A graph or profile, and a cluster.
+    params : Params
+        Options.
+    seed : int
+        Of the random starting mapping.
+    stop : Stop
+        Not used: work is bounded by ``nodes`` and ``timeout``.
+
+    Returns
+    -------
+    Answer
+        The objective is the simulated time per sample; no bound, as in the paper. Searches that were cut off are reported, and
+        ``extra`` has the simulated time per sample of every candidate and how much the mapping searches tried. No plan where no
+        shape keeps the memory limits.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or the options contradict each other.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, sections III to VI.
+
+    Notes
+    -----
+    Replicas take whole micro-batches (the paper splits each between them), so shapes are compared per sample. The load counts
+    each tensor once per device, as everywhere here; the paper counts every edge. A search gives up after a number of
+    placements, so that answers can be repeated, and after seconds only where they are asked for; the searches of a round run
+    one after the other. Clusters and stages keep the memory of a device in sum, and the plan in the simulator.
+    """
+    problem = costed(problem)
+    judged, extra, posed = pipelines(problem, params, seed)
+    most_stages = max(n_stages for n_stages, _ in shapes(problem, params.n_stages))
+    ranked, missing_bytes = fitting(problem, posed, judged, most_stages)
+    if not ranked:
+        nearest = "more devices or stages, or a smaller --micro-batch; --search stage_mapping also shards and recomputes"
+        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, notes=posed.notes, problem=problem, extra=extra)
+    return _answer(problem, ranked, posed, extra)
+
+
+def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged], dict[str, Any], Question]:
+    """Return every pipeline of the published flow, simulated; what the searches tried and where they gave up; and the operators.
+
+    Parameters
+    ----------
+    problem : Problem
+        A graph or profile with its own cost model, see `costed`, and a cluster.
+    params : Params
+        Options.
+    seed : int
+        Of the random starting mapping.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster, or the options contradict each other.
+    """
+    if params.parallel_degree % params.parallel_same_t:
+        raise InputError(
+            f"--set parallel_degree={params.parallel_degree}: must be a multiple of parallel_same_t={params.parallel_same_t}"
+        )
+    one_batch(problem, params.n_microbatches, Params().n_microbatches)
+    pairs = shapes(problem, params.n_stages)
+    posed = question(problem, params.bandwidth)
+    assert problem.cluster is not None
+    slow = pair_seconds(problem.cluster)
+    memory_bytes = memory_limits(problem, posed)[-1]
+    units = contract(posed.operators, weigh_memory=math.isfinite(memory_bytes))
+    judged: list[Judged] = []
+    unfinished: list[str] = []
+    work = [0, 0]
+    both = 1.0 if posed.objective == "largest_load" else 2.0
+    for n_stages, n_replicas in pairs:
+        for groups, cut_label in _cuts(params, posed, units, n_stages, memory_bytes):
+            graph = stage_graph(posed, groups, n_replicas, both=both)
+            for mapping, map_label, found in _mappings(params, graph, slow, seed):
+                label = f"{n_stages} stages x {n_replicas}, {cut_label}, {map_label}"
+                plan = plan_of(problem, groups, mapping, params.n_microbatches)
+                judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
+                if found is not None:
+                    work = [work[0] + found.n_searches, work[1] + found.n_placements]
+                    if not found.finished:
+                        unfinished.append(label)
+    extra = {
+        "candidates": {one.label: one.seconds_per_sample for one in judged}, "unfinished": unfinished,
+        "mapping_searches": work[0], "placements": work[1],
+    }  # fmt: skip
+    return judged, extra, posed
+
+
+def _answer(problem: Problem, ranked: Sequence[Judged], posed: Question, extra: dict[str, Any]) -> Answer:
+    """Return the best simulated plan, the runners-up, and what was cut off."""
+    best, unfinished = ranked[0], extra["unfinished"]
+    notes = [*posed.notes, f"from {best.label}", *idle(problem, best.plan)]
+    if unfinished:
+        notes.append(
+            f"{len(unfinished)} of {len(extra['candidates'])} mapping searches stopped at their limit of placements or time, so a "
+            f"better mapping may exist (raise --set nodes, or timeout where one is set); among them: {unfinished[0]}"
+        )
+    others = tuple(
+        Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
+        for one in ranked[1:]
+    )
+    return Answer(
+        best.plan, Objective("simulated_seconds_per_sample", best.seconds_per_sample), alternatives=others, notes=tuple(notes),
+        problem=problem, extra=extra,
+    )  # fmt: skip
+
+
+def cut_published(
+    operators: Operators,
+    units: Units,
+    n_stages: int,
+    *,
+    k: int,
+    comm_coef: float,
+    new_flow: bool,
+    memory_limit_bytes: float = math.inf,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the published partition: the operators of each stage.
+
+    Parameters
+    ----------
+    operators, units : Operators, Units
+        The graph, before and after contraction.
+    n_stages : int
+        Stages.
+    k, comm_coef, new_flow
+        As in `Params`.
+    memory_limit_bytes : float
+        Of one device.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Operators of each stage; nothing where the clusters do not fit.
+    """
+    label = coarsen.cluster(units, max(k, n_stages), comm_coef, memory_limit_bytes)
+    if not new_flow:
+        n_clusters = max(label) + 1
+        blocks = tuple(tuple(v for v in range(len(units)) if label[v] == c) for c in range(n_clusters))
+        blocks = coarsen.refine(units, blocks, memory_limit_bytes=memory_limit_bytes, clusters=True)
+        label = tuple(next(c for c, block in enumerate(blocks) if v in block) for v in range(len(units)))
+    coarse = Operators(
+        operators.compute, operators.host, operators.memory, operators.supported, operators.edges,
+        tuple(label[v] for v in _unit_of(units, len(operators.compute))), operators.nets,
+    )  # fmt: skip
+    found = operator_stages.cut(coarse, n_stages, memory_limit_bytes=memory_limit_bytes)
+    if not found.partition.feasible:
+        return ()
+    stage_of = {op: s for s, group in enumerate(found.groups) for op in group}
+    groups = tuple(tuple(v for v in range(len(units)) if stage_of[units.members[v][0]] == s) for s in range(n_stages))
+    if new_flow:
+        groups = coarsen.refine(units, groups, memory_limit_bytes=memory_limit_bytes)
+    return tuple(tuple(sorted(op for v in group for op in units.members[v])) for group in groups)
+
+
+def _unit_of(units: Units, n_ops: int) -> list[int]:
+    """Return the unit of each operator."""
+    result = [0] * n_ops
+    for v, members in enumerate(units.members):
+        for op in members:
+            result[op] = v
+    return result
+
+
+def _cuts(
+    params: Params, posed: Question, units: Units, n_stages: int, memory_bytes: float
+) -> Iterator[tuple[tuple[tuple[int, ...], ...], str]]:
+    """Yield the partitions of all values of the parameters to be tried, each once; none where nothing keeps the memory limit."""
+    seen: set[tuple[tuple[int, ...], ...]] = {()}
+    for k in sorted({32, 48, 72, 96, params.k}) if params.search_k else (params.k,):
+        for comm_coef in sorted({0.01, 1.0, 100.0, params.comm_coef}) if params.search_comm_coef else (params.comm_coef,):
+            groups = cut_published(
+                posed.operators, units, n_stages, k=k, comm_coef=comm_coef, new_flow=params.new_flow,
+                memory_limit_bytes=memory_bytes,
+            )  # fmt: skip
+            if groups not in seen:
+                seen.add(groups)
+                yield groups, f"k={max(k, n_stages)} comm_coef={comm_coef:g}"
+
+
+def _mappings(params: Params, graph: StageGraph, slow: np.ndarray, seed: int) -> Iterator[tuple[Mapping, str, Found | None]]:
+    """Yield the two heuristic mappings and the one found by the bisection, with its work."""
+    order = np.arange(len(slow))
+    starts = (("consecutive", consecutive(graph, order)), ("point to point", point_to_point(graph, order)))
+    for name, devices in starts:
+        yield evaluate(graph, slow, devices, fixed_rings=True), name, None
+    transfers, rings = params.incl_p2p, params.incl_allr
+    moved = sum(volume for _, _, volume in graph.transfers)
+    reduced = float(graph.reduce_bytes.sum())
+    if transfers is None:
+        transfers = reduced <= moved if rings is None else not rings
+    if rings is None:
+        rings = not transfers
+    counted = StageGraph(
+        graph.compute_seconds, graph.transfers if transfers else (), graph.reduce_bytes * float(rings), graph.n_replicas
+    )
+    random = np.random.default_rng(seed).permutation(len(slow))
+    begun = [*(devices for _, devices in starts), consecutive(graph, random)]
+    found: Found = backtrack(
+        counted, slow, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes,
+        timeout_seconds=params.timeout or math.inf,
+    )  # fmt: skip
+    words = " and ".join(word for word, on in (("transfers", transfers), ("rings", rings)) if on) or "compute only"
+    yield evaluate(graph, slow, found.devices, fixed_rings=True), f"backtracking on {words}", found
+    if not math.isfinite(found.seconds):
+        raise InputError("the stage graph has a time that is not finite; check the input")

@@ -1,0 +1,216 @@
+"""``--search partition``: the least largest stage load over all convex partitions of an operator graph, with proof."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.base import options, units
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer, Bound, Objective, Result
+from meshwright.planners.parmesan import check_partition
+from meshwright.planners.parmesan.operators import Question, costed, question
+from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
+from meshwright.solvers.pairwise.certificate import Verdict
+from meshwright.solvers.partition import operator_stages
+from meshwright.solvers.partition.operator_stages import OperatorStages
+
+__all__ = ["Params", "check_plan", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options.
+
+    Parameters
+    ----------
+    n_stages : int
+        Accelerators in the chain; 0 for the file's own number, or one for each device of the cluster.
+    bandwidth : float
+        Of the links between stages, in bytes per second; 0 for the file's own transfer times or the cluster's links.
+    memory_limit : str
+        Of one accelerator: ``file`` for the file's own (or the device's), ``none`` for no limit, or a quantity.
+    n_cpus : int
+        Host devices that may take stages too, where the file has host times.
+    """
+
+    n_stages: int = field(default=0, metadata={"minimum": 0})
+    bandwidth: float = field(default=0.0, metadata={"unit": "bytes_per_second"})
+    memory_limit: str = "file"
+    n_cpus: int = field(default=0, metadata={"minimum": 0})
+
+
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+    """Partition the operators of a problem into consecutive stages.
+
+    Parameters
+    ----------
+    problem : Problem
+        A placement graph, a PipeDream profile, or a model on a cluster.
+    params : Params
+        Options.
+    seed : int
+        Of the noisy starting orders; the proven value does not depend on it.
+    stop : Stop
+        Not used: the search ends by itself.
+
+    Returns
+    -------
+    Answer
+        The objective is the largest load in the file's own unit of time; the bound is exact wherever the windows close.
+
+    Raises
+    ------
+    InputError
+        When more stages than operators are asked for, or an option does not apply.
+
+    References
+    ----------
+    .. [1] J. Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020.
+    .. [2] L. Liu et al., Parmesan, IEEE TCAD 2024, section III: the same objective as its first phase.
+    """
+    posed = question(problem, params.bandwidth)
+    n_stages = _n_stages(problem, params, posed)
+    limit_bytes = _limit(params, posed)
+    if params.n_cpus and not isinstance(problem.reading.instance, PlacementGraph):
+        raise InputError(f"--set n_cpus={params.n_cpus}: {problem.reading.spec} has no times on host devices; leave it at 0")
+    if params.n_cpus and problem.cluster is not None:
+        raise InputError(
+            f"--set n_cpus={params.n_cpus}: cluster {problem.cluster.name} has no host devices; leave --cluster out, or n_cpus"
+        )
+    found = operator_stages.cut(posed.operators, n_stages, n_hosts=params.n_cpus, memory_limit_bytes=limit_bytes, seed=seed)
+    if not found.partition.feasible:
+        return _nothing(posed, found, n_stages, limit_bytes)
+    return _answer(problem, posed, found)
+
+
+def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+    """Check what a plan file of this search claims, without its solver.
+
+    Parameters
+    ----------
+    result : Result
+        The plan file taken up again.
+    entry : dict
+        Its content.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Verdict
+        Whether the largest load is what it says, and no partition has less than its bound.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    params = options.parse(Params, dict(result.settings), "search partition")
+    assert result.plan is not None
+    n = len(result.problem.graph.ops)
+    try:
+        value = float(entry["objective"]["value"])
+        bound_value = float(entry["bound"]["value"]) if entry.get("bound") else 0.0
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    posed = question(result.problem, params.bandwidth)
+    claim = check_partition.ClaimedPartition(
+        tuple(stage.ops for stage in result.plan.stages), tuple(stage.devices[0] >= n for stage in result.plan.stages),
+        _n_stages(result.problem, params, posed), params.n_cpus, _limit(params, posed), value, bound_value,
+    )  # fmt: skip
+    return check_partition.check(posed.operators, claim)
+
+
+def _n_stages(problem: Problem, params: Params, posed: Question) -> int:
+    """Return the number of accelerators."""
+    n_ops = len(problem.graph.ops)
+    if params.n_stages > n_ops:
+        raise InputError(
+            f"--set n_stages={params.n_stages}: {problem.reading.name} has only {n_ops} operators; give at most as many stages"
+        )
+    if params.n_stages:
+        return params.n_stages
+    if posed.n_stages or params.n_cpus:
+        return min(posed.n_stages, n_ops)
+    if problem.cluster is not None:
+        return min(problem.cluster.n_devices, n_ops)
+    raise InputError("--set n_stages: say how many stages (the input names neither a number of accelerators nor a cluster)")
+
+
+def _limit(params: Params, posed: Question) -> float:
+    """Return the memory limit of one accelerator, in bytes."""
+    if params.memory_limit == "file":
+        return posed.memory_bytes
+    if params.memory_limit == "none":
+        return math.inf
+    return units.parse(params.memory_limit, "bytes", where="--set memory_limit (of search partition)")
+
+
+def _nothing(posed: Question, found: OperatorStages, n_stages: int, limit_bytes: float) -> Answer:
+    """Say that nothing fits, and what is missing."""
+    if not math.isfinite(limit_bytes):
+        return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")
+    if not found.partition.exact:
+        return Answer(
+            None, nearest="", notes=("no partition within the memory limit was found; that there is none is not proven",)
+        )
+    needed = operator_stages.least_memory(posed.operators, n_stages)
+    if not math.isfinite(needed):
+        return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")
+    missing = max(needed - limit_bytes, 0.0)
+    return Answer(None, missing_bytes=missing, nearest=f"accelerators with {units.format_bytes(needed)} each, or more of them")
+
+
+def _answer(problem: Problem, posed: Question, found: OperatorStages) -> Answer:
+    """Return the plan with its objective and bound."""
+    graph, result = problem.graph, found.partition
+    rank = {op: i for i, op in enumerate(graph.topological_order())}
+    stages: list[Stage] = []
+    loads: list[float] = []
+    hosts: list[int] = []
+    accelerators = n_hosts = 0
+    for group, host, load in zip(found.groups, result.hosts, result.loads, strict=True):
+        if not group:
+            continue
+        if host:
+            device = len(graph.ops) + n_hosts
+            hosts.append(len(stages))
+            n_hosts += 1
+        else:
+            device = accelerators
+            accelerators += 1
+        ops = tuple(sorted(group, key=rank.__getitem__))
+        stages.append(Stage(ops, (device,), recompute=("none",) * len(ops)))
+        loads.append(load)
+    micro_batch = problem.batch.micro_batch or 1
+    global_batch = problem.batch.global_batch or micro_batch
+    plan = Plan(tuple(stages), max(global_batch // micro_batch, 1), micro_batch, "1f1b", global_batch)
+    method = "exact" if result.exact else "windows"
+    return Answer(
+        plan,
+        Objective(posed.objective, result.value),
+        Bound(result.bound_value, method) if result.bound_value > 0 else None,
+        notes=_notes(problem, posed, found, hosts),
+        problem=costed(problem),
+        extra={"loads": loads, "host_stages": hosts, "n_units": len(found.units), "n_ideals": result.n_ideals},
+    )
+
+
+def _notes(problem: Problem, posed: Question, found: OperatorStages, hosts: list[int]) -> tuple[str, ...]:
+    """Say what a reader would otherwise wonder about."""
+    notes = list(posed.notes)
+    empty = sum(not group for group in found.groups)
+    if empty:
+        notes.append(
+            f"{empty} of {len(found.groups)} devices stay empty: using them would make the largest load larger, because of what a "
+            "further cut would transfer, or there is nothing left to split"
+        )
+    if hosts:
+        notes.append(f"stages on host devices: {', '.join(map(str, hosts))} (device ids from {len(problem.graph.ops)} on)")
+    if isinstance(problem.reading.instance, PlacementGraph):
+        notes.append("the file names no unit of time; the simulated step reads it as milliseconds")
+    return tuple(notes)

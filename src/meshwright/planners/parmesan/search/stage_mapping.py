@@ -1,0 +1,398 @@
+"""``--search stage_mapping``: partition and mapping together, repeated until the simulated step stops improving."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base import options
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
+from meshwright.planners.parmesan import check_mapping
+from meshwright.planners.parmesan.operators import Question, costed, question
+from meshwright.planners.parmesan.pipelines import (
+    MOST_UNEQUAL,
+    Judged,
+    fitting,
+    idle,
+    judge,
+    memory_limits,
+    one_batch,
+    plan_of,
+    shapes,
+    stage_graph,
+)
+from meshwright.planners.parmesan.search import parmesan
+from meshwright.planners.parmesan.sharded_pipelines import fitted, least_seconds_per_sample
+from meshwright.planners.parmesan.unequal_pipelines import device_orders, slowness, swapped, unequal_plans
+from meshwright.solvers.mapping.bounds import lower_bound
+from meshwright.solvers.mapping.problem import Mapping, StageGraph
+from meshwright.solvers.mapping.search import (
+    consecutive,
+    evaluate,
+    map_stages,
+    pair_seconds,
+    point_to_point,
+    usual_moves,
+)
+from meshwright.solvers.pairwise.certificate import Verdict
+from meshwright.solvers.partition.convex import partition
+from meshwright.solvers.partition.hypergraph import Units, contract
+
+__all__ = ["Params", "check_plan", "search"]
+
+_QUICK = 10  # part of the usual moves that mappings between partitions get
+_REFINED = 3  # shapes whose mapping gets all moves, and a proof where there are few devices
+_TRIED = 8  # devices up to which the check tries all mappings below a bound; beyond, it computes the bound anew
+_ROUNDING = 1e-9  # relative distance of sums that counts as none
+
+
+_Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options.
+
+    Parameters
+    ----------
+    n_stages : int
+        0 to try every number that divides the devices.
+    n_microbatches : int
+        Micro-batches of a step and replica, where no global batch is given.
+    rounds : int
+        Most rounds of partition and mapping for one number of stages.
+    moves : int
+        Moves of annealing of one mapping; 0 for a number that suits the size.
+    published : bool
+        Whether the published flow's answer is a start, so that this search is never worse than it.
+    unequal : bool
+        Whether stages with unequally many replicas are tried (up to 64 devices).
+    """
+
+    n_stages: int = field(default=0, metadata={"minimum": 0})
+    n_microbatches: int = field(default=4, metadata={"minimum": 1})
+    rounds: int = field(default=4, metadata={"minimum": 1})
+    moves: int = field(default=0, metadata={"minimum": 0})
+    published: bool = True
+    unequal: bool = True
+
+
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+    """Partition with the bandwidth each stage will see, map, look at the links it got, and partition again.
+
+    Parameters
+    ----------
+    problem : Problem
+        A graph, profile or model, and a cluster.
+    params : Params
+        Options.
+    seed : int
+        Of the annealing.
+    stop : Stop
+        Not used: rounds end when nothing improves.
+
+    Returns
+    -------
+    Answer
+        The objective is the simulated time per sample over all shapes; ``extra["mappings"]`` has for each shape the partition it
+        maps, devices, rings, the largest cost of the mapping and the bound on it.
+
+    Raises
+    ------
+    InputError
+        When there is no cluster or it is too small.
+
+    Notes
+    -----
+    The first partition assumes the bandwidth of neighbouring devices and equal devices. After a mapping, the transfers of each
+    stage are charged at the slowest of the links that it got, relative to that bandwidth, its compute at its slowest device,
+    and the exact partitioner with factors per stage cuts again. Whatever simulates best is kept; the simple mappings of each
+    partition and the published flow's plans are among the candidates. Models with a cost model of their layers get tensors and state
+    sharded and activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient ring.
+
+    The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
+    together do the work of a sample in no less than its compute shared among them. With several kinds of device it is a dual solution
+    of the linear program that shares layers out among them, so it holds whichever kind suits a layer.
+    """
+    one_batch(problem, params.n_microbatches, Params().n_microbatches)
+    problem = costed(problem)
+    pairs = shapes(problem, params.n_stages)
+    if problem.costs != "partition":  # a tensor degree may share replicas out that do not split the batch
+        pairs = tuple(dict.fromkeys((*shapes(problem, params.n_stages, whole_batch=False), *pairs)))
+    posed = question(problem)
+    assert problem.cluster is not None
+    slow = pair_seconds(problem.cluster)
+    limits = memory_limits(problem, posed)
+    units = contract(posed.operators, weigh_memory=math.isfinite(limits[-1]))
+    slower = slowness(problem, posed)
+    laid = device_orders(problem.cluster)
+    judged: list[Judged] = []
+    mapped: list[_Mapped] = []
+    for shape in pairs:
+        found, best = _rounds(_Asked(problem, params, posed, units, slow, slower, laid, limits, shape, seed))
+        judged += found
+        mapped += [] if best is None else [best]
+    order = sorted(range(len(mapped)), key=lambda i: (mapped[i].objective_seconds, i))
+    for i in order[:_REFINED]:
+        found, mapped[i] = _refined(mapped[i])
+        judged += found
+    if params.unequal and len(slow) <= MOST_UNEQUAL and not params.n_stages:
+        plans = unequal_plans(problem, units, params.n_microbatches, laid, slower, limits)
+        judged += [judge(problem, plan, label) for label, plan in plans]
+    published = _published(problem, params, seed) if params.published else []
+    judged += published
+    if problem.costs == "partition" and len(slow) <= MOST_UNEQUAL:
+        judged += swapped(problem, judged)
+    if problem.costs == "partition":
+        ranked, missing_bytes = fitting(problem, posed, judged, max(n_stages for n_stages, _ in pairs))
+        nearest = "more devices, devices with more memory, or a smaller --micro-batch"
+    else:
+        ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample), published)
+        nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
+    if not ranked:
+        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, problem=problem)
+    first = ranked[0]
+    others = tuple(
+        Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
+        for one in ranked[1:6]
+    )
+    return Answer(
+        first.plan, Objective("simulated_seconds_per_sample", first.seconds_per_sample), alternatives=others,
+        bound=_bound(posed, problem), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
+        extra={"mappings": [_mapping_json(problem, one.groups, one.mapping) for one in mapped]},
+    )  # fmt: skip
+
+
+def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+    """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's mapping.
+
+    Parameters
+    ----------
+    result : Result
+        The plan file taken up again; its plan was simulated anew.
+    entry : dict
+        Its content.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Verdict
+        Whether all of it holds.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    params = options.parse(Params, dict(result.settings), "search stage_mapping")
+    asked = entry.get("batch", {})
+    batch = replace(
+        result.problem.batch, global_batch=asked.get("asked_global_batch", result.problem.batch.global_batch),
+        micro_batch=asked.get("asked_micro_batch", result.problem.batch.micro_batch),
+    )  # fmt: skip
+    problem = costed(replace(result.problem, batch=batch))
+    posed = question(problem)
+    assert result.plan is not None and problem.cluster is not None
+    if result.timeline is None:
+        return Verdict(False, float("nan"), float("nan"), "the plan cannot be simulated")
+    value = result.timeline.step_seconds / result.plan.global_batch
+    bound = _bound(posed, problem)
+    bound_value = 0.0 if bound is None else bound.value
+    slow = check_mapping.pair_table(problem.cluster)
+    number = {op.name: i for i, op in enumerate(problem.graph.ops)}
+    try:
+        claimed = float(entry["objective"]["value"]), float(entry["bound"]["value"]) if entry.get("bound") else 0.0
+        shapes_ = [
+            (tuple(tuple(number[name] for name in names) for names in one["stages"]),
+             check_mapping.ClaimedMapping(tuple(map(tuple, one["devices"])), tuple(map(tuple, one["rings"])), float(one["seconds"]),
+                                           float(one["bound_seconds"])))
+            for one in entry["mappings"]
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    if not abs(value - claimed[0]) <= _ROUNDING * value:
+        return Verdict(False, value, bound_value, f"the plan is simulated at {value!r} seconds per sample, not {claimed[0]!r}")
+    if claimed[1] > bound_value * (1.0 + _ROUNDING):
+        return Verdict(
+            False, value, bound_value, f"the compute of all devices proves {bound_value!r} seconds, not {claimed[1]!r}"
+        )
+    both = 1.0 if posed.objective == "largest_load" else 2.0
+    for groups, mapping in shapes_:
+        if sorted(op for group in groups for op in group) != list(range(len(number))):
+            return Verdict(False, value, bound_value, f"the mapping of {len(groups)} stages does not hold every operator once")
+        graph = stage_graph(posed, groups, len(mapping.devices[0]), n_microbatches=params.n_microbatches, both=both)
+        ring = 2.0 * (graph.n_replicas - 1) / graph.n_replicas
+        stages = check_mapping.MappedStages(
+            tuple(graph.compute_seconds.tolist()), {(a, b): volume for a, b, volume in graph.transfers},
+            tuple((ring * graph.reduce_bytes).tolist()),
+        )  # fmt: skip
+        proven = lower_bound(graph, pair_seconds(problem.cluster)) if len(slow) > _TRIED else 0.0
+        wrong = check_mapping.check(stages, slow, mapping, proven)
+        if wrong:
+            return Verdict(False, value, bound_value, f"mapping of {graph.n_stages} stages x {graph.n_replicas}: {wrong}")
+    return Verdict(True, value, bound_value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """One shape of the question: stages and replicas, with what all shapes share."""
+
+    problem: Problem
+    params: Params
+    posed: Question
+    units: Units
+    slow: NDArray[np.float64]
+    slower: NDArray[np.float64]
+    laid: tuple[tuple[str, NDArray[np.int64]], ...]
+    limits: tuple[float, ...]
+    shape: tuple[int, int]
+    seed: int
+
+    def graph(self, groups: _Groups) -> StageGraph:
+        """Return the stages of a partition as a graph to be mapped."""
+        both = 1.0 if self.posed.objective == "largest_load" else 2.0
+        return stage_graph(self.posed, groups, self.shape[1], n_microbatches=self.params.n_microbatches, both=both)
+
+    def moves(self, part: int) -> int:
+        """Return how many moves a mapping is annealed with: the number asked for, or one part of those that suit the size."""
+        return self.params.moves or (usual_moves(*self.shape) // part)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped:
+    """The best partition and mapping of one shape."""
+
+    asked: _Asked
+    groups: _Groups
+    graph: StageGraph
+    mapping: Mapping
+    objective_seconds: float
+
+
+def _published(problem: Problem, params: Params, seed: int) -> list[Judged]:
+    """Return the published flow's plans."""
+    theirs = parmesan.Params(n_stages=params.n_stages, n_microbatches=params.n_microbatches)
+    judged, _, _ = parmesan.pipelines(problem, theirs, seed)
+    return [replace(one, label=f"the published flow, {one.label}") for one in judged]
+
+
+def _bound(posed: Question, problem: Problem) -> Bound | None:
+    """Return the least time per sample of all devices together: compute alone, no pipeline ever empty."""
+    assert problem.cluster is not None
+    if problem.costs == "partition":
+        total = float(posed.operators.compute.sum()) * posed.unit_seconds / (problem.batch.micro_batch or 1)
+        seconds = total / problem.cluster.n_devices
+    else:
+        seconds = least_seconds_per_sample(problem)
+    return Bound(seconds, "compute") if seconds > 0.0 else None
+
+
+def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
+    """Say what a reader would otherwise wonder about."""
+    assert problem.cluster is not None
+    notes = (*posed.notes, f"from {first.label}", *idle(problem, first.plan))
+    if problem.costs == "partition" and not problem.cluster.homogeneous:
+        notes += ("the file's times are taken to hold on every kind of device of the cluster",)
+    return notes
+
+
+def _simple(asked: _Asked, graph: StageGraph) -> list[tuple[str, Mapping]]:
+    """Return the simple mappings along every order of the devices."""
+    found = []
+    for name, order in asked.laid:
+        for how, lay in (("consecutive", consecutive), ("point to point", point_to_point)):
+            found.append((f"{how}, {name}", evaluate(graph, asked.slow, lay(graph, order))))
+    return found
+
+
+def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArray[np.float64]:
+    """Return the factors on compute and transfers of each stage that follow from the devices it got."""
+    n_stages = asked.shape[0]
+    scales = np.ones((2, n_stages))
+    for s in range(n_stages):
+        scales[0, s] = float(asked.slower[devices[s]].max())
+        neighbours = [t for t in (s - 1, s + 1) if 0 <= t < n_stages]
+        worst = max((float(asked.slow[devices[s], devices[t]].max()) for t in neighbours), default=typical)
+        scales[1, s] = max(worst / typical, 1e-6) if typical > 0.0 else 1.0
+    return scales
+
+
+def _mapping_json(problem: Problem, groups: _Groups, mapping: Mapping) -> dict[str, object]:
+    """Return a mapping with what its check needs."""
+    names = [[problem.graph.ops[op].name for op in group] for group in groups]
+    return {
+        "n_stages": len(groups), "n_replicas": mapping.devices.shape[1], "seconds": mapping.seconds,
+        "bound_seconds": mapping.bound_seconds, "exact": mapping.exact, "stages": names, "devices": mapping.devices.tolist(),
+        "rings": mapping.rings.tolist(),
+    }  # fmt: skip
+
+
+def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
+    """Alternate partition and mapping for one shape; return every plan simulated, and the best partition with its mapping."""
+    slow = asked.slow
+    n_stages, n_replicas = asked.shape
+    steps = np.arange(len(slow) - 1)
+    typical = float(np.median(slow[steps, steps + 1])) if len(slow) > 1 else 0.0
+    unequal = bool((asked.slower != asked.slower[0]).any())
+    # unequal devices: one start for each order in which stages may be laid along them
+    lay = StageGraph(np.zeros(n_stages), (), np.zeros(n_stages), n_replicas)
+    starts: list[NDArray[np.float64] | None] = [None]
+    if unequal and n_stages > 1:
+        starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
+    judged: list[Judged] = []
+    best: _Mapped | None = None
+    seen: set[_Groups] = set()
+    for scales, limit in itertools.product(starts, asked.limits):
+        factors = scales
+        for turn in range(asked.params.rounds):
+            cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=factors, seed=asked.seed)
+            if not cut.feasible or cut.groups in seen:
+                break
+            seen.add(cut.groups)
+            groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
+            graph = asked.graph(groups)
+            quick = map_stages(graph, slow, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
+            tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, graph)], f"round {turn}")
+            judged += tried
+            better = best is None or now.objective_seconds < best.objective_seconds * (1 - 1e-9)
+            if best is None or now.objective_seconds < best.objective_seconds:
+                best = now
+            if not better or n_stages == 1 or typical == 0.0:
+                break
+            factors = _scales(asked, now.mapping.devices, typical)
+    return judged, best
+
+
+def _judged(
+    asked: _Asked, groups: _Groups, graph: StageGraph, mappings: list[tuple[str, Mapping]], how: str
+) -> tuple[list[Judged], _Mapped]:
+    """Return the simulated plans of the mappings of a partition, and the best of them."""
+    n_stages, n_replicas = asked.shape
+    tried = [
+        judge(
+            asked.problem, plan_of(asked.problem, groups, mapping, asked.params.n_microbatches),
+            f"{n_stages} stages x {n_replicas}, {how}, {name}",
+        )
+        for name, mapping in mappings
+    ]  # fmt: skip
+    first = min(range(len(tried)), key=lambda k: (tried[k].seconds_per_sample, k))
+    return tried, _Mapped(asked, groups, graph, mappings[first][1], tried[first].seconds_per_sample)
+
+
+def _refined(mapped: _Mapped) -> tuple[list[Judged], _Mapped]:
+    """Map the best partition of a shape once more, with all moves and a proof where there are few devices."""
+    asked = mapped.asked
+    mapping = map_stages(mapped.graph, asked.slow, seed=asked.seed, n_moves=asked.moves(1), n_nodes=50_000_000)
+    tried, now = _judged(asked, mapped.groups, mapped.graph, [("annealed", mapping)], "refined")
+    if now.objective_seconds > mapped.objective_seconds:
+        bound = max(mapping.bound_seconds, mapped.mapping.bound_seconds)
+        return tried, replace(mapped, mapping=replace(mapped.mapping, bound_seconds=min(bound, mapped.mapping.seconds)))
+    return tried, now

@@ -1,0 +1,1 @@
+"""Parmesan's topologies."""

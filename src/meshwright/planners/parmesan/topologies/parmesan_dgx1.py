@@ -1,0 +1,75 @@
+"""Parmesan's cluster of DGX-1 nodes: eight devices with double, single or no NVLink between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.clusters import shared_options
+from meshwright.core.cluster import Cluster
+from meshwright.planners.parmesan import bandwidth_table
+
+__all__ = ["EXAMPLE", "Params", "build"]
+
+EXAMPLE = "32"
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Parameters.
+
+    Parameters
+    ----------
+    n_devices : int
+        Number of devices.
+    device : str
+        Kind of device.
+    latency_seconds : float
+        Latency between two devices (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    """
+
+    n_devices: int
+    device: str = "v100-sxm2-32gb"
+    latency_seconds: float = shared_options.latency(0.0)
+    launch_seconds: float = shared_options.launch()
+
+
+def build(params: Params, name: str) -> Cluster:
+    """Return the cluster.
+
+    Parameters
+    ----------
+    params : Params
+        What the user typed.
+    name : str
+        As the user named it.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    InputError
+        When a number is out of range.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII, Table II.
+    """
+    n = bandwidth_table.check(params.n_devices, name)
+    node, place = np.arange(n) // 8, np.arange(n) % 8
+    # the hybrid cube mesh of a DGX-1 with V100: six links a device
+    double = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
+    single = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
+    inside = np.full((8, 8), 10.1)
+    for rate, pairs in ((43.2, double), (21.4, single)):
+        for a, b in pairs:
+            inside[a, b] = inside[b, a] = rate
+    table = np.where(node[:, None] == node[None, :], inside[place[:, None], place[None, :]], 1.4) * bandwidth_table.GIGABYTES
+    source = "Parmesan (TCAD 2024): 43.2 GB/s double NVLink, 21.4 single, 10.1 PCIe, 1.4 between nodes"
+    return bandwidth_table.pairwise(name, table, params, node, source)

@@ -1,0 +1,68 @@
+"""Parmesan's two-level cluster: nodes of four devices on PCIe, joined by Ethernet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.clusters import shared_options
+from meshwright.core.cluster import Cluster
+from meshwright.planners.parmesan import bandwidth_table
+
+__all__ = ["EXAMPLE", "Params", "build"]
+
+EXAMPLE = "16"
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Parameters.
+
+    Parameters
+    ----------
+    n_devices : int
+        Number of devices.
+    device : str
+        Kind of device.
+    latency_seconds : float
+        Latency between two devices (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    """
+
+    n_devices: int
+    device: str = "titan-rtx-24gb"
+    latency_seconds: float = shared_options.latency(0.0)
+    launch_seconds: float = shared_options.launch()
+
+
+def build(params: Params, name: str) -> Cluster:
+    """Return the cluster.
+
+    Parameters
+    ----------
+    params : Params
+        What the user typed.
+    name : str
+        As the user named it.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    InputError
+        When a number is out of range.
+
+    References
+    ----------
+    .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII, Table I.
+    """
+    n = bandwidth_table.check(params.n_devices, name)
+    node = np.arange(n) // 4
+    table = np.where(node[:, None] == node[None, :], 11.0, 1.1) * bandwidth_table.GIGABYTES
+    source = "Parmesan (TCAD 2024): 11 GB/s inside a node, 1.1 GB/s between nodes"
+    return bandwidth_table.pairwise(name, table, params, node, source)

@@ -1,0 +1,135 @@
+"""PaSE answers in words and JSON: the split of every operator, what it costs, and the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.planners.pase.layer_costs import (
+    configurations,
+    data_parallel_splits,
+    edge_cost,
+    layer_cost,
+    tensor_splits,
+)
+from meshwright.planners.pase.question import PaseQuestion
+from meshwright.planners.pase.tables import PaseTables, splits_cost
+from meshwright.solvers.pairwise.budget import Budgeted
+
+__all__ = ["baselines", "certificate", "data_parallel", "one_weird_trick", "shardings"]
+
+Ints = NDArray[np.int64]
+
+
+def shardings(question: PaseQuestion, chosen: Sequence[Ints]) -> dict[str, Any]:
+    """Return the split of every operator by name, and a table of what each costs.
+
+    Parameters
+    ----------
+    question : PaseQuestion
+        The problem.
+    chosen : sequence of ndarray, each shape (n_axes,), int64
+        Splits of each operator.
+
+    Returns
+    -------
+    dict
+        ``shardings`` (splits by operator), ``axes`` (the word of each axis by operator) and ``operators``: per operator its
+        split in words, and FLOP equivalents of its work and reductions, and of re-sharding its inputs.
+    """
+    operators = question.network.operators
+    moved = [0.0] * len(operators)
+    for u, v, use in question.network.edges():
+        produced = tensor_splits(chosen[u][None, :], operators[u].output_axes)
+        consumed = tensor_splits(chosen[v][None, :], use.axes)
+        moved[v] += float(edge_cost(use.shape, produced, consumed, question.word_flop)[0, 0])
+    rows = []
+    for operator, split, resharding in zip(operators, chosen, moved, strict=True):
+        words = [f"{name}/{part}" for name, part in zip(operator.axis_names, split.tolist(), strict=True) if part > 1]
+        cost = float(layer_cost(operator, split[None, :], question.word_flop)[0])
+        rows.append({"operator": operator.name, "split": " ".join(words) or "none", "layer": cost, "resharding": resharding})
+    return {
+        "shardings": {operator.name: split.tolist() for operator, split in zip(operators, chosen, strict=True)},
+        "axes": {operator.name: list(operator.axis_names) for operator in operators},
+        "operators": rows,
+    }
+
+
+def data_parallel(question: PaseQuestion) -> tuple[Ints, ...]:
+    """Return the splits of data parallelism: only the batch, over all processors, enumerated or not."""
+    return tuple(data_parallel_splits(operator, question.n_processors)[0] for operator in question.network.operators)
+
+
+def one_weird_trick(question: PaseQuestion) -> tuple[Ints, ...]:
+    """Return data parallelism with fully connected layers split by their outputs, where that split is allowed.
+
+    References
+    ----------
+    .. [1] A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014.
+    """
+    chosen = list(data_parallel(question))
+    for i, operator in enumerate(question.network.operators):
+        if operator.kind in ("FC", "SoftmaxCrossEntropy"):
+            axis = operator.axis_names.index("n") if "n" in operator.axis_names else len(operator.sizes) - 1
+            allowed = configurations(operator, question.n_processors)[:, axis]
+            chosen[i] = np.ones(len(operator.sizes), dtype=np.int64)
+            chosen[i][axis] = question.n_processors if question.n_processors in allowed else 1
+    return tuple(chosen)
+
+
+def baselines(question: PaseQuestion) -> dict[str, float]:
+    """Return the cost of data parallelism and of the one weird trick (where there are fully connected layers)."""
+    costs = {"data_parallel": splits_cost(question.network, data_parallel(question), question.word_flop)}
+    if any(operator.kind == "FC" for operator in question.network.operators):
+        trick = one_weird_trick(question)
+        costs["one_weird_trick"] = splits_cost(question.network, trick, question.word_flop)
+    return costs
+
+
+def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, memory_bytes: float | None) -> dict[str, Any]:
+    """Return the certificate: the question, the splits, their cost, the bound, and the messages that prove it.
+
+    Parameters
+    ----------
+    question : PaseQuestion
+        The problem.
+    tables : PaseTables
+        Its labels.
+    found : Budgeted
+        The splits chosen and the proof.
+    memory_bytes : float or None
+        Most bytes a device may hold.
+
+    Returns
+    -------
+    dict
+        JSON-ready. Under a memory limit the bound is the one that the multiplier proves, which may be below the bound of
+        the answer (integer programming leaves no short proof).
+    """
+    relaxation = found.relaxed.relaxation
+    bound = found.bound_value
+    if memory_bytes is not None and found.multiplier_ratio > 0:
+        bound = min(found.relaxed.bound_value - found.multiplier_ratio * memory_bytes, found.value)
+    elif found.method == "highs":
+        bound = relaxation.bound_value
+    return {
+        "format": "meshwright/certificate/1",
+        "kind": "pase",
+        "question": {
+            "graph": question.network.name,
+            "n_processors": question.n_processors,
+            "batch": question.batch,
+            "model": question.model,
+            "flop_per_word": question.word_flop,
+            "memory_bytes": memory_bytes,
+        },
+        "shardings": [tables.splits[v][label].tolist() for v, label in enumerate(found.labels.tolist())],
+        "value": found.value,
+        "bound": bound,
+        "multiplier": found.multiplier_ratio,
+        "to_source": [message.tolist() for message in relaxation.to_row],
+        "to_target": [message.tolist() for message in relaxation.to_column],
+    }

@@ -1,0 +1,146 @@
+"""Checks certificates: builds the costs from the question again and adds up what the file claims; runs no solver."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem
+from meshwright.planners.pase.memory import held_bytes
+from meshwright.planners.pase.our_models import sharding_problem
+from meshwright.planners.pase.readers.pase_graph import build
+from meshwright.planners.pase.tables import tables
+from meshwright.solvers.pairwise.certificate import Verdict, check
+from meshwright.solvers.pairwise.problem import Pairwise
+
+__all__ = ["check_certificate"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Posed:
+    """The problem of a certificate, built again.
+
+    Parameters
+    ----------
+    problem : Pairwise
+        Costs.
+    weights : ndarray, shape (n_labels,), float64
+        Bytes that each label holds.
+    names : tuple of str
+        Of the nodes.
+    options : tuple of tuple
+        Of each node, what its labels stand for.
+    """
+
+    problem: Pairwise
+    weights: NDArray[np.float64]
+    names: tuple[str, ...]
+    options: tuple[tuple[Any, ...], ...]
+
+
+def check_certificate(entry: Any, where: str, problem: Problem | None = None) -> Verdict:
+    """Check a certificate of ``--search pase``.
+
+    Parameters
+    ----------
+    entry : object
+        The parsed file.
+    where : str
+        The file, for messages.
+    problem : Problem or None
+        The question of a certificate of kind ``sharding``, posed again from what the file says; None for kind ``pase``.
+
+    Returns
+    -------
+    Verdict
+        Whether splits, cost and bound hold.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    try:
+        kind = entry["kind"]
+        if kind not in ("pase", "sharding"):
+            raise InputError(f"{where}: its kind is {kind!r}; must be 'pase' or 'sharding'")
+        asked = entry["question"]
+        memory = asked["memory_bytes"]
+        budget = math.inf if memory is None else _real(memory, "memory_bytes", where)
+        posed = _pase(asked, where) if kind == "pase" else _sharding(asked, problem)
+        return _judge(posed, entry, budget, where)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+
+
+def _pase(asked: Any, where: str) -> _Posed:
+    """Build the problem of one of PaSE's graphs."""
+    network = build(str(asked["graph"]), _whole(asked["batch"], "batch", where), _whole(asked["model"], "model", where))
+    word_flop = _real(asked["flop_per_word"], "flop_per_word", where)
+    costs = tables(network, _whole(asked["n_processors"], "n_processors", where), word_flop)
+    names = tuple(operator.name for operator in network.operators)
+    return _Posed(costs.problem, held_bytes(costs), names, tuple(tuple(rows.tolist()) for rows in costs.splits))
+
+
+def _sharding(asked: Any, problem: Problem | None) -> _Posed:
+    """Build the problem of a model on a mesh."""
+    assert problem is not None
+    sharding = sharding_problem(problem, tuple(int(size) for size in asked["mesh"]), str(asked["recompute"]))
+    names = tuple(node.name for node in sharding.wiring.nodes)
+    options = tuple(tuple([choice.name for choice in way] for way in made.choices) for made in sharding.menus)
+    return _Posed(sharding.problem, sharding.held_bytes, names, options)
+
+
+def _judge(posed: _Posed, entry: Any, budget_bytes: float, where: str) -> Verdict:
+    """Compare what is claimed with what adds up."""
+    value, bound = _real(entry["value"], "value", where), _real(entry["bound"], "bound", where)
+    multiplier = _real(entry["multiplier"], "multiplier", where)
+    to_source = [np.asarray(message, dtype=np.float64).ravel() for message in entry["to_source"]]
+    to_target = [np.asarray(message, dtype=np.float64).ravel() for message in entry["to_target"]]
+    claimed = [list(way) for way in entry["shardings"]]
+    if len(claimed) != len(posed.names):
+        return _refused(f"there are {len(claimed)} splits for {len(posed.names)} operators")
+    labels = []
+    for name, way, options in zip(posed.names, claimed, posed.options, strict=True):
+        if way not in options:
+            return _refused(f"operator {name} has no configuration {way}")
+        labels.append(options.index(way))
+    problem, weights = posed.problem, posed.weights
+    used = math.fsum(weights[problem.first[:-1] + np.array(labels)].tolist())
+    if used > budget_bytes * (1 + 1e-9):
+        return _refused(f"the splits hold {used!r} bytes on a device, more than {budget_bytes!r}")
+    if multiplier < 0 or (multiplier > 0 and math.isinf(budget_bytes)):
+        return _refused(f"the multiplier is {multiplier!r}; it prices memory, of which there is no limit")
+    if multiplier == 0:
+        return check(problem, labels, to_source, to_target, claimed_value=value, claimed_bound_value=bound)
+    priced = replace(problem, node_cost=problem.node_cost + multiplier * weights)
+    verdict = check(
+        priced, labels, to_source, to_target,
+        claimed_value=value + multiplier * used, claimed_bound_value=bound + multiplier * budget_bytes,
+    )  # fmt: skip
+    return Verdict(verdict.valid, value, verdict.bound_value - multiplier * budget_bytes, verdict.reason)
+
+
+def _refused(reason: str) -> Verdict:
+    return Verdict(False, math.nan, math.nan, reason)
+
+
+def _real(value: Any, name: str, where: str) -> float:
+    """Return a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{where}: {name} is {value!r}; must be a finite number")
+    return float(value)
+
+
+def _whole(value: Any, name: str, where: str) -> int:
+    """Return a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{where}: {name} is {value!r}; must be a whole number of at least 1")
+    return value

@@ -1,0 +1,32 @@
+"""PaSE's cost model: FLOP equivalents of layers and of re-sharding between them; says nothing in seconds."""
+
+from __future__ import annotations
+
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageLoad
+
+__all__ = ["loads"]
+
+
+def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+    """Return nothing: the model has no time of its own that a simulator could play.
+
+    Parameters
+    ----------
+    problem : Problem
+        A PaSE graph.
+    plan : Plan
+        One stage with every operator on all processors.
+
+    Returns
+    -------
+    tuple of StageLoad
+        Always empty.
+
+    Notes
+    -----
+    PaSE adds up work and words moved of all operators, in FLOP equivalents of one device, without latency, topology, memory
+    or overlap; see `meshwright.planners.pase.layer_costs` for the costs and `meshwright.planners.pase.search.pase` for the search over them.
+    """
+    return ()

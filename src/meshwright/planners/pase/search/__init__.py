@@ -1,0 +1,1 @@
+"""PaSE's searches."""

@@ -1,0 +1,155 @@
+"""PaSE: the best split of every operator over processors or a device mesh, with a proof that none is better."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.core import drawing as _drawing
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer, Bound, Objective
+from meshwright.planners.pase import answer as _pase_answer
+from meshwright.planners.pase import our_models
+from meshwright.planners.pase.budget import shortage, solve_within_memory
+from meshwright.planners.pase.question import PaseSettings, one_stage, question_of
+from meshwright.planners.pase.readers.pase_graph import PaseInstance, graph_of
+from meshwright.planners.pase.tables import tables
+
+__all__ = ["Params", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options of the search.
+
+    Parameters
+    ----------
+    n_processors, batch, model, flops, bandwidth
+        As in `meshwright.planners.pase.question.PaseSettings`; for PaSE's own graphs only.
+    mesh : tuple of int
+        Shape of the device mesh, outermost first, for models on a cluster; empty for nodes by devices of a node.
+    recompute : str
+        For models on a cluster: what the backward pass computes again; ``auto`` takes the quickest that fits.
+    memory : float or None
+        Most bytes a device may hold; none for no limit on PaSE's own graphs, and for the device's own memory on a cluster.
+    gap_ratio : float or None
+        Under a memory limit: how far from proven best the answer may stay; none for 0 on PaSE's own graphs and 0.001 otherwise.
+    certificate : str
+        File to write the proof to; empty for none. ``meshwright check FILE`` verifies it.
+    dump : str
+        File to draw the graph to with the splits chosen: DOT, or a picture where it ends in ``.svg``; empty for none.
+    """
+
+    n_processors: int = field(default=0, metadata={"minimum": 1})
+    batch: int = field(default=0, metadata={"minimum": 1})
+    model: int = field(default=128, metadata={"minimum": 1})
+    flops: float = field(default=10e12, metadata={"unit": "flops_per_second"})
+    bandwidth: float = field(default=16e9, metadata={"unit": "bytes_per_second"})
+    mesh: tuple[int, ...] = ()
+    recompute: str = field(default="auto", metadata={"choices": ("auto", "none", "selective", "full")})
+    memory: float | None = field(default=None, metadata={"unit": "bytes"})
+    gap_ratio: float | None = field(default=None, metadata={"minimum": 0.0})
+    certificate: str = ""
+    dump: str = ""
+
+
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+    """Return the splits of least cost.
+
+    Parameters
+    ----------
+    problem : Problem
+        A PaSE graph, or a model whose layers hold operators, on a cluster.
+    params : Params
+        Options.
+    seed : int
+        Not used: nothing is random.
+    stop : Stop
+        Its seconds limit integer programming, where that is needed.
+
+    Returns
+    -------
+    Answer
+        One stage with the splits in `Answer.extra`, a proven bound, and a certificate; or what memory is missing.
+
+    Raises
+    ------
+    InputError
+        When the model holds no operators, or an option is wrong.
+
+    References
+    ----------
+    .. [1] V. Elango, "PaSE: Parallelization Strategies for Efficient DNN Training", IPDPS 2021.
+
+    Notes
+    -----
+    On PaSE's graphs the objective is that of [1]; the published program joins tables of whole configurations and runs out of
+    memory where this takes milliseconds. On other models it is seconds per step, see `meshwright.costs.sharded.operator`. The
+    method is the same: `meshwright.solvers.pairwise.labelling`.
+    """
+    for path, option in ((params.certificate, "--set certificate"), (params.dump, "--set dump")):
+        if path:
+            files.check_target(path, option)
+    if isinstance(problem.reading.instance, PaseInstance):
+        answer, graph = _on_pase_graph(problem, params, stop)
+    else:
+        answer, graph = our_models.on_mesh(problem, _mesh_settings(problem, params), stop)
+    if params.certificate and answer.certificate is not None:
+        files.write(params.certificate, json.dumps(dict(answer.certificate)) + "\n")
+    if params.dump and answer.plan is not None:
+        files.write(params.dump, drawing(graph, answer, params.dump))
+    return answer
+
+
+def _mesh_settings(problem: Problem, params: Params) -> our_models.MeshSettings:
+    """Return the mesh, the memory limit and recomputation; refuse options that a model on a cluster does not have."""
+    for name in ("n_processors", "batch", "model", "flops", "bandwidth"):
+        if getattr(params, name) != getattr(Params(), name):
+            raise InputError(
+                f"--set {name}: is for pase:GRAPH; of {problem.reading.name} the cluster and --global-batch say as much"
+            )
+    gap_ratio = 1e-3 if params.gap_ratio is None else params.gap_ratio
+    return our_models.MeshSettings(params.mesh, params.memory, params.recompute, gap_ratio)
+
+
+def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer, Graph]:
+    """Solve one of the published graphs in the published cost model."""
+    if params.mesh or params.recompute != "auto":
+        raise InputError("--set mesh, recompute: PaSE's own graphs know a number of processors only; use --set n_processors")
+    started = time.perf_counter()
+    settings = PaseSettings(params.n_processors, params.batch, params.model, params.flops, params.bandwidth)
+    question = question_of(problem, settings, "pase")
+    graph = graph_of(question.network)
+    built = time.perf_counter()
+    costs = tables(question.network, question.n_processors, question.word_flop)
+    costed = time.perf_counter()
+    found = solve_within_memory(costs, params.memory, stop.seconds or 600.0, params.gap_ratio or 0.0)
+    phases = {"graph": built - started, "tables": costed - built, "solve": time.perf_counter() - costed}
+    if found is None:
+        lack = shortage(question, costs, params.memory or 0.0)
+        return Answer(None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, notes=question.notes), graph
+    extra = _pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())])
+    extra |= {
+        "baselines": _pase_answer.baselines(question),
+        "phases_seconds": phases,
+        "held_bytes": found.used_bytes,
+        "n_configurations": len(costs.problem.node_cost),
+        "n_configurations_left": found.relaxed.n_left,
+    }
+    answer = Answer(
+        one_stage(question), Objective("flops_equivalent", found.value), Bound(found.bound_value, found.method),
+        notes=question.notes, extra=extra, certificate=_pase_answer.certificate(question, costs, found, params.memory),
+    )  # fmt: skip
+    return answer, graph
+
+
+def drawing(graph: Graph, answer: Answer, path: str) -> str:
+    """Return the graph with the split of each operator: SVG where the path ends so, else DOT."""
+    rows = answer.extra["operators"]
+    assert isinstance(rows, list)
+    captions = [str(row["split"]) for row in rows]
+    return _drawing.svg(graph, captions) if path.endswith(".svg") else _drawing.dot(graph, captions)

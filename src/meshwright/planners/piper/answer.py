@@ -1,0 +1,220 @@
+"""The question a Piper recipe answers: the file's instance with the user's options, and plans turned back into ours."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.strategy import Strategy
+from meshwright.planners.piper.check.plans import ClaimedStage, check
+from meshwright.planners.piper.costs.piper import PiperStage, first_devices, recompute_word
+from meshwright.planners.piper.menu import Options
+from meshwright.planners.piper.problem import Counting, PiperInstance
+from meshwright.planners.piper.readers.piper_json import flat_cluster, with_limits
+from meshwright.solvers.pairwise.certificate import Verdict
+
+__all__ = ["check_plan", "choices_json", "instance_of", "plan_of", "problem_of"]
+
+
+def instance_of(
+    problem: Problem,
+    recipe: str,
+    max_devices: int | None,
+    n_microbatches: int | None,
+    bandwidth: float | None,
+    memory: float | None,
+) -> PiperInstance:
+    """Return the instance of a problem, with what the user set in place of the file's numbers.
+
+    Parameters
+    ----------
+    problem : Problem
+        A problem read from a Piper file.
+    recipe : str
+        The search, for messages.
+    max_devices, n_microbatches : int or None
+        None for the cluster's, where the user named one, else the file's.
+    bandwidth, memory : float or None
+        In bytes per second and bytes; None likewise.
+
+    Returns
+    -------
+    PiperInstance
+        The instance.
+
+    Raises
+    ------
+    InputError
+        When the problem is no Piper file, or a number is out of the format's range.
+    """
+    instance = problem.reading.instance
+    if not isinstance(instance, PiperInstance):
+        raise InputError(
+            f"search {recipe}: needs the choices of a piper_json file; {problem.reading.spec} is of the format {problem.reading.format}"
+        )
+    batch = problem.batch
+    if batch.global_batch or batch.micro_batch or batch.sequence_length:
+        raise InputError(
+            f"search {recipe}: a piper_json file counts micro-batches only; instead of --global-batch, --micro-batch and "
+            "--sequence-length give --set n_microbatches=N"
+        )
+    cluster = problem.cluster
+    if cluster is not None and cluster is not problem.reading.cluster:
+        kinds = [cluster.device(i) for i in range(cluster.n_devices)]
+        max_devices = max_devices or cluster.n_devices
+        memory = memory or min(kind.memory_bytes - kind.reserved_bytes for kind in kinds)
+        if bandwidth is None and len(cluster.links):
+            bandwidth = float(cluster.links.bytes_per_second.min())
+    for name, value in (("bandwidth", bandwidth), ("memory", memory)):
+        if value is not None and value < 1e-9:
+            raise InputError(f"--set {name} (of search {recipe}): {value:g} is out of range; it must be at least 1e-9")
+    return with_limits(
+        instance,
+        n_devices=max_devices or 0,
+        n_microbatches=n_microbatches or 0,
+        bandwidth=bandwidth or 0.0,
+        memory_bytes=memory or 0.0,
+    )
+
+
+def problem_of(problem: Problem, instance: PiperInstance) -> Problem:
+    """Return the problem with the instance as the options changed it, and the flat cluster it then describes."""
+    cluster = problem.cluster
+    limits = ("n_devices", "bandwidth", "memory_bytes")
+    same = all(getattr(instance, name) == getattr(problem.reading.instance, name) for name in limits)
+    if cluster is None or (cluster is problem.reading.cluster and not same):
+        cluster = flat_cluster(instance)
+    reading = replace(problem.reading, instance=instance, cluster=cluster, spec=_spec(problem, instance))
+    return replace(problem, reading=reading, cluster=cluster)
+
+
+def _spec(problem: Problem, instance: PiperInstance) -> str:
+    """Return the file's name with what the options changed, so that reading it gives this instance."""
+    before = problem.reading.instance
+    assert isinstance(before, PiperInstance)
+    file, _, fragment = problem.reading.spec.partition("#")
+    changes = dict(part.split("=", 1) for part in fragment.split(",") if "=" in part)
+    limits = {
+        "max_devices": "n_devices",
+        "n_microbatches": "n_microbatches",
+        "bandwidth": "bandwidth",
+        "memory": "memory_bytes",
+    }
+    for key, name in limits.items():
+        if getattr(instance, name) != getattr(before, name):
+            changes[key] = repr(getattr(instance, name))
+    for flag in fields(Counting):
+        value = getattr(instance.counting, flag.name)
+        if value != getattr(before.counting, flag.name):
+            changes[flag.name] = repr(value).lower()
+    return file + ("#" + ",".join(f"{key}={value}" for key, value in changes.items()) if changes else "")
+
+
+def plan_of(instance: PiperInstance, stages: Sequence[PiperStage]) -> Plan:
+    """Return a plan with each stage on consecutive devices; nodes of a stage in topological order."""
+    order = _topological(instance)
+    result = []
+    for stage, device in zip(stages, first_devices(instance, stages), strict=True):
+        choice = dict(zip(stage.nodes, stage.choices, strict=True))
+        ops = tuple(sorted(stage.nodes, key=lambda v: order[v]))
+        n = stage.data * stage.tensor
+        words = tuple(recompute_word(choice[v]) for v in ops)
+        result.append(Stage(ops, tuple(range(device, device + n)), Strategy(data=stage.data, tensor=stage.tensor), words))
+    n = instance.n_microbatches
+    return Plan(tuple(result), n_microbatches=n, micro_batch=1, schedule="1f1b", global_batch=n)
+
+
+def _topological(instance: PiperInstance) -> list[int]:
+    """Return the place of each node in a topological order."""
+    heads: list[list[int]] = [[] for _ in instance.nodes]
+    waiting = [0] * len(instance.nodes)
+    for edge in instance.edges:
+        heads[edge.source].append(edge.target)
+        waiting[edge.target] += 1
+    ready = [v for v, n in enumerate(waiting) if n == 0]
+    place = [0] * len(waiting)
+    for at, v in enumerate(ready):
+        place[v] = at
+        for x in heads[v]:
+            waiting[x] -= 1
+            if waiting[x] == 0:
+                ready.append(x)
+    return place
+
+
+def choices_json(instance: PiperInstance, stages: Sequence[PiperStage]) -> list[dict[str, object]]:
+    """Return the stages in the original's terms: node ids, degrees, and the id of each node's choice."""
+    return [
+        {
+            "nodes": [instance.nodes[v].id for v in stage.nodes],
+            "dataParallelDegree": stage.data,
+            "tensorParallelDegree": stage.tensor,
+            "TMPCids": {str(instance.nodes[v].id): name for v, name in zip(stage.nodes, stage.choices, strict=True)},
+        }
+        for stage in stages
+    ]
+
+
+def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+    """Check what a plan file of the search piper claims, without its solver.
+
+    Parameters
+    ----------
+    result : Result
+        The plan file taken up again.
+    entry : dict
+        Its content.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    Verdict
+        Whether the plan takes what it says, and no plan takes less than its bound.
+
+    Raises
+    ------
+    InputError
+        When the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong kind.
+    """
+    instance = result.problem.reading.instance
+    if result.search != "piper" or not isinstance(instance, PiperInstance):
+        raise InputError(
+            f"{where}: is a plan of --search {result.search} on {result.problem.reading.spec}; plans of --search piper are checked on "
+            "piper_json files"
+        )
+    position = {str(node.id): v for v, node in enumerate(instance.nodes)}
+    try:
+        stages = []
+        for stage in entry["choices"]:
+            nodes = tuple(position[str(node)] for node in stage["nodes"])
+            names = tuple(str(stage["TMPCids"][str(node)]) for node in stage["nodes"])
+            stages.append(ClaimedStage(nodes, int(stage["dataParallelDegree"]), int(stage["tensorParallelDegree"]), names))
+        value, bound = float(entry["objective"]["value"]), float(entry["bound"]["value"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+    assert result.plan is not None
+    for claimed, stage in itertools.zip_longest(stages, result.plan.stages):
+        if claimed is None or stage is None or set(claimed.nodes) != set(stage.ops):
+            return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
+    chosen = result.settings.get
+    options = Options(
+        chosen("knapsack", "exact") == "exact",
+        all_or_none=_yes(chosen("all_or_none", "false")),
+        data_parallel=_yes(chosen("data_parallel", "true")),
+        tensor_parallel=_yes(chosen("tensor_parallel", "true")),
+        recompute=chosen("recompute", "choose"),
+    )
+    return check(instance, options, stages, value, bound)
+
+
+def _yes(text: str) -> bool:
+    """Return a setting that the search has accepted as true or false."""
+    return text.lower() in ("true", "yes", "1")

@@ -1,0 +1,1 @@
+"""Checks of Piper plans in plain Python, without the search."""

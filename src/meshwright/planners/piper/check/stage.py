@@ -1,0 +1,215 @@
+"""What layers take and hold as one stage of a Piper plan, by definition and in plain Python; for the check of plans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from meshwright.planners.piper.menu import Options, allowed_by, buffer_bytes
+from meshwright.planners.piper.problem import PiperChoice, PiperInstance
+
+__all__ = [
+    "Stage",
+    "TooLarge",
+    "buffer_held",
+    "held_bytes",
+    "members",
+    "moved_seconds",
+    "reduce_seconds",
+    "replicas_allowed",
+    "share_ratio",
+]
+
+ENOUGH = 1e-9
+"""Bytes below which the published greedy takes a saving for none and a need for met."""
+
+MOST_WAYS = 5_000
+"""Undominated choices of one stage up to which the least time is looked for."""
+
+
+class TooLarge(Exception):
+    """What is to be checked is too much to go through."""
+
+
+def replicas_allowed(instance: PiperInstance, options: Options) -> list[int]:
+    """Return the numbers of replicas that a stage may have, ascending."""
+    n = instance.n_microbatches
+    most = min(instance.n_devices, n) if options.data_parallel else 1
+    return [d for d in range(1, most + 1) if instance.counting.any_replicas or n % d == 0]
+
+
+def buffer_held(instance: PiperInstance, v: int, degree: int, choice: PiperChoice) -> float:
+    """Return what a choice keeps for recomputation, where that is counted once per stage."""
+    return buffer_bytes(instance.nodes[v], degree, choice) if instance.counting.layer_buffers else 0.0
+
+
+def share_ratio(instance: PiperInstance, data: int) -> float:
+    """Return the share of the micro-batches that the busiest replica runs."""
+    return math.ceil(instance.n_microbatches / data) / instance.n_microbatches
+
+
+def held_bytes(instance: PiperInstance, choice: PiperChoice, data: int, in_flight: int) -> float:
+    """Return what a choice holds on each device of a stage."""
+    spared = choice.weight_bytes * (1.0 - 1.0 / data) * instance.counting.shard_optimizer
+    return choice.activation_bytes * in_flight + choice.static_bytes - spared
+
+
+def reduce_seconds(instance: PiperInstance, data: int, inside: bool) -> float:
+    """Return seconds of gradient reduction per weight byte and micro-batch."""
+    speed = instance.counting.node_bytes_per_second if inside else instance.bandwidth
+    return 4.0 * (data - 1) / data / instance.n_microbatches / speed
+
+
+def moved_seconds(instance: PiperInstance, chosen: dict[int, PiperChoice], speed: Callable[[int, int], float]) -> float:
+    """Return seconds that tensors take over a stage's borders, both passes, when it runs every micro-batch."""
+    tensors: dict[tuple[str, int], list[float]] = {}
+    for edge in instance.edges:
+        u, v = edge.source, edge.target
+        if (u in chosen) == (v in chosen):
+            continue
+        key, further = (
+            (("out", u), dict(chosen[u].sync_backward)[v]) if u in chosen else (("in", u), dict(chosen[v].sync_forward)[u])
+        )
+        tensors.setdefault(key, []).append((edge.bytes + further) / speed(u, v))
+    return 2.0 * sum(max(some) if instance.counting.tensor_once else sum(some) for some in tensors.values())
+
+
+def members(some: int) -> list[int]:
+    """Return the members of a set given as bits."""
+    return [v for v in range(some.bit_length()) if some >> v & 1]
+
+
+class Stage:
+    """A set of nodes as a stage: of each node the choices as (seconds, seconds of what crosses the border, choice, buffer)."""
+
+    def __init__(
+        self,
+        instance: PiperInstance,
+        menus: tuple[tuple[tuple[float, float, PiperChoice, float], ...], ...],
+        once_seconds: float,
+        options: Options,
+    ) -> None:
+        self.instance, self.menus, self.once_seconds, self.options = instance, menus, once_seconds, options
+        self._least_of: dict[tuple[int, int, float, bool], float] = {}
+
+    @classmethod
+    def of(
+        cls,
+        instance: PiperInstance,
+        options: Options,
+        some: int,
+        degree: int,
+        seconds: float,
+        near: frozenset[int] = frozenset(),
+    ) -> Stage | None:
+        """Return the stage, with neighbours in its node; None where its nodes lack the degree, or no replicas would be enough."""
+        allowed = allowed_by(options)
+        nodes = members(some)
+        picked = {v: [c for c in instance.nodes[v].at(degree) if allowed(c)] for v in nodes}
+        if (
+            not all(picked.values())
+            or sum(min(c.seconds for c in row) for row in picked.values()) > seconds * instance.n_devices
+        ):
+            return None
+        best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
+
+        def moved(chosen: dict[int, PiperChoice]) -> float:
+            return moved_seconds(
+                instance, chosen, lambda u, v: math.inf if {u, v} <= inside else best if {u, v} & near else instance.bandwidth
+            )
+
+        inside, once = set(nodes), instance.counting.tensor_once
+        menus = []
+        for v, row in picked.items():
+            crossing = [0.0 if once else moved({v: c}) for c in row]
+            buffers = [buffer_held(instance, v, degree, c) for c in row]
+            menus.append(tuple((c.seconds, x, c, held) for c, x, held in zip(row, crossing, buffers, strict=True)))
+        border = moved({v: row[0] for v, row in picked.items()}) if once else 0.0
+        return cls(instance, tuple(menus), border, options)
+
+    def least(self, data: int, in_flight: int, seconds: float, inside: bool) -> float:
+        """Return the least time of choices that fit the memory and stay below a threshold; infinite for none.
+
+        `inside`: the stage lies in one node.
+        """
+        key = (data, in_flight, seconds, inside)
+        if key not in self._least_of:
+            rooms = sorted({row[3] for menu in self.menus for row in menu})
+            self._least_of[key] = min(self._least(data, in_flight, seconds, inside, room) for room in rooms)
+        return self._least_of[key]
+
+    def _least(self, data: int, in_flight: int, seconds: float, inside: bool, room: float) -> float:
+        """Return the same with buffers up to one size, which is kept."""
+        instance = self.instance
+        reduce = min(reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
+        share = share_ratio(instance, data)
+        border = self.once_seconds * share
+        memory = instance.memory_bytes * (1.0 + 1e-12) if self.options.exact else instance.memory_bytes
+        space = memory - room
+        rows = [
+            [
+                ((s + moved) * share + c.weight_bytes * reduce, held_bytes(instance, c, data, in_flight) - buffer)
+                for s, moved, c, buffer in menu
+                if buffer <= room
+            ]
+            for menu in self.menus
+        ]
+        if not all(rows):
+            return math.inf
+        if not self.options.exact:
+            return border + _greedy(rows, space, self.options.all_or_none)
+        return border + _exact(rows, space, seconds - border, instance.memory_bytes)
+
+
+Rows = Sequence[Sequence[tuple[float, float]]]
+
+
+def _exact(rows: Rows, space: float, most: float, memory_bytes: float) -> float:
+    """Return the least sum of times, up to a limit, of one (time, bytes) of each row within a space; infinite for none."""
+    least = [(min(x for x, _ in row), min(y for _, y in row)) for row in rows]
+    base = sum(x for x, _ in least)
+    time, space = most - base, space - sum(y for _, y in least)
+    if time < 0.0 or space < 0.0:
+        return math.inf
+    ways = [(0.0, 0.0)]  # beyond the least of every node
+    for row, (x0, y0) in zip(rows, least, strict=True):
+        grown = sorted((x + a - x0, y + b - y0) for x, y in ways for a, b in row)
+        ways = []
+        for x, y in grown:
+            if x <= time and y <= space and (not ways or y < ways[-1][1] - 1e-14 * memory_bytes):
+                ways.append((x, y))
+        if len(ways) > MOST_WAYS:
+            raise TooLarge
+        if not ways:
+            return math.inf
+    return base + ways[0][0]
+
+
+def _greedy(rows: Rows, space: float, all_or_none: bool) -> float:
+    """Return the sum of times of the published greedy choice; infinite where nothing fits."""
+    picked = [min(range(len(row)), key=lambda i, row=row: row[i][0]) for row in rows]  # type: ignore[misc]
+    low = [min(range(len(row)), key=lambda i, row=row: row[i][1]) for row in rows]  # type: ignore[misc]
+    need = sum(row[i][1] for row, i in zip(rows, picked, strict=True)) - space
+    if need > 0.0:
+        if sum(row[i][1] for row, i in zip(rows, low, strict=True)) > space:
+            return math.inf
+        picked = low if all_or_none else _swapped(rows, picked, need)
+    return sum(row[i][0] for row, i in zip(rows, picked, strict=True))
+
+
+def _swapped(rows: Rows, picked: list[int], need: float) -> list[int]:
+    """Return choices after the cheapest swaps per byte: sorted once for two choices a node, of what is needed for more."""
+    picked, once = list(picked), all(len(row) <= 2 for row in rows)
+    while need >= ENOUGH:
+        swaps = []
+        for i, row in enumerate(rows):
+            for j, (time, held) in enumerate(row):
+                saving = row[picked[i]][1] - held
+                if saving > ENOUGH:
+                    swaps.append(((time - row[picked[i]][0]) / (saving if once else min(saving, need)), i, j))
+        if not swaps:
+            break
+        _, i, j = min(swaps)
+        need -= rows[i][picked[i]][1] - rows[i][j][1]
+        picked[i] = j
+    return picked

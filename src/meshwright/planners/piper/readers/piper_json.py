@@ -1,0 +1,351 @@
+"""Reader of Piper's JSON: layers with measured choices per tensor degree, edges, devices, memory and batch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.graph import Edge, Graph, Op
+from meshwright.core.problem import Reading
+from meshwright.core.source import Source
+from meshwright.planners.piper.problem import Counting, PiperChoice, PiperEdge, PiperInstance, PiperNode, grow, names
+
+__all__ = ["flat_cluster", "graph_of", "read", "recognises", "with_limits"]
+
+LARGEST = 10_000
+"""Most devices, and largest tensor degree, that the format allows."""
+
+SMALLEST = 1e-9
+"""Smallest memory and bandwidth that the format allows."""
+
+_TOP = ("maxMemoryPerDevice", "maxDevices", "mbsInBatch", "maxBatchSize", "bandwidth", "nodes", "edges", "name")
+_NODE = ("id", "name", "TMPCs")
+_CHOICE = ("id", "timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB", "syncTimeFw", "syncTimeBw")
+_EDGE = ("sourceId", "destId", "communicationCost")
+
+
+def recognises(source: Source) -> bool:
+    """Return whether the content is a JSON object with Piper's own field names."""
+    content = source.json
+    if not isinstance(content, dict):
+        return False
+    nodes = content.get("nodes")
+    has_choices = isinstance(nodes, list) and any(isinstance(node, dict) and "TMPCs" in node for node in nodes)
+    return has_choices or "maxMemoryPerDevice" in content
+
+
+def read(source: Source) -> Reading:
+    """Read a Piper file; ``FILE#layers=64,max_devices=512`` changes what it says.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    Reading
+        The content as `PiperInstance`, a graph of its layers, and the flat cluster it describes.
+
+    Raises
+    ------
+    InputError
+        When anything is missing, of the wrong kind or out of range; the message names node and field.
+
+    Notes
+    -----
+    After ``#`` stand ``layers`` (repeat transformer layers until there are so many), ``max_devices``, ``n_microbatches``,
+    ``bandwidth``, ``memory`` (in place of the file's) and the fields of `Counting`. A search writes there what its options
+    changed, so that a plan file says which question it answers.
+    """
+    where = str(source.path or source.spec)
+    content = source.json
+    if not isinstance(content, dict):
+        raise InputError(f"{where}: is not a JSON object; a Piper file is one, with nodes and edges")
+    instance = _instance(content, where)
+    name = Path(where).stem
+    if source.fragment:
+        instance = _changed(instance, source.fragment, f"{where}#{source.fragment}")
+        name += f" with {source.fragment.replace(',', ', ')}"
+    try:
+        graph = graph_of(instance, name)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    cluster = flat_cluster(instance)
+    return Reading(
+        name, "piper_json", source.spec, graph, instance, cluster, costs="piper", search="piper", notes=_warnings(instance)
+    )
+
+
+def _changed(instance: PiperInstance, fragment: str, where: str) -> PiperInstance:
+    """Return the instance with what stands after ``#`` in the file's name."""
+    limits = {
+        "max_devices": "n_devices",
+        "n_microbatches": "n_microbatches",
+        "bandwidth": "bandwidth",
+        "memory": "memory_bytes",
+    }
+    flags = {field.name: field.type for field in fields(Counting)}
+    for part in fragment.split(","):
+        key, _, text = part.partition("=")
+        if key not in ("layers", *limits, *flags):
+            raise UnknownNameError(f"change in {where}", key, ("layers", *limits, *flags))
+        if flags.get(key) == "bool":
+            if text not in ("true", "false"):
+                raise InputError(f"{where}: {key} is '{text}'; it must be true or false")
+            instance = replace(instance, counting=replace(instance.counting, **{key: text == "true"}))
+            continue
+        whole = key in ("layers", "max_devices", "n_microbatches", "node_size")
+        try:
+            value: Any = int(text) if whole else float(text)
+        except ValueError:
+            raise InputError(f"{where}: {key} is '{text}'; it must be a {'whole ' if whole else ''}number") from None
+        if not (math.isfinite(value) and value >= (1 if whole else SMALLEST)):
+            raise InputError(f"{where}: {key} is {text}; it must be finite and at least {1 if whole else SMALLEST}")
+        if key == "layers":
+            instance = grow(instance, value)
+        elif key in limits:
+            instance = with_limits(instance, **{limits[key]: value})
+        else:
+            instance = replace(instance, counting=replace(instance.counting, **{key: value}))
+    return instance
+
+
+def _warnings(instance: PiperInstance) -> tuple[str, ...]:
+    """Name the nodes that cannot run on one device."""
+    lacking = [str(node.id) for node in instance.nodes if not node.at(1)]
+    if not lacking:
+        return ()
+    some = ", ".join(lacking[:8]) + (", ..." if len(lacking) > 8 else "")
+    return (f"nodes without a choice at tensor degree 1: {some}",)
+
+
+def graph_of(instance: PiperInstance, name: str) -> Graph:
+    """Return the layers of an instance as a graph (two bytes per element, as measured in the published files).
+
+    Raises
+    ------
+    InputError
+        When the edges form a cycle.
+    """
+    ops = tuple(Op(unique, node.name or "layer") for unique, node in zip(names(instance), instance.nodes, strict=True))
+    edges = tuple(Edge(edge.source, edge.target, round(edge.bytes / 2)) for edge in instance.edges)
+    return Graph(name, ops, edges, tokens_name="")
+
+
+def flat_cluster(instance: PiperInstance) -> Cluster:
+    """Return the instance's devices behind one switch, every link at its bandwidth."""
+    n = instance.n_devices
+    devices = np.arange(n, dtype=np.int64)
+    switch = np.full(n, n, dtype=np.int64)
+    kind = Device("device of a Piper file", (), instance.memory_bytes, 0.0, launch_seconds=0.0, source="the file itself")
+    links = Links(
+        np.concatenate([devices, switch]),
+        np.concatenate([switch, devices]),
+        np.full(2 * n, instance.bandwidth),
+        np.zeros(2 * n),
+    )
+    return Cluster(f"flat:{n}", (kind,), np.zeros(n, dtype=np.int64), 1, links, devices[None, :], source="the Piper file")
+
+
+def _instance(content: dict[str, Any], where: str) -> PiperInstance:
+    """Check the whole object and return its content."""
+    _check_fields(content, _TOP, ("maxMemoryPerDevice", "maxDevices", "bandwidth", "nodes", "edges"), where)
+    batches = {field: _whole(content[field], f"{where}: {field}", 1, None) for field in _TOP[2:4] if field in content}
+    if not batches:
+        raise InputError(
+            f"{where}: the field mbsInBatch (or maxBatchSize) is missing; it is the number of micro-batches, at least 1"
+        )
+    if len(set(batches.values())) > 1:
+        raise InputError(
+            f"{where}: mbsInBatch is {batches['mbsInBatch']} but maxBatchSize is {batches['maxBatchSize']}; "
+            "they are two names of one number: keep one"
+        )
+    for field in ("nodes", "edges"):
+        if not isinstance(content[field], list) or not content[field]:
+            raise InputError(f"{where}: {field} must be a list with at least one entry, not {_show(content[field])}")
+    position = _positions(content["nodes"], where)
+    edges = _edges(content["edges"], position, where)
+    ids = [str(node_id) for node_id in position]
+    tails: list[dict[str, int]] = [{} for _ in ids]
+    heads: list[dict[str, int]] = [{} for _ in ids]
+    for edge in edges:
+        heads[edge.source][ids[edge.target]] = edge.target
+        tails[edge.target][ids[edge.source]] = edge.source
+    nodes = tuple(_node(entry, tails[i], heads[i], where) for i, entry in enumerate(content["nodes"]))
+    return PiperInstance(
+        nodes,
+        edges,
+        _whole(content["maxDevices"], f"{where}: maxDevices", 1, LARGEST),
+        next(iter(batches.values())),
+        _number(content["bandwidth"], f"{where}: bandwidth", SMALLEST),
+        _number(content["maxMemoryPerDevice"], f"{where}: maxMemoryPerDevice", SMALLEST),
+    )
+
+
+def _positions(entries: list[Any], where: str) -> dict[int, int]:
+    """Return the position of every node id."""
+    position: dict[int, int] = {}
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise InputError(f"{where}: node number {i} must be an object, not {_show(entry)}")
+        if "id" not in entry:
+            raise InputError(f"{where}: node number {i} has no id; give every node a whole number of its own")
+        node_id = _whole(entry["id"], f"{where}: node number {i}: id", None, None)
+        if node_id in position:
+            raise InputError(
+                f"{where}: the id {node_id} is given to nodes number {position[node_id]} and {i}; ids must be unique"
+            )
+        position[node_id] = i
+    return position
+
+
+def _edges(entries: list[Any], position: dict[int, int], where: str) -> tuple[PiperEdge, ...]:
+    """Return the edges by position of their ends."""
+    edges = []
+    seen: set[tuple[int, int]] = set()
+    for i, entry in enumerate(entries):
+        place = f"{where}: edge number {i}"
+        _check_fields(entry, _EDGE, _EDGE, place)
+        ends = []
+        for field in ("sourceId", "destId"):
+            node_id = _whole(entry[field], f"{place}: {field}", None, None)
+            if node_id not in position:
+                raise InputError(f"{place}: {field} is {node_id}, but no node has that id")
+            ends.append(position[node_id])
+        place += f" ({entry['sourceId']} -> {entry['destId']})"
+        if ends[0] == ends[1]:
+            raise InputError(f"{place}: leads from a node to itself, which is a cycle; remove it")
+        if (ends[0], ends[1]) in seen:
+            raise InputError(f"{place}: is given twice; add up the bytes and keep one")
+        seen.add((ends[0], ends[1]))
+        edges.append(PiperEdge(ends[0], ends[1], _number(entry["communicationCost"], f"{place}: communicationCost", 0.0)))
+    return tuple(edges)
+
+
+def _node(entry: dict[str, Any], tails: dict[str, int], heads: dict[str, int], where: str) -> PiperNode:
+    """Return one node with its choices."""
+    place = f"{where}: node {entry['id']}"
+    _check_fields(entry, _NODE, ("id", "TMPCs"), place)
+    name = entry.get("name", "")
+    if not isinstance(name, str):
+        raise InputError(f"{place}: name must be text, not {_show(name)}")
+    table = entry["TMPCs"]
+    if not isinstance(table, dict):
+        raise InputError(f"{place}: TMPCs must be an object from tensor degree to a list of choices, not {_show(table)}")
+    menu = []
+    for key, entries in table.items():
+        if not re.fullmatch(r"[1-9][0-9]{0,4}", key) or int(key) > LARGEST:
+            raise InputError(f"{place}: TMPCs has the key '{key}'; keys are tensor degrees, whole numbers from 1 to {LARGEST}")
+        if not isinstance(entries, list):
+            raise InputError(f"{place}: TMPCs at degree {key} must be a list of choices, not {_show(entries)}")
+        spot = f"{place}: TMPCs at degree {key}"
+        choices = tuple(_choice(choice, tails, heads, f"{spot}: choice {j}") for j, choice in enumerate(entries))
+        ids = [choice.id for choice in choices]
+        for choice_id in ids:
+            if ids.count(choice_id) > 1:
+                raise InputError(f"{spot}: two choices have the id '{choice_id}'; ids must differ")
+        menu.append((int(key), choices))
+    return PiperNode(int(entry["id"]), name, tuple(sorted(menu)))
+
+
+def _choice(entry: Any, tails: dict[str, int], heads: dict[str, int], place: str) -> PiperChoice:
+    """Return one choice of one node at one degree."""
+    _check_fields(entry, (*_CHOICE, "name"), _CHOICE, place)
+    if not isinstance(entry["id"], str) or not entry["id"]:
+        raise InputError(f"{place}: id must be text that is not empty, not {_show(entry['id'])}")
+    place += f" ('{entry['id']}')"
+    seconds, weight, activation, static = (_number(entry[field], f"{place}: {field}", 0.0) for field in _CHOICE[1:5])
+    return PiperChoice(
+        entry["id"],
+        seconds,
+        weight,
+        activation,
+        static,
+        _sync(entry["syncTimeFw"], tails, f"{place}: syncTimeFw", "tails of its incoming"),
+        _sync(entry["syncTimeBw"], heads, f"{place}: syncTimeBw", "heads of its outgoing"),
+    )
+
+
+def _sync(table: Any, keys: dict[str, int], place: str, which: str) -> tuple[tuple[int, float], ...]:
+    """Return sync bytes by position of the neighbour; the keys must be exactly the neighbours."""
+    if not isinstance(table, dict):
+        raise InputError(f"{place} must be an object from node id to bytes, not {_show(table)}")
+    for key in table:
+        if key not in keys:
+            allowed = ", ".join(sorted(keys)) or "none"
+            raise InputError(f"{place} has the key '{key}'; the keys are exactly the {which} edges: {allowed}")
+    for key in keys:
+        if key not in table:
+            raise InputError(f"{place} lacks the key '{key}'; the keys are exactly the {which} edges")
+    return tuple(sorted((keys[key], _number(value, f"{place}['{key}']", 0.0)) for key, value in table.items()))
+
+
+def _check_fields(entry: Any, known: Iterable[str], needed: Iterable[str], place: str) -> None:
+    """Refuse what is no object, an unknown field (with the closest known one) and a missing one."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{place} must be an object, not {_show(entry)}")
+    for field in entry:
+        if field not in known:
+            raise UnknownNameError(f"field in {place}", field, known)
+    for field in needed:
+        if field not in entry:
+            raise InputError(f"{place}: the field {field} is missing")
+
+
+def _number(value: Any, place: str, minimum: float) -> float:
+    """Return a finite number that is at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{place} must be a number, not {_show(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < minimum:
+        raise InputError(f"{place} is {_show(value)}; it must be finite and at least {minimum:g}")
+    return number
+
+
+def _whole(value: Any, place: str, minimum: int | None, maximum: int | None) -> int:
+    """Return a whole number in its range."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{place} must be a whole number, not {_show(value)}")
+    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+        upper = "" if maximum is None else f" and at most {maximum}"
+        raise InputError(f"{place} is {_show(value)}; it must be at least {minimum}{upper}")
+    return value
+
+
+def _show(value: Any) -> str:
+    """Return a value for a message, cut short."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def with_limits(
+    instance: PiperInstance, *, n_devices: int = 0, n_microbatches: int = 0, bandwidth: float = 0.0, memory_bytes: float = 0.0
+) -> PiperInstance:
+    """Return the instance with other limits; 0 keeps the file's own.
+
+    Raises
+    ------
+    InputError
+        When one is out of the format's range.
+    """
+    if n_devices > LARGEST:
+        raise InputError(f"max_devices is {n_devices}; it must be at least 1 and at most {LARGEST}")
+    return replace(
+        instance,
+        n_devices=n_devices or instance.n_devices,
+        n_microbatches=n_microbatches or instance.n_microbatches,
+        bandwidth=bandwidth or instance.bandwidth,
+        memory_bytes=memory_bytes or instance.memory_bytes,
+    )

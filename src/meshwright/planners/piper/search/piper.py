@@ -1,0 +1,255 @@
+"""Piper: stages with their own replicas, tensor degree and recomputation, optimal for the slowest stage's time, with proof."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from meshwright.base import units
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Alternative, Answer, Bound, Objective
+from meshwright.planners.piper import solve
+from meshwright.planners.piper.answer import check_plan, choices_json, instance_of, plan_of, problem_of
+from meshwright.planners.piper.costs.piper import PiperStage, evaluate
+from meshwright.planners.piper.menu import Options, allowed_by
+from meshwright.planners.piper.problem import Counting, PiperInstance
+
+__all__ = ["Params", "check_plan", "search"]
+
+OBJECTIVE = "seconds_per_microbatch"
+"""What is minimised: the slowest stage's time per micro-batch of the batch."""
+
+NEARLY_RATIO = 0.01
+"""How much slower a plan may be whose savings are worth telling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options of the search; those not given are the file's, or the published model's.
+
+    Parameters
+    ----------
+    max_devices, n_microbatches : int or None
+        In place of the file's.
+    bandwidth, memory : float or None
+        In place of the file's; bytes per second and bytes.
+    knapsack : str
+        Which choice each layer of a stage takes: ``exact``, or the published ``greedy``.
+    all_or_none : bool
+        Within ``greedy``: where the fastest choices do not fit, the smallest for the whole stage.
+    data_parallel, tensor_parallel : bool
+        Whether stages may have replicas, and layers be split.
+    recompute : str
+        ``choose``, ``never`` or ``always``.
+    curve : str
+        Also answer for every smaller number of ``devices``, or of ``replicas`` in all; ``none`` for no curve.
+    any_replicas, tensor_once, shard_optimizer, layer_buffers, fill_drain, node_size, node_bytes_per_second
+        What is counted otherwise than published: `meshwright.planners.piper.problem.Counting`. Off by default for Piper files;
+        `shard_optimizer` and `fill_drain` are on for other models, whose links and buffers our cost model counts by itself.
+    """
+
+    max_devices: int | None = field(default=None, metadata={"minimum": 1})
+    n_microbatches: int | None = field(default=None, metadata={"minimum": 1})
+    bandwidth: float | None = field(default=None, metadata={"unit": "bytes_per_second"})
+    memory: float | None = field(default=None, metadata={"unit": "bytes"})
+    knapsack: str = field(default="exact", metadata={"choices": ("greedy", "exact")})
+    all_or_none: bool = False
+    data_parallel: bool = True
+    tensor_parallel: bool = True
+    recompute: str = field(default="choose", metadata={"choices": ("choose", "never", "always")})
+    curve: str = field(default="none", metadata={"choices": ("none", "devices", "replicas")})
+    any_replicas: bool = False
+    tensor_once: bool = False
+    shard_optimizer: bool | None = None
+    layer_buffers: bool = False
+    fill_drain: bool | None = None
+    node_size: int = field(default=0, metadata={"minimum": 0})
+    node_bytes_per_second: float | None = field(default=None, metadata={"unit": "bytes_per_second"})
+
+
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+    """Return the plan whose slowest stage is fastest; among those the one of fewest stages, then devices, then memory.
+
+    Parameters
+    ----------
+    problem : Problem
+        Read from a Piper file.
+    params : Params
+        Options.
+    seed : int
+        Not used: the search is exact.
+    stop : Stop
+        Not used: the search ends by itself.
+
+    Returns
+    -------
+    Answer
+        With the objective in Piper's cost model, and a bound: exact where all downsets of the graph could be searched.
+
+    Raises
+    ------
+    InputError
+        When the problem is no Piper file, or options contradict each other.
+
+    References
+    ----------
+    Tarnawski et al., "Piper: Multidimensional Planner for DNN Parallelization" (NeurIPS 2021).
+
+    Notes
+    -----
+    Same optimum as the paper's dynamic program over downsets, devices and replicas, reached by a search on the threshold: see
+    ``docs/explanation/piper.md``.
+    """
+    if problem.costs in ("analytic", "sharded"):
+        return _on_model(problem, params)
+    instance = instance_of(problem, "piper", params.max_devices, params.n_microbatches, params.bandwidth, params.memory)
+    instance = replace(instance, counting=_counting(params, instance.counting))
+    options = Options(
+        params.knapsack == "exact", params.all_or_none, params.data_parallel, params.tensor_parallel, params.recompute
+    )
+    solution = solve.solve(instance, options, nearly_ratio=NEARLY_RATIO)
+    changed = problem_of(problem, instance)
+    extra: dict[str, object] = {}
+    if params.curve != "none":
+        extra["curve"] = {"over": params.curve, "points": solve.curve(instance, options, params.curve)}
+    if not solution.stages:
+        nothing = _nothing(instance, options)
+        return replace(nothing, notes=(*nothing.notes, *solution.notes), extra=extra, problem=changed)
+    evaluation = evaluate(instance, solution.stages)
+    objective = Objective(OBJECTIVE, evaluation.seconds)
+    alternatives = tuple(_alternative(instance, stages, solution.stages, objective) for stages in solution.nearly)
+    extra |= {
+        "choices": choices_json(instance, solution.stages),
+        "stage_seconds": [cost.seconds for cost in evaluation.stages],
+        "stage_bytes": [cost.memory_bytes for cost in evaluation.stages],
+    }
+    bound = Bound(min(solution.lower_seconds, evaluation.seconds), solution.method)
+    return Answer(
+        plan_of(instance, solution.stages),
+        objective,
+        bound,
+        alternatives,
+        notes=(*solution.notes, *_notes(solution.stages, alternatives, objective)),
+        extra=extra,
+        certificate=_certificate(instance, solution, evaluation.seconds),
+        problem=changed,
+    )
+
+
+def _on_model(problem: Problem, params: Params) -> Answer:
+    """Answer for a model that is priced by our own cost model, whose code is loaded only now: files with their own costs need none."""
+    from meshwright.planners.piper.our_models import ModelOptions, answer
+
+    given = {
+        name: getattr(params, name)
+        for name in ("max_devices", "n_microbatches", "bandwidth", "memory", "node_bytes_per_second")
+    }
+    flags = {
+        name: getattr(params, name) for name in ("all_or_none", "any_replicas", "tensor_once", "layer_buffers", "node_size")
+    }
+    refused = [name for name, value in given.items() if value is not None] + [name for name, value in flags.items() if value]
+    refused += ["curve"] if params.curve != "none" else []
+    if refused:
+        raise InputError(
+            f"--set {refused[0]} (of search piper) is for piper_json files; {problem.reading.format} models take devices, memory and "
+            "links from --cluster and the batch from --global-batch and --micro-batch"
+        )
+    options = ModelOptions(
+        params.knapsack == "exact",
+        params.data_parallel,
+        params.tensor_parallel,
+        params.recompute,
+        params.shard_optimizer is not False,
+        params.fill_drain is not False,
+    )
+    return answer(problem, options)
+
+
+def _counting(params: Params, known: Counting) -> Counting:
+    """Return what is counted otherwise than published: by the options, or already by what was read."""
+    if bool(params.node_size) != (params.node_bytes_per_second is not None):
+        raise InputError("--set node_size and node_bytes_per_second (of search piper) go together: give both or neither")
+    if params.knapsack == "exact" and params.all_or_none:
+        raise InputError("--set all_or_none (of search piper) changes the greedy choice: add --set knapsack=greedy")
+    return Counting(
+        params.any_replicas or known.any_replicas,
+        params.tensor_once or known.tensor_once,
+        known.shard_optimizer if params.shard_optimizer is None else params.shard_optimizer,
+        params.layer_buffers or known.layer_buffers,
+        known.fill_drain if params.fill_drain is None else params.fill_drain,
+        params.node_size or known.node_size,
+        params.node_bytes_per_second or known.node_bytes_per_second,
+    )
+
+
+def _alternative(
+    instance: PiperInstance, stages: Sequence[PiperStage], best: Sequence[PiperStage], objective: Objective
+) -> Alternative:
+    """Return a plan that is nearly as fast, and what it saves."""
+    value = evaluate(instance, stages).seconds
+    saved = []
+    for what, count, before in (
+        ("stages", len(stages), len(best)),
+        ("devices", _devices(stages), _devices(best)),
+    ):
+        if count < before:
+            saved.append(f"{count} {what} instead of {before}")
+    slower = value / objective.value - 1.0
+    return Alternative(plan_of(instance, stages), Objective(OBJECTIVE, value), f"{slower:.2%} slower, but {', '.join(saved)}")
+
+
+def _devices(stages: Sequence[PiperStage]) -> int:
+    return sum(stage.data * stage.tensor for stage in stages)
+
+
+def _notes(stages: Sequence[PiperStage], alternatives: Sequence[Alternative], objective: Objective) -> tuple[str, ...]:
+    """Say what a plan within 1 % would save, and how the step is played."""
+    notes = []
+    if alternatives:
+        notes += [f"a plan within 1 % would save: {other.why}" for other in alternatives]
+    else:
+        notes.append(f"no plan within 1 % has fewer than {len(stages)} stages or {_devices(stages)} devices")
+    notes.append(
+        "the file gives forward and backward together; the simulated step takes one third as forward, two thirds as backward"
+    )
+    return tuple(notes)
+
+
+def _nothing(instance: PiperInstance, options: Options) -> Answer:
+    """Return the answer that nothing fits, with what is missing."""
+    needed, devices = solve.least_memory(instance, options)
+    lacking = [str(node.id) for node in instance.nodes if not _usable(instance, options, node.id)]
+    if lacking:
+        return Answer(None, notes=(f"no memory would be enough: nodes without a usable choice: {', '.join(lacking[:5])}",))
+    notes: tuple[str, ...] = ()
+    ways, missing = [], 0.0
+    if math.isfinite(needed):
+        missing = max(needed - instance.memory_bytes, 0.0)
+        ways.append(f"devices of {units.format_bytes(needed)} ({units.format_bytes(missing)} more)")
+    else:
+        notes = ("no memory would be enough: the layers need different tensor degrees, and more devices than there are",)
+    if devices:
+        ways.append(f"{devices} devices of the same memory")
+    return Answer(None, missing_bytes=missing, nearest=", or ".join(ways), notes=notes)
+
+
+def _usable(instance: PiperInstance, options: Options, node_id: int) -> bool:
+    """Return whether a node has a choice at a degree that the devices and the options allow."""
+    node = next(node for node in instance.nodes if node.id == node_id)
+    allowed = allowed_by(options)
+    largest = instance.n_devices if options.tensor_parallel else 1
+    return any(allowed(choice) for degree, choices in node.choices if degree <= largest for choice in choices)
+
+
+def _certificate(instance: PiperInstance, solution: solve.Solution, seconds: float) -> dict[str, object]:
+    """Return what an independent checker needs: the plan, its value, and the threshold below which nothing exists."""
+    return {
+        "claim": "no plan has every stage below infeasible_below; the plan below reaches value",
+        "value": seconds,
+        "infeasible_below": solution.lower_seconds,
+        "method": solution.method,
+        "n_downsets": solution.n_downsets,
+        "stages": choices_json(instance, solution.stages),
+    }

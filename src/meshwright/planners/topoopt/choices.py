@@ -1,0 +1,264 @@
+"""The ways to split every operator over servers, with times and memory: measured where a file has them, otherwise estimated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Device
+from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
+from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops
+
+__all__ = ["Choice", "Servers", "Space", "measurements", "space"]
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What is known of the machines before the network is.
+
+    Parameters
+    ----------
+    n_servers : int
+        Servers.
+    n_gpus : int
+        Devices of a server.
+    gpu : Device
+        The kind of device.
+    gpu_bytes_per_second : float
+        Bandwidth of one device into the network inside the server: an all-reduce there takes ``2 / n_gpus`` of its bytes over it.
+    gpu_latency_seconds : float
+        Of that all-reduce, whatever its size.
+    gpus_contend : bool
+        Whether all-reduces inside one server take turns; otherwise each has its network to itself, as published.
+    """
+
+    n_servers: int
+    n_gpus: int
+    gpu: Device
+    gpu_bytes_per_second: float
+    gpu_latency_seconds: float = 0.0
+    gpus_contend: bool = False
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of one server's devices together."""
+        return self.n_gpus * (self.gpu.memory_bytes - self.gpu.reserved_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to split an operator: parts along samples, output features, and rows of a table.
+
+    Parameters
+    ----------
+    samples, columns, rows : int
+        Parts of each; their product is the number of servers.
+    forward_seconds, backward_seconds : float
+        Of one part on one server.
+    memory_bytes : float
+        Of one part on one server, all its devices together.
+    measured : bool
+        Whether the times were measured.
+    """
+
+    samples: int
+    columns: int
+    rows: int
+    forward_seconds: float
+    backward_seconds: float
+    memory_bytes: float
+    measured: bool = False
+
+    @property
+    def n_parts(self) -> int:
+        """Servers it takes."""
+        return self.samples * self.columns * self.rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """All choices of a workload on some servers.
+
+    Parameters
+    ----------
+    workload : Workload
+        The operators.
+    servers : Servers
+        The machines.
+    choices : tuple of tuple of Choice
+        Of each operator, by parts.
+    notes : tuple of str
+        What was assumed.
+    control_edges : bool
+        Whether a plan may say which operators are last in the backward pass of their servers.
+    """
+
+    workload: Workload
+    servers: Servers
+    choices: tuple[tuple[Choice, ...], ...]
+    notes: tuple[str, ...] = ()
+    control_edges: bool = True
+
+
+def space(workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, where: str = "") -> Space:
+    """Return the ways to split every operator.
+
+    Parameters
+    ----------
+    workload : Workload
+        The operators.
+    servers : Servers
+        The machines.
+    measurements : Measurements or None
+        Measured times; None to estimate all.
+    shard : bool
+        Whether weights may be split: matrices by columns, tables by columns and by rows.
+    where : str
+        The measurement file, for messages.
+
+    Returns
+    -------
+    Space
+        The choices.
+
+    Raises
+    ------
+    InputError
+        When the measurements are of another batch or another number of servers, or have nothing of the workload.
+    """
+    if measurements is not None:
+        _check(workload, servers, measurements, where)
+    table = {} if measurements is None else measurements.table()
+    keys = {key for key, _ in table}
+    missing = dict.fromkeys(op.key for op in workload.operations if op.key not in keys)
+    if measurements is not None and len(missing) == len({op.key for op in workload.operations}):
+        raise InputError(f"--measures {where}: has none of the operators of {workload.name}; is it of another workload?")
+    choices = tuple(_choices(workload, i, servers, table, shard) for i in range(len(workload.operations)))
+    notes = []
+    if measurements is None:
+        notes.append(f"no measurements: times are estimated from the peak and the memory bandwidth of {servers.gpu.name}")
+    elif missing:
+        notes.append(f"estimated, because not measured: {', '.join(missing)}")
+    if shard and measurements is not None:
+        notes.append("times of split weights are those measured for as many parts along samples")
+    return Space(workload, servers, choices, tuple(notes))
+
+
+def measurements(space: Space) -> Measurements:
+    """Return the times of all splits along samples as a measurement file has them; operators with the same key share the first.
+
+    Parameters
+    ----------
+    space : Space
+        Choices, measured or estimated. Splits of weights are left out: such files have none.
+    """
+    rows: dict[tuple[str, int], Measurement] = {}
+    for operation, options in zip(space.workload.operations, space.choices, strict=True):
+        devices = 1 if operation.kind == "embedding" else space.servers.n_gpus
+        for choice in (choice for choice in options if choice.columns == choice.rows == 1):
+            split = (*(1,) * len(operation.shape), choice.samples)
+            times = (choice.forward_seconds * 1e3, choice.backward_seconds * 1e3)
+            row = Measurement(operation.key, split, times, round(choice.memory_bytes / devices))
+            rows.setdefault((operation.key, choice.samples), row)
+    return Measurements(space.workload.global_batch, space.servers.n_servers, tuple(rows.values()))
+
+
+def _check(workload: Workload, servers: Servers, measurements: Measurements, where: str) -> None:
+    """Check that measurements are of this batch on so many servers."""
+    if measurements.batch_size != workload.global_batch:
+        raise InputError(
+            f"--measures {where}: measured with a batch of {measurements.batch_size}, but {workload.name} trains "
+            f"{workload.global_batch} samples per step; take the file of this batch or change the batch"
+        )
+    if measurements.n_devices != servers.n_servers:
+        raise InputError(
+            f"--measures {where}: measured for {measurements.n_devices} servers, but --servers is {servers.n_servers}"
+        )
+
+
+def _choices(
+    workload: Workload, i: int, servers: Servers, table: dict[tuple[str, tuple[int, ...]], Measurement], shard: bool
+) -> tuple[Choice, ...]:
+    """Return the choices of one operator."""
+    operation, n = workload.operations[i], servers.n_servers
+    degrees = [k for k in range(1, n + 1) if n % k == 0 and workload.global_batch % k == 0]
+    rank = len(operation.shape) + 1
+    own = {
+        split[-1]: row
+        for (key, split), row in table.items()
+        if key == operation.key and set(split[:-1]) <= {1} and len(split) == rank
+    }
+    found = []
+    for samples in degrees if operation.kind != "embedding" else [1]:
+        if own and samples not in own:
+            continue
+        found.append(
+            _measured(own[samples], samples, servers, operation) if own else _estimated(workload, i, servers, samples, 1, 1)
+        )
+    if not found:
+        raise InputError(
+            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides {n} servers and the batch"
+        )
+    if shard and operation.kind in ("linear", "embedding"):
+        for parts in degrees[1:]:
+            if operation.n_features % parts == 0:
+                found += _split(workload, i, servers, found, degrees, parts)
+            if operation.kind == "embedding":
+                found.append(_table_part(found[0], parts, 1, parts, operation, workload, servers))
+    return tuple(found)
+
+
+def _measured(row: Measurement, samples: int, servers: Servers, operation: Operation) -> Choice:
+    """Return a choice as measured on one device; tables lie on one device of their server."""
+    forward, backward = (milliseconds * 1e-3 for milliseconds in row.milliseconds)
+    devices = 1 if operation.kind == "embedding" else servers.n_gpus
+    return Choice(samples, 1, 1, forward, backward, float(row.memory_bytes * devices), measured=True)
+
+
+def _split(workload: Workload, i: int, servers: Servers, found: list[Choice], degrees: list[int], columns: int) -> list[Choice]:
+    """Return the choices of an operator whose output features are split into `columns`."""
+    operation = workload.operations[i]
+    if operation.kind == "embedding":
+        return [_table_part(found[0], columns, columns, 1, operation, workload, servers)]
+    whole = {choice.samples: choice for choice in found if choice.columns == 1}
+    made = []
+    for samples in degrees:
+        like = whole.get(samples * columns)
+        if like is None:
+            continue
+        weights = float(workload.state_bytes * sum(operation.weights))
+        producer = max((p for p in operation.inputs if p != DATA), default=DATA)
+        width = workload.operations[producer].n_elements if producer != DATA else operation.n_elements
+        inputs = 2.0 * workload.element_bytes * width * workload.global_batch / samples
+        memory = max(like.memory_bytes + (inputs - weights * servers.n_gpus) * (1 - 1 / columns), 0.0)
+        made.append(Choice(samples, columns, 1, like.forward_seconds, like.backward_seconds, memory))
+    return made
+
+
+def _table_part(
+    whole: Choice, parts: int, columns: int, rows: int, operation: Operation, workload: Workload, servers: Servers
+) -> Choice:
+    """Return a part of a table: by columns everything shrinks, by rows every part still writes a full-width partial sum."""
+    output = workload.element_bytes * operation.n_elements * workload.global_batch
+    extra = output / (servers.gpu.memory_bytes_per_second * servers.gpu.memory_ratio) if rows > 1 else 0.0
+    memory = whole.memory_bytes / parts + (2.0 * output * (1 - 1 / parts) if rows > 1 else 0.0)
+    return Choice(1, columns, rows, whole.forward_seconds / parts + extra, whole.backward_seconds / parts + extra, memory)
+
+
+def _estimated(workload: Workload, i: int, servers: Servers, samples: int, columns: int, rows: int) -> Choice:
+    """Return a choice with roofline times: work at its achieved share of the peak, or bytes at that of the bandwidth."""
+    operation, gpu = workload.operations[i], servers.gpu
+    devices = 1 if operation.kind == "embedding" else servers.n_gpus
+    share = math.ceil(workload.global_batch / samples / devices)
+    inputs = sum(workload.operations[p].n_elements for p in operation.inputs if p != DATA)
+    weights = sum(operation.weights)
+    if operation.kind == "embedding":
+        moved = share * (max(operation.bag, 1) + 1) * operation.n_elements
+    else:
+        moved = share * (inputs + operation.n_elements) + weights
+    precision = "fp32" if workload.element_bytes == 4 else "bf16"
+    work = share * flops(operation) / (gpu.peak(precision) * gpu.matmul_ratio)
+    forward = max(work, workload.element_bytes * moved / (gpu.memory_bytes_per_second * gpu.memory_ratio)) + gpu.launch_seconds
+    held = workload.state_bytes * weights + 2.0 * workload.element_bytes * share * (inputs + operation.n_elements)
+    return Choice(samples, columns, rows, forward, 2.0 * forward, held * devices)

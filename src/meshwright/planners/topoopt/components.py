@@ -1,0 +1,117 @@
+"""What a network is built of and costs, so that topologies of equal cost can be compared."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.base.errors import InputError
+
+__all__ = ["PARTS", "Bill", "Prices", "bill", "equal_cost_bandwidth", "prices"]
+
+PARTS = ("nic", "transceiver", "switch_port", "patch_panel_port", "optical_switch_port")
+GBIT = 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of ports: a fixed part and one for every Gbit/s.
+
+    Parameters
+    ----------
+    per_port, per_gbit : tuple of float
+        In the order of `PARTS`, in dollars.
+    source : str
+        Where they are from.
+    """
+
+    per_port: tuple[float, ...]
+    per_gbit: tuple[float, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Parts of a network.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Ports of each kind, in the order of `PARTS`.
+    bytes_per_second : float
+        Speed of a port.
+    """
+
+    counts: tuple[int, ...]
+    bytes_per_second: float
+
+    def cost(self, known: Prices) -> float:
+        """Return what all parts cost, in dollars."""
+        speed = self.bytes_per_second / GBIT
+        rows = zip(self.counts, known.per_port, known.per_gbit, strict=True)
+        return sum(count * (fixed + rate * speed) for count, fixed, rate in rows)
+
+
+def prices(path: str = "") -> Prices:
+    """Return prices from a file, or our round figures.
+
+    Parameters
+    ----------
+    path : str
+        A TOML file with a table for each part: ``per_port``, ``per_gbit`` and ``source``; empty for ours.
+
+    Raises
+    ------
+    InputError
+        When the file is missing or wrong.
+    """
+    file = Path(path) if path else Path(__file__).parent / "data" / "components.toml"
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        fixed = tuple(float(data[part]["per_port"]) for part in PARTS)
+        rate = tuple(float(data[part]["per_gbit"]) for part in PARTS)
+    except OSError as error:
+        raise InputError(f"components {path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"components {path}: needs per_port and per_gbit for each of {', '.join(PARTS)}: {error}") from None
+    if min(*fixed, *rate) < 0:
+        raise InputError(f"components {path}: prices must be at least 0")
+    return Prices(fixed, rate, str(data["nic"].get("source", "")))
+
+
+def bill(topology: str, n: int, degree: int, n_links: int, n_switch_ports: int, bytes_per_second: float) -> Bill:
+    """Return the parts of a topology.
+
+    Parameters
+    ----------
+    topology : str
+        Its name; ``topoopt``, ``random`` and ``expander`` are wired over a patch panel, ``optical`` over an optical switch,
+        the others fixed.
+    n, degree : int
+        Servers and interfaces of each.
+    n_links : int
+        Wires between servers, both directions one wire.
+    n_switch_ports : int
+        Ports of electrical switches, those to servers included.
+    bytes_per_second : float
+        Speed of a wire.
+
+    Notes
+    -----
+    Every end of a wire has a transceiver. Interfaces that carry no wire are bought too.
+    """
+    ends = 2 * n_links
+    if topology == "optical":
+        return Bill((n * degree, n * degree, 0, 0, n * degree), bytes_per_second)
+    if n_switch_ports:
+        return Bill((n * degree, n * degree + n_switch_ports, n_switch_ports, 0, 0), bytes_per_second)
+    panel = ends if topology in ("topoopt", "random", "expander") else 0
+    return Bill((max(n * degree, ends), ends, 0, panel, 0), bytes_per_second)
+
+
+def equal_cost_bandwidth(parts: Bill, cost: float, known: Prices) -> float:
+    """Return the speed of a port at which the parts cost so much (bytes per second); 0 where the fixed part alone costs more."""
+    fixed = sum(count * price for count, price in zip(parts.counts, known.per_port, strict=True))
+    rate = sum(count * price for count, price in zip(parts.counts, known.per_gbit, strict=True))
+    return max((cost - fixed) / rate, 0.0) * GBIT if rate else 0.0

@@ -1,0 +1,382 @@
+"""Design network and plan together: pose the question, search on every topology asked for, and keep the proofs beside the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+
+from meshwright.base import options as _params
+from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.clusters import wires as _wires
+from meshwright.core.problem import Reading
+from meshwright.planners.topoopt import alternate, bounds, components, networks
+from meshwright.planners.topoopt.alternate import Found, Wires
+from meshwright.planners.topoopt.choices import Servers, Space, space
+from meshwright.planners.topoopt.readers import flexflow_measures
+from meshwright.planners.topoopt.step import TRAFFIC, Step
+from meshwright.planners.topoopt.workloads.workload import Workload
+
+__all__ = ["Design", "Entry", "Params", "design", "parse"]
+
+MOST_SERVERS = 1024
+MOST_GPUS = 64
+PROBES = (1e6, 256e6)
+"""All-reduces of these sizes say what latency and which bandwidth a server's inner network has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options of ``codesign``, as after ``--set``.
+
+    Parameters
+    ----------
+    node_degree : int
+        Interfaces of a server, the same as ``--degree``.
+    gpus_per_server : int
+        Devices of a server.
+    inter_gpu_bytes_per_second : float
+        Of one device into the network inside its server (``inter_gpu_bandwidth=``).
+    server : str
+        A cluster of one server, ``dgx-a100:8`` or a file (YAML, ``nvidia-smi topo -m``, NCCL's XML): its devices, and the network
+        between them, on which all-reduces take turns. Takes the place of the two before and the next.
+    gpu : str
+        Kind of device: its memory is the limit, its speed the estimate of operators that were not measured.
+    search : str
+        ``improved`` is ours, ``published`` the released program's (topoopt only).
+    propagation : bool
+        Whether the published search copies splits to neighbours.
+    placement : str
+        How parts lie on servers: ``contiguous``, ``strided`` or ``either``.
+    alpha_ratio : float
+        The published search accepts a plan slower by x milliseconds with probability ``exp(-alpha x)`` (``alpha=``).
+    shard_weights : str
+        Whether weights may be split, tables by columns and rows too: ``yes``, ``no``, or ``auto``: where times are estimated.
+    reconfiguration_seconds : float
+        Of the optical switch: how long its circuits are dark when they change (``reconfiguration=``).
+    components : str
+        A TOML file with prices; empty for round figures of ours.
+    global_batch : int
+        Samples of one step; 0 for the workload's own (for a language model: one for each device).
+    equal_cost : bool
+        Whether every other topology is also given the link speed at which it costs as much as the first.
+    control_edges : bool
+        Whether a plan may hold back the backward pass of operators that read only data until the others of their server are done.
+    traffic : str
+        How the time of traffic is found: ``segments`` as published, ``fair`` by max-min fair shares of links, ``closed`` by a
+        closed form without overlap. All three are reported.
+    """
+
+    node_degree: int = field(default=0, metadata={"minimum": 0})
+    gpus_per_server: int = field(default=4, metadata={"minimum": 1})
+    inter_gpu_bytes_per_second: float = field(
+        default=25e9, metadata={"unit": "bytes_per_second", "minimum": 1.0, "word": "inter_gpu_bandwidth"}
+    )
+    server: str = ""
+    gpu: str = "a100-sxm-40gb"
+    search: str = field(default="improved", metadata={"choices": ("improved", "published")})
+    propagation: bool = True
+    placement: str = field(default="either", metadata={"choices": ("contiguous", "strided", "either")})
+    alpha_ratio: float = field(default=1.0, metadata={"minimum": 1e-6, "word": "alpha"})
+    shard_weights: str = field(default="auto", metadata={"choices": ("yes", "no", "auto")})
+    reconfiguration_seconds: float = field(default=10e-3, metadata={"unit": "seconds", "word": "reconfiguration"})
+    components: str = ""
+    global_batch: int = field(default=0, metadata={"minimum": 0})
+    equal_cost: bool = False
+    control_edges: bool = True
+    traffic: str = field(default="segments", metadata={"choices": TRAFFIC})
+
+
+def parse(settings: Mapping[str, str]) -> Params:
+    """Return options from text, each under the word the user types.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such option.
+    InputError
+        When a value does not parse or is not allowed.
+    """
+    words = {entry.metadata.get("word", entry.name): entry.name for entry in fields(Params)}
+    for key in settings:
+        if key not in words:
+            raise UnknownNameError("option of codesign", key, words)
+    if settings.get("server") and (
+        both := [key for key in ("gpus_per_server", "inter_gpu_bandwidth", "gpu") if key in settings]
+    ):
+        raise InputError(f"--set {both[0]}={settings[both[0]]}: is given by --set server={settings['server']}; leave one out")
+    return _params.parse(Params, {words[key]: value for key, value in settings.items()}, "codesign")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """What was found on one topology.
+
+    Parameters
+    ----------
+    found : Found
+        Plan and network.
+    cost : float
+        Of the network's parts, in dollars.
+    link_bytes_per_second : float
+        Speed of one interface.
+    """
+
+    found: Found
+    cost: float
+    link_bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """The answer of ``codesign``.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is trained.
+    step : Step
+        Simulates it.
+    wires : Wires
+        The network's parts.
+    entries : tuple of (str, Entry)
+        What was found on each topology, in the order asked for; empty when nothing fits.
+    best : str
+        The fastest of them.
+    bound_seconds : float
+        What no plan on any topology with these interfaces beats.
+    missing_bytes : float
+        When nothing fits: how much the fullest server lacks in the plan that needs least.
+    seed : int
+        Of everything random.
+    planning_seconds : float
+        Wall time.
+    notes : tuple of str
+        Sentences the user should read.
+    """
+
+    workload: Workload
+    step: Step
+    wires: Wires
+    entries: tuple[tuple[str, Entry], ...]
+    best: str
+    bound_seconds: float
+    missing_bytes: float
+    seed: int
+    planning_seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def entry(self) -> Entry:
+        """What was found on the fastest topology."""
+        return dict(self.entries)[self.best]
+
+
+def design(
+    reading: Reading,
+    wires: Wires,
+    params: Params,
+    *,
+    measures: str = "",
+    names: tuple[str, ...] = ("topoopt",),
+    budget: int = 1000,
+    seed: int = 0,
+) -> Design:
+    """Return plan and network for a model.
+
+    Parameters
+    ----------
+    reading : Reading
+        The model.
+    wires : Wires
+        Servers, degree, links.
+    params : Params
+        Options.
+    measures : str
+        File of measured operators; empty to estimate.
+    names : tuple of str
+        Topologies, of `networks.NAMES`.
+    budget : int
+        Plans to simulate on each.
+    seed : int
+        Of everything random.
+
+    Returns
+    -------
+    Design
+        The answer.
+
+    Raises
+    ------
+    InputError
+        When the numbers do not fit each other, a name is unknown, or a file is wrong.
+    """
+    started = time.perf_counter()
+    _check(wires, names)
+    servers = _servers(wires.n_servers, params)
+    workload = _workload(reading, params.global_batch, wires.n_servers * servers.n_gpus)
+    measured = flexflow_measures.load(measures) if measures else None
+    shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
+    choices = space(workload, servers, measured, shard=shard, where=measures)
+    step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
+    known = components.prices(params.components)
+    notes = [note for note in reading.notes if "codesign" not in note] + list(choices.notes)
+    bound = bounds.step_seconds(choices, _injection(wires, names))
+    missing = _missing(choices)
+    entries: list[tuple[str, Entry]] = []
+    if missing <= 0:
+        for name in names:
+            entries += _entries(name, step, wires, params, known, entries, budget, seed)
+        if missing_plan := _unfit(step, entries):
+            missing, entries = missing_plan, []
+    if any(entry.found.changing for _, entry in entries):
+        notes.append("circuits that change are shown by --trace; a task graph has one list of links and shows those that stay")
+    if params.server:
+        notes.append(f"all-reduces inside a server take turns on the network of {params.server}")
+    best = (
+        min(entries, key=lambda pair: (pair[1].found.seconds, names.index(pair[0].removesuffix("-equal-cost"))))[0]
+        if entries
+        else ""
+    )
+    if "published" in params.search and any(name != "topoopt" for name in names):
+        notes.append("search=published applies to topoopt; other topologies are searched by ours")
+    seconds = time.perf_counter() - started
+    return Design(workload, step, wires, tuple(entries), best, bound, max(missing, 0.0), seed, seconds, tuple(notes))
+
+
+def _servers(n_servers: int, params: Params) -> Servers:
+    """Return the servers: devices on a bandwidth, or those of a cluster of one server with its all-reduce as its network runs it."""
+    if not params.server:
+        return Servers(n_servers, params.gpus_per_server, _wires.device(params.gpu), params.inter_gpu_bytes_per_second)
+    from meshwright import clusters
+    from meshwright.network import Network
+
+    inside = clusters.cluster(params.server)
+    n = inside.n_devices
+    if n > MOST_GPUS or len(inside.kinds) > 1 or 1 < len(set(inside.groups[0].tolist())) < n:
+        raise InputError(
+            f"--set server={params.server}: has {n} devices of {len(inside.kinds)} kinds on {len(set(inside.groups[0].tolist()))} "
+            f"servers; must be one server of at most {MOST_GPUS} like devices, such as dgx-a100:8"
+        )
+    if n == 1:
+        return Servers(n_servers, 1, inside.kinds[0], params.inter_gpu_bytes_per_second)
+    axis = Network.of(inside).axis(np.arange(n)[None])
+    few, many = (axis.seconds("all_reduce", n_bytes) for n_bytes in PROBES)
+    per_byte = (many - few) / (PROBES[1] - PROBES[0])
+    latency = max(few - per_byte * PROBES[0], 0.0)
+    return Servers(n_servers, n, inside.kinds[0], 2.0 / n / per_byte, latency, gpus_contend=True)
+
+
+def _workload(reading: Reading, batch: int, n_devices: int) -> Workload:
+    """Return what is trained in the terms of this room."""
+    if isinstance(reading.instance, Workload):
+        return replace(reading.instance, global_batch=batch or reading.instance.global_batch)
+    from meshwright.planners.topoopt import models
+
+    return models.workload(reading, batch or n_devices)
+
+
+def _check(wires: Wires, names: tuple[str, ...]) -> None:
+    """Check servers, degree and names of topologies."""
+    if not 2 <= wires.n_servers <= MOST_SERVERS:
+        raise InputError(f"--servers {wires.n_servers}: must be between 2 and {MOST_SERVERS}")
+    if not 1 <= wires.degree <= wires.n_servers - 1:
+        raise InputError(
+            f"--degree {wires.degree}: must be between 1 and {wires.n_servers - 1} for {wires.n_servers} servers: more interfaces have no server to lead to"
+        )
+    for name in names:
+        if name not in networks.NAMES:
+            raise UnknownNameError("topology", name, networks.NAMES)
+        if names.count(name) > 1:
+            raise InputError(f"--topology: {name} is given twice")
+    if {"topoopt", "optical"} & set(names) and wires.degree < 2 and wires.n_servers > 2:
+        raise InputError(
+            f"--degree {wires.degree}: {wires.n_servers} servers with one interface each form no connected network without a switch; "
+            "take --degree 2 or more, or --topology switch"
+        )
+
+
+def _injection(wires: Wires, names: tuple[str, ...]) -> float:
+    """Return the fastest that a server's interfaces together are in any of these topologies."""
+    degree = wires.n_servers - 1 if "full-mesh" in names else wires.degree
+    return degree * wires.bytes_per_second
+
+
+def _missing(choices: Space) -> float:
+    """Return how much memory is missing even if every operator takes the least and all is spread evenly."""
+    least = sum(min(choice.memory_bytes * choice.n_parts for choice in options) for options in choices.choices)
+    return least / choices.servers.n_servers - choices.servers.memory_bytes
+
+
+def _unfit(step: Step, entries: list[tuple[str, Entry]]) -> float:
+    """Return what the fullest server lacks in the plan that needs least, 0 where one fits."""
+    capacity = step.space.servers.memory_bytes
+    lacks = [float(step.memory_bytes(entry.found.placement).max()) - capacity for _, entry in entries]
+    return max(min(lacks), 0.0) if lacks else 0.0
+
+
+def _entries(
+    name: str,
+    step: Step,
+    wires: Wires,
+    params: Params,
+    known: components.Prices,
+    before: list[tuple[str, Entry]],
+    budget: int,
+    seed: int,
+) -> list[tuple[str, Entry]]:
+    """Return what is found on one topology, and on the same one at the cost of the first."""
+    if name in ("topoopt", "optical"):
+        return [(name, _found_together(name, step, wires, params, known, budget, seed))]
+    size = (name, wires.n_servers, wires.degree)
+    built = networks.build(*size, wires.bytes_per_second, wires.latency_seconds, seed)
+    made = [(name, _on(built, step, params, known, budget, seed))]
+    if params.equal_cost and before:
+        parts = components.bill(
+            name, wires.n_servers, built.degree, built.n_links, built.n_switch_ports, built.port_bytes_per_second
+        )
+        speed = components.equal_cost_bandwidth(parts, before[0][1].cost, known)
+        if speed > 0:
+            ratio = wires.bytes_per_second / built.port_bytes_per_second
+            built = networks.build(*size, speed * ratio, wires.latency_seconds, seed)
+            made.append((f"{name}-equal-cost", _on(built, step, params, known, budget, seed)))
+    return made
+
+
+def _on(built: networks.Built, step: Step, params: Params, known: components.Prices, budget: int, seed: int) -> Entry:
+    """Search on a fixed topology."""
+    rng = np.random.default_rng(seed)
+    found = alternate.fixed(step, built.fabric, rng, budget, placement=params.placement)
+    parts = components.bill(
+        built.fabric.name,
+        built.fabric.n_servers,
+        built.degree,
+        built.n_links,
+        built.n_switch_ports,
+        built.port_bytes_per_second,
+    )
+    return Entry(found, parts.cost(known), built.port_bytes_per_second)
+
+
+def _found_together(
+    name: str, step: Step, wires: Wires, params: Params, known: components.Prices, budget: int, seed: int
+) -> Entry:
+    """Search plan and topology together."""
+    rng = np.random.default_rng(seed)
+    if name == "optical":
+        from meshwright.planners.topoopt import optical
+
+        found = optical.search(
+            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration_seconds
+        )
+    elif params.search == "published":
+        placement = "strided" if params.placement == "either" else params.placement
+        found = alternate.released(
+            step, wires, rng, budget, propagation=params.propagation, placement=placement, alpha_ratio=params.alpha_ratio
+        )
+    else:
+        found = alternate.improved(step, wires, rng, budget, placement=params.placement)
+    parts = components.bill(name, wires.n_servers, wires.degree, len(found.fabric.wires()), 0, wires.bytes_per_second)
+    return Entry(found, parts.cost(known), wires.bytes_per_second)

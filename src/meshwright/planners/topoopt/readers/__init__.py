@@ -1,0 +1,1 @@
+"""TopoOpt's and FlexNet's file formats."""

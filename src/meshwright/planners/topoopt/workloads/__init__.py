@@ -1,0 +1,1 @@
+"""TopoOpt's workloads as operators with shapes."""

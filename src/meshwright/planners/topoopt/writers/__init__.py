@@ -1,0 +1,1 @@
+"""What a co-design is written as."""

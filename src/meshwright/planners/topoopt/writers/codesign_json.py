@@ -1,0 +1,195 @@
+"""The answer of ``codesign`` as JSON: times, bound, links and cost of every topology, and the plan."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from meshwright.base import files
+from meshwright.planners.topoopt import bounds
+from meshwright.planners.topoopt.alternate import Found
+from meshwright.planners.topoopt.design import Design, Entry
+from meshwright.planners.topoopt.step import TRAFFIC, Step
+
+__all__ = ["FORMAT", "as_json", "write"]
+
+FORMAT = "meshwright/codesign/1"
+MOST_FAIR_FLOWS = 5000
+
+
+def as_json(design: Design) -> dict[str, Any]:
+    """Return the answer as the JSON object of ``codesign --json``.
+
+    Parameters
+    ----------
+    design : Design
+        The answer.
+
+    Returns
+    -------
+    dict
+        JSON-ready values in base units. ``plan.operators[i]``: ``samples``, ``columns`` and ``rows`` are parts; part p is sample
+        index times ``columns * rows`` plus the inner index, on ``servers[p]``. ``plan.rings``: for every all-reduce group, the
+        routes from member to member and the part of the traffic each carries. ``topologies.NAME``: ``compute_seconds``,
+        ``cut_seconds`` (busiest server's interfaces, on any topology) and ``collective_seconds`` (worst cut for all-reduces, on
+        this topology, 0 where it is not looked for) are bounds of this plan, and ``gap_ratio`` is against the largest of them;
+        ``seconds_by_traffic`` is the same step under every model of traffic, null where there are too many flows to share fairly.
+    """
+    wires = design.wires
+    entry: dict[str, Any] = {
+        "format": FORMAT,
+        "model": {
+            "name": design.workload.name,
+            "n_parameters": design.workload.n_parameters,
+            "global_batch": design.workload.global_batch,
+        },
+        "servers": wires.n_servers,
+        "degree": wires.degree,
+        "link_bytes_per_second": wires.bytes_per_second,
+        "link_latency_seconds": wires.latency_seconds,
+        "feasible": bool(design.entries),
+        "iteration_seconds": None,
+        "samples_per_second": None,
+        "bound": None,
+        "topologies": {},
+        "plan": None,
+        "seed": design.seed,
+        "planning_seconds": design.planning_seconds,
+        "notes": list(design.notes),
+    }
+    if not design.entries:
+        return entry | {"missing_bytes": design.missing_bytes, "nearest": None}
+    found = design.entry.found
+    entry |= {
+        "iteration_seconds": found.seconds,
+        "samples_per_second": design.workload.global_batch / found.seconds,
+        "topology": design.best,
+        "bound": {
+            "value": design.bound_seconds,
+            "gap_ratio": found.seconds / design.bound_seconds - 1.0,
+            "method": "relaxation: work of all servers, paths, all-reduced bytes over all interfaces",
+        },
+        "topologies": {name: _topology(design, one) for name, one in design.entries},
+        "plan": plan_json(design, design.entry),
+    }
+    return entry
+
+
+def _topology(design: Design, entry: Entry) -> dict[str, Any]:
+    found, step = entry.found, design.step
+    fabric = found.fabric
+    traffic = step.traffic(found.placement)
+    compute = step.compute_seconds(found.placement)
+    cut = bounds.cut_seconds(traffic, _injection(design, entry))
+    collective = bounds.collective_seconds(step.space, traffic, fabric)
+    return {
+        "iteration_seconds": found.seconds,
+        "start_seconds": found.start_seconds,
+        "seconds_by_traffic": {name: _seconds(step, found, name) for name in TRAFFIC},
+        "links": [list(pair) for pair in fabric.wires()],
+        "n_switches": fabric.n_nodes - fabric.n_servers,
+        "cost": entry.cost,
+        "link_bytes_per_second": entry.link_bytes_per_second,
+        "mean_hops": fabric.mean_hops(),
+        "diameter": int(fabric.hops[:, : fabric.n_servers].max()),
+        "compute_seconds": compute,
+        "cut_seconds": cut,
+        "collective_seconds": collective,
+        "busiest_seconds": step.busy_seconds(found.placement, fabric),
+        "gap_ratio": found.seconds / max(compute, cut, collective) - 1.0,
+        "point_to_point_bytes": float(traffic.pair_bytes.sum()),
+        "all_reduce_bytes": float(sum(2.0 * (len(members) - 1) * n_bytes for members, n_bytes in traffic.group_bytes)),
+        "proposals": found.n_proposals,
+        "changing": _changing(found),
+    }
+
+
+def _changing(found: Found) -> dict[str, Any] | None:
+    """Return what the plan's step gains from circuits that change while it runs; None where they do not."""
+    if found.changing is None:
+        return None
+    windows = [
+        {"from_seconds": start, "links": [list(pair) for pair in fabric.wires()]}
+        for start, fabric in zip(found.changing.from_seconds, found.changing.fabrics, strict=True)
+    ]
+    return {
+        "iteration_seconds": found.changing.seconds,
+        "staying_seconds": found.changing.staying_seconds,
+        "windows": windows,
+    }
+
+
+def _seconds(step: Step, found: Found, traffic: str) -> float | None:
+    """Return the step under another model of traffic; None where fair shares would take longer than the search."""
+    n_flows = int((step.tasks(found.placement, found.fabric)[1].edge_bytes > 0).sum())
+    if traffic == "fair" and step.model_of_traffic != "fair" and n_flows > MOST_FAIR_FLOWS:
+        return None
+    return step.seconds(found.placement, found.fabric, traffic=traffic)
+
+
+def _injection(design: Design, entry: Entry) -> float:
+    """Return what a server's interfaces send together on this topology."""
+    fabric = entry.found.fabric
+    out = fabric.source < fabric.n_servers
+    return float((fabric.count[out] * fabric.bytes_per_second).sum() / fabric.n_servers)
+
+
+def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
+    """Return plan, routes and rings on one topology as JSON-ready values."""
+    found, step = entry.found, design.step
+    fabric, n = found.fabric, found.fabric.n_servers
+    operators = []
+    for i, (choice, servers) in enumerate(zip(step.chosen(found.placement), found.placement.servers, strict=True)):
+        operators.append(
+            {
+                "name": design.workload.operations[i].name,
+                "key": design.workload.operations[i].key,
+                "samples": choice.samples,
+                "columns": choice.columns,
+                "rows": choice.rows,
+                "servers": list(servers),
+                "forward_seconds": choice.forward_seconds,
+                "backward_seconds": choice.backward_seconds,
+                "measured": choice.measured,
+                "backward_last": i in found.placement.last,
+            }
+        )
+    traffic = step.traffic(found.placement)
+    ends = list(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))
+    sends = traffic.pair_bytes > 0
+    routes = [
+        {
+            "source": a,
+            "target": b,
+            "ways": [[a] + [ends[link][1] for link in links] for links in fabric.ways(a, b)],
+            "share_ratios": fabric.way_shares(a, b),
+            "bytes": float(traffic.pair_bytes[a, b]),
+        }
+        for a in range(n)
+        for b in range(n)
+        if sends[a, b]
+    ]
+    rings = [
+        {
+            "members": list(members),
+            "bytes": n_bytes,
+            "flows": [
+                {"nodes": [ends[links[0]][0]] + [ends[link][1] for link in links], "share_ratio": share}
+                for links, share in fabric.flows(members)
+                if links
+            ],
+        }
+        for members, n_bytes in traffic.group_bytes
+    ]
+    return {"operators": operators, "peak_bytes": step.memory_bytes(found.placement).tolist(), "routes": routes, "rings": rings}
+
+
+def write(design: Design, path: str) -> None:
+    """Write the answer to a file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    files.write(path, json.dumps(as_json(design), indent=1) + "\n")

@@ -1,0 +1,280 @@
+"""Answers that people read: the plan, seconds by cause, memory by stage, the runners-up, as text for a terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from meshwright.api.sensitivity import Change
+from meshwright.base.units import format_bytes, format_count, format_seconds
+from meshwright.core.formatting import axes_of, describe, devices_of, layers_of, seen_from, step_interval, utilization
+from meshwright.core.interval import COVERAGE_RATIO
+from meshwright.core.plan import Plan
+from meshwright.core.result import Result
+from meshwright.report.operators import operators
+
+__all__ = ["change_row", "compared", "explain", "progress", "render"]
+
+_WIDTH = 118
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Say on stderr that work goes on, once it has lasted two seconds, and every ten seconds after.
+
+    Parameters
+    ----------
+    what : str
+        What is being done: ``"planning llama-3.1-70b"``.
+    """
+    done = threading.Event()
+    started = time.monotonic()
+
+    def tell() -> None:
+        wait = 2.0
+        while not done.wait(wait):
+            print(f"{what}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
+            wait = 10.0
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def render(*parts: object) -> str:
+    """Return rich tables and strings as plain text."""
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=_WIDTH, highlight=False, markup=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+
+def explain(result: Result, changes: Sequence[Change] = ()) -> str:
+    """Return the answer as text.
+
+    Parameters
+    ----------
+    result : Result
+        The answer.
+    changes : sequence of Change
+        What would help, planned again.
+
+    Returns
+    -------
+    str
+        Sections: the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
+    """
+    parts: list[object] = [_question(result)]
+    if result.answer.plan is None:
+        parts.append(_nothing_fits(result))
+    else:
+        plan = result.answer.plan
+        parts += [_answer(result), _stages(result, plan)]
+        rows = result.answer.extra.get("operators")
+        if isinstance(rows, list):
+            parts.append(operators(rows))
+        if result.timeline is not None:
+            parts += [_causes(result), _memory(result), _room(result, plan)]
+        if result.answer.alternatives:
+            parts.append(_alternatives(result))
+    if changes:
+        table = _table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
+        for change in changes:
+            table.add_row(*change_row(change))
+        table.columns[3].justify = "left"
+        parts.append(table)
+    parts += [f"note: {note}" for note in result.answer.notes]
+    return render(*parts)
+
+
+def change_row(change: Change) -> list[str]:
+    """Return one change as cells: what, the step then, the gain in samples per second, the plan then."""
+    assert change.result.timeline is not None
+    step = format_seconds(change.result.timeline.step_seconds)
+    return [change.name, step, f"{change.speedup_ratio - 1:+.1%}", describe(change.result.plan)]
+
+
+def _table(title: str, *columns: str, left: int = 1) -> Table:
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < left else "right", overflow="fold")
+    return table
+
+
+def _question(result: Result) -> str:
+    problem = result.problem
+    graph = problem.graph
+    model = f"{problem.reading.name}: {len(graph.ops)} layers"
+    if graph.n_parameters:
+        model += f", {format_count(graph.n_parameters)} parameters"
+    if graph.sequence_length > 1:
+        model += f", {graph.sequence_length} tokens a sample"
+    where = ""
+    if problem.cluster is not None:
+        kinds = ", ".join(dict.fromkeys(kind.name for kind in problem.cluster.kinds))
+        where = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
+        if problem.reading.instance is None:
+            where += f", products in {problem.training.precision}"
+    return (
+        f"{model}{where}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
+    )
+
+
+def _nothing_fits(result: Result) -> str:
+    answer = result.answer
+    text = "\nNothing fits."
+    if answer.missing_bytes:
+        text += f" The nearest plan needs {format_bytes(answer.missing_bytes)} more on its fullest device."
+    return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
+
+
+def _expected(result: Result) -> str:
+    """Return the interval of the step in brackets; empty where there is none."""
+    found = step_interval(result)
+    if found is None:
+        return ""
+    return f" ({COVERAGE_RATIO:.0%}: {format_seconds(found.low_seconds)} to {format_seconds(found.high_seconds)})"
+
+
+def _answer(result: Result) -> str:
+    answer, plan, timeline = result.answer, result.plan, result.timeline
+    lines = [""]
+    if timeline is not None:
+        rate = plan.global_batch / timeline.step_seconds
+        line = f"step {format_seconds(timeline.step_seconds)}{_expected(result)}, {rate:.4g} samples/s"
+        if result.problem.graph.sequence_length > 1:
+            line += f", {format_count(rate * result.problem.graph.sequence_length)} tokens/s"
+        share = utilization(result)
+        lines.append(line + (f", {share:.1%} model FLOPs utilization" if share is not None else ""))
+    if answer.objective is not None:
+        line = f"objective {answer.objective.name} = {answer.objective.value:.6g}"
+        if answer.bound is not None:
+            gap = answer.bound.gap_ratio(answer.objective)
+            line += f"; proven bound {answer.bound.value:.6g} ({answer.bound.method}), gap {gap:.2%}"
+        lines.append(line)
+    lines.append(f"plan: {describe(plan)}")
+    return "\n".join(lines)
+
+
+def _stages(result: Result, plan: Plan) -> Table:
+    axes = axes_of(plan)
+    table = _table("", "stage", "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory", left=3)
+    rank_of_stage = plan.rank_of_stage()
+    for i, stage in enumerate(plan.stages):
+        words = [word for word in stage.recompute if word != "none"]
+        load = result.loads[i] if result.loads else None
+        peak = format_bytes(result.timeline.peak_bytes[rank_of_stage[i]]) if result.timeline is not None else "-"
+        table.add_row(
+            str(i),
+            layers_of(result.problem.graph, stage),
+            devices_of(result.problem.cluster, stage),
+            *(str(getattr(stage.strategy, axis)) for axis in axes),
+            f"{len(words)} of {len(stage.ops)}" if words else "-",
+            format_seconds(load.forward_total_seconds) if load else "-",
+            format_seconds(load.backward_total_seconds) if load else "-",
+            peak,
+        )
+        if i == 31 and len(plan.stages) > 36:
+            table.add_row("...", f"and {len(plan.stages) - 32} more stages", *[""] * (5 + len(axes)))
+            break
+    return table
+
+
+def _causes(result: Result) -> Table:
+    assert result.timeline is not None
+    table = _table(
+        ", ".join(filter(None, ("where the time of a step goes", seen_from(result)))), "cause", "seconds", "share", ""
+    )
+    for cause, seconds in sorted(result.timeline.causes, key=lambda item: -item[1]):
+        share = seconds / result.timeline.step_seconds
+        if share >= 0.0005:
+            table.add_row(cause, format_seconds(seconds), f"{share:.1%}", "█" * round(40 * share))
+    table.columns[3].justify = "left"
+    return table
+
+
+def _memory(result: Result) -> Table:
+    assert result.timeline is not None
+    timeline = result.timeline
+    causes = list(dict.fromkeys(cause for rank in timeline.memory_causes for cause, n_bytes in rank if n_bytes > 0.0))
+    table = _table("memory of the fullest device of each pipeline rank at its peak", "rank", *causes)
+    for i, parts in enumerate(timeline.memory_causes[:16]):
+        table.add_row(str(i), *(format_bytes(dict(parts).get(cause, 0.0)) for cause in causes))
+    return table
+
+
+def _room(result: Result, plan: Plan) -> Table:
+    assert result.timeline is not None
+    timeline = result.timeline
+    title = "the same: tensors, what the allocator reserves for them, and with the context the peak that has to fit"
+    table = _table(title, "rank", "allocated", "reserved", "peak", "of", "free")
+    ranks = plan.ranks()
+    for i, peak in enumerate(timeline.peak_bytes[:16]):
+        limit = result.problem.cluster.device(ranks[i][0]).memory_bytes if result.problem.cluster is not None else 0.0
+        totals = (timeline.allocated_bytes[i], timeline.reserved_bytes[i], peak)
+        free = (format_bytes(limit), format_bytes(limit - peak)) if limit else ("-", "-")
+        table.add_row(str(i), *map(format_bytes, totals), *free)
+    return table
+
+
+def _alternatives(result: Result) -> Table:
+    table = _table("runners-up", "plan", "objective", "slower by", "because of", left=1)
+    base = result.answer.objective
+    for other in result.answer.alternatives:
+        slower = f"{other.objective.value / base.value - 1:+.2%}" if base is not None and base.value else "-"
+        table.add_row(describe(other.plan), f"{other.objective.value:.5g}", slower, other.why or "-")
+    return table
+
+
+def compared(results: Sequence[tuple[str, Result | None, str]]) -> str:
+    """Return several searches' answers to one problem as a table, the fastest simulated step first.
+
+    Parameters
+    ----------
+    results : sequence of (str, Result or None, str)
+        Search, its answer (None when it refused the problem), and why it refused.
+
+    Returns
+    -------
+    str
+        The table.
+    """
+    table = _table("", "search", "step", "objective", "bound gap", "peak memory", "planning", "plan", left=1)
+    table.columns[6].justify = "left"
+    for name, result, why in sorted(results, key=_by_step):
+        if result is None or not result.feasible:
+            seconds = "-" if result is None else format_seconds(result.planning_seconds)
+            table.add_row(name, "-", "-", "-", "-", seconds, why or "nothing fits")
+            continue
+        answer, timeline = result.answer, result.timeline
+        gap = "-" if answer.bound is None or answer.objective is None else f"{answer.bound.gap_ratio(answer.objective):.2%}"
+        table.add_row(
+            name,
+            format_seconds(timeline.step_seconds) if timeline else "-",
+            f"{answer.objective.value:.5g}" if answer.objective else "-",
+            gap,
+            format_bytes(max(timeline.peak_bytes)) if timeline else "-",
+            format_seconds(result.planning_seconds),
+            describe(result.plan),
+        )
+    return render(table)
+
+
+def _by_step(item: tuple[str, Result | None, str]) -> tuple[float, str]:
+    result = item[1]
+    if result is None or result.timeline is None:
+        return float("inf"), item[0]
+    return result.timeline.step_seconds, item[0]

@@ -1,0 +1,1 @@
+"""A whole run: launch, training loop, checkpoints."""

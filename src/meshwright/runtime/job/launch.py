@@ -1,0 +1,277 @@
+"""Starting the processes of a run on one machine, watching them, and telling which one failed and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
+from meshwright.runtime.job.job import Job
+
+__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_lines", "under_torchrun"]
+
+
+_TIME_TO_WRITE_SECONDS = 0.5
+_CALLS_TOLD = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A process that ended a run.
+
+    Parameters
+    ----------
+    rank : int
+        Which.
+    text : str
+        Its traceback, or how it was killed.
+    wrong_input : bool
+        Whether the user's input was to blame.
+    """
+
+    rank: int
+    text: str
+    wrong_input: bool
+
+
+def under_torchrun() -> bool:
+    """Whether this process was started by torchrun (or something that sets the same variables)."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def run(
+    job: Job, n_ranks: int, *, timeout_seconds: float = 0.0, prefixes: Sequence[Sequence[str]] = ()
+) -> dict[str, Any] | Failure:
+    """Start the processes, wait for them, and return what they measured, or which of them failed first.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+    n_ranks : int
+        Number of processes.
+    timeout_seconds : float
+        When to give up; 0 for never.
+    prefixes : sequence of sequence of str
+        Words before the command of each rank, for example ``("ip", "netns", "exec", "name")``; none for none.
+    """
+    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
+        path = Path(folder) / "job.json"
+        replace(job, folder=folder).write(path)
+        return _run("meshwright.runtime.job.worker", path, n_ranks, timeout_seconds, prefixes)
+
+
+def run_module(module: str, n_ranks: int, told: dict[str, Any]) -> dict[str, Any] | Failure:
+    """Start a module of ours in several processes; return the JSON object that it leaves as ``result.json``.
+
+    Parameters
+    ----------
+    module : str
+        Its name; it gets the path of a file in the folder for results.
+    n_ranks : int
+        Number of processes.
+    told : dict
+        What that file holds, as JSON.
+    """
+    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
+        path = Path(folder) / "job.json"
+        path.write_text(json.dumps(told), encoding="utf-8")
+        return _run(module, path, n_ranks, 0.0, ())
+
+
+def _run(
+    module: str, path: Path, n_ranks: int, timeout_seconds: float, prefixes: Sequence[Sequence[str]]
+) -> dict[str, Any] | Failure:
+    """Start the processes in the folder of a job file, watch them, and return what they left."""
+    processes = [_start(module, rank, n_ranks, path, list(prefixes[rank]) if prefixes else []) for rank in range(n_ranks)]
+    try:
+        failed = _watch(processes, timeout_seconds)
+        if failed == -1:
+            _ask_where(processes)
+    finally:
+        _stop(processes)
+    failure = _failure(processes, path.parent, failed)
+    if failure is not None:
+        return failure
+    result: dict[str, Any] = json.loads((path.parent / "result.json").read_text())
+    return result
+
+
+def _start(module: str, rank: int, n_ranks: int, path: Path, prefix: list[str]) -> subprocess.Popen[bytes]:
+    """Start one process; what it prints goes to our stderr, so that stdout holds the answer only."""
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(n_ranks),
+        "MESHWRIGHT_RENDEZVOUS": f"file://{path.parent}/rendezvous",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONPATH": os.pathsep.join(entry for entry in (os.getcwd(), *sys.path) if entry),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+    }
+    if not prefix and "GLOO_SOCKET_IFNAME" not in environment and any(name == "lo" for _, name in socket.if_nameindex()):
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [*prefix, sys.executable, "-m", module, str(path)]
+    return subprocess.Popen(command, env=environment, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL)
+
+
+def _watch(processes: list[subprocess.Popen[bytes]], timeout_seconds: float) -> int | None:
+    """Wait until all have ended well, or return the first that has not; -1 when the time is up."""
+    deadline = time.monotonic() + timeout_seconds if timeout_seconds else float("inf")
+    while True:
+        codes = [process.poll() for process in processes]
+        for rank, code in enumerate(codes):
+            if code not in (None, 0):
+                time.sleep(0.3)
+                # who was killed is the cause; who lost its connection to it is not
+                killed = [i for i, process in enumerate(processes) if (process.poll() or 0) < 0]
+                return killed[0] if killed else rank
+        if all(code == 0 for code in codes):
+            return None
+        if time.monotonic() > deadline:
+            return -1
+        time.sleep(0.05)
+
+
+def _ask_where(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Let what still runs write down where it is."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGUSR1)
+    time.sleep(_TIME_TO_WRITE_SECONDS)
+
+
+def _where(folder: Path) -> str:
+    """Return where each rank was, innermost call first, as `_ask_where` made it write."""
+    told = []
+    for path in sorted(folder.glob("where-*"), key=lambda path: int(path.name.rpartition("-")[2])):
+        calls = [line.strip() for line in path.read_text().splitlines() if line.startswith("  File")]
+        if calls:
+            told.append("\n  ".join([f"\nrank {path.name.rpartition('-')[2]} was at", *calls[:_CALLS_TOLD]]))
+    return "".join(told)
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End what still runs."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    for process in processes:
+        process.wait()
+
+
+def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int | None) -> Failure | None:
+    """Return who failed first, by the time at which each left its error; processes that were killed leave none."""
+    if failed is None:
+        return None
+    errors = []
+    for path in folder.glob("error-*.json"):
+        try:
+            content = json.loads(path.read_text())
+        except ValueError:
+            continue
+        errors.append((content["time"], int(path.stem.rpartition("-")[2]), content))
+    if failed >= 0:
+        code = processes[failed].returncode
+        if code is not None and code < 0 and not any(rank == failed for _, rank, _ in errors):
+            return Failure(failed, f"killed by signal {-code} ({signal.Signals(-code).name})", False)
+    if errors:
+        _, rank, content = min(errors, key=lambda error: error[:2])
+        return Failure(rank, content["text"], content["wrong_input"])
+    if failed < 0:
+        return Failure(-1, f"the time given is up{_where(folder)}", False)
+    return Failure(failed, f"ended with status {processes[failed].returncode} and left no traceback", False)
+
+
+def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
+    """Refuse a plan for another number of processes than there are.
+
+    Raises
+    ------
+    InputError
+        When the numbers differ.
+    """
+    if n_ranks != wanted:
+        raise InputError(
+            f"{where}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}"
+        )
+
+
+def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where: str) -> list[str]:
+    """Return the command that starts a run with torchrun, one for each machine.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+    profile : str
+        Of ``--profile``.
+    n_ranks, n_machines : int
+        Processes in all, and machines that share them evenly; machine i holds the i-th part of the plan's devices in ascending order.
+    where : str
+        The plan file, for messages.
+
+    Raises
+    ------
+    InputError
+        When the machines cannot share the processes evenly.
+    """
+    each, rest = divmod(n_ranks, n_machines)
+    if rest or not each:
+        raise InputError(
+            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a divisor"
+        )
+    words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
+    defaults = Job(job.plan, job.model)
+    options = (
+        "n_steps",
+        "data",
+        "loss",
+        "optimizer",
+        "learning_rate_value",
+        "seed",
+        "backend",
+        "save",
+        "save_every",
+        "precision",
+    )
+    for name in options:
+        value = getattr(job, name)
+        if value != getattr(defaults, name):
+            words += ["--" + name.removeprefix("n_").removesuffix("_value").replace("_", "-"), str(value)]
+    words += ["--resume"] * job.resume + (["--profile", profile] if profile else [])
+    command = shlex.join(words)
+    if n_machines == 1:
+        return [f"torchrun --standalone --nproc-per-node {each} {command}"]
+    return [
+        f"torchrun --nnodes {n_machines} --node-rank {machine} --nproc-per-node {each} "
+        f'--master-addr "$MASTER_ADDR" --master-port 29500 {command}'
+        for machine in range(n_machines)
+    ]
+
+
+def describe(failure: Failure, plan: Plan) -> str:
+    """Say which process ended a run, what it was working on, and why."""
+    if failure.rank < 0:
+        return f"the run was ended: {failure.text}"
+    if failure.wrong_input:
+        return failure.text
+    devices = sorted({device for stage in plan.stages for device in stage.devices})
+    device = devices[failure.rank]
+    stages = ", ".join(str(i) for i, stage in enumerate(plan.stages) if device in stage.devices)
+    return (
+        f"rank {failure.rank} (device {device}, stage {stages}) ended the run: {failure.text.rstrip()}\n"
+        "with --save and --save-every, run again with --resume to go on from the last checkpoint"
+    )

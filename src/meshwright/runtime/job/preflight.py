@@ -1,0 +1,291 @@
+"""Everything that can be found wrong before a process starts: plan against model, machine and PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.runtime.model.cut import cut
+from meshwright.runtime.model.data import Sample, repeated
+from meshwright.runtime.parallel import shard_equivalence, tensor_parallel
+from meshwright.runtime.parallel.context_parallel import spans_context
+from meshwright.runtime.parallel.experts import experts_of
+from meshwright.runtime.ranks.layout import Layout
+from meshwright.runtime.step.autocast import check_weights
+
+__all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
+
+_FEWEST_PROCESSES = 8
+_TOLERANCE_RATIO = 0.2
+
+
+def check_machine(places: Layout, backend: str, processes: int, where: str) -> None:
+    """Refuse a plan for more processes than the machine has room for.
+
+    Parameters
+    ----------
+    places : Layout
+        The plan as ranks.
+    backend : str
+        ``gloo``: one process per core, or up to eight; ``nccl``: one per GPU.
+    processes : int
+        Processes allowed by the user; 0 for the rule above.
+    where : str
+        The plan file, for messages.
+
+    Raises
+    ------
+    InputError
+        When there are too few cores or GPUs.
+    """
+    if backend == "nccl":
+        found, what = torch.cuda.device_count(), "GPUs"
+        allowed = min(processes or found, found)
+    else:
+        found, what = os.cpu_count() or 1, "cores"
+        allowed = processes or max(_FEWEST_PROCESSES, found)
+    if places.n_ranks > allowed:
+        raise InputError(
+            f"{where}: the plan needs {places.n_ranks} processes, but this machine has {found} {what} and at most {allowed} are "
+            "started; plan for fewer devices, start it with torchrun on more machines, or allow more with --processes"
+            + (" (one per GPU at most)" if backend == "nccl" else "")
+        )
+
+
+def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, where: str) -> list[nn.Module]:
+    """Return the layers of the model if the plan can be applied to it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    names : sequence of str
+        The plan's layers.
+    plan : Plan
+        The plan.
+    sample : tuple of torch.Tensor
+        One sample of every input.
+    where : str
+        The plan file, for messages.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
+    """
+    check_weights(model, where)
+    units = cut(model, names, sample)
+    entering = _check_boundaries(units, names, plan, sample, where)
+    wishes = tensor_parallel.wishes_of(model)
+    seen: set[tuple[int, str]] = set()
+    for i, stage in enumerate(plan.stages):
+        strategy, place = stage.strategy, f"{where}: stage {i}"
+        if strategy.sequence_parallel:
+            split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+            _check_lengths(split, strategy.context * strategy.tensor, f"{place}: sequence")
+        if strategy.expert > 1:
+            _check_experts(units, names, entering, stage, place)
+        if strategy.tensor > 1:
+            _check_tensor(units, names, entering, wishes, stage, place)
+        for op in stage.ops if strategy.context > 1 else ():
+            alike = shard_equivalence.structure(units[op], entering[op])
+            if spans_context(len(units), op) and (strategy.context, alike) not in seen:
+                _check_lengths([entering[op]], strategy.context, f"{place}: context")
+                shard_equivalence.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
+            seen.add((strategy.context, alike))
+    return units
+
+
+def _check_experts(
+    units: Sequence[nn.Module], names: Sequence[str], entering: Sequence[Sequence[torch.Tensor]], stage: Stage, where: str
+) -> None:
+    """Refuse a stage with experts that cannot be divided, or a model without any that can."""
+    degree = stage.strategy.expert
+    if not any(experts_of(unit) for unit in units):
+        raise InputError(
+            f"{where}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one entry for "
+            "each of its num_experts, called with tokens, the experts chosen and their weights; plan again with --set expert=1"
+        )
+    seen = set()
+    for op in stage.ops:
+        alike = shard_equivalence.structure(units[op], entering[op])
+        if alike not in seen:
+            shard_equivalence.check_experts(units[op], entering[op], degree, f"{where}: layer '{names[op]}'")
+        seen.add(alike)
+
+
+def _check_lengths(entering: Sequence[Sequence[torch.Tensor]], degree: int, what: str) -> None:
+    """Refuse sequences that do not divide."""
+    for values in entering:
+        length = next((value.shape[1] for value in values if value.dim() > 2 and value.is_floating_point()), 0)
+        if length % degree:
+            raise InputError(f"{what} parallelism of degree {degree} does not divide the {length} tokens of a sample")
+
+
+def _check_tensor(
+    units: Sequence[nn.Module],
+    names: Sequence[str],
+    entering: Sequence[Sequence[torch.Tensor]],
+    wishes: dict[str, str],
+    stage: Stage,
+    where: str,
+) -> None:
+    """Refuse a stage with layers that cannot be split over its tensor axis."""
+    degree = stage.strategy.tensor
+    able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+    unable = [op for op in stage.ops if op not in able and spans_context(len(units), op)]
+    if unable:
+        raise InputError(
+            f"{where}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
+            "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
+        )
+    seen = set()
+    for op in able:
+        tensor_parallel.check(units[op], names[op], degree, wishes)
+        alike = shard_equivalence.structure(units[op], entering[op])
+        if alike not in seen:
+            shard_equivalence.check_sum(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+            if stage.strategy.sequence_parallel:
+                shard_equivalence.check_sequence(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+        seen.add(alike)
+
+
+def _check_boundaries(
+    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, sample: Sample, where: str
+) -> list[tuple[torch.Tensor, ...]]:
+    """Send one sample through the layers and look at what crosses the stages' ends; return what enters each layer."""
+    first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
+    carried: Any = repeated(sample)
+    n_rows = len(carried[0])
+    modes = [(unit, unit.training) for unit in units]
+    entering = []
+    with torch.random.fork_rng([]):
+        for i, unit in enumerate(units):
+            begins = first_of_stage.get(i, -1) if i else -1
+            if begins >= 0:
+                _check_crossing(carried, n_rows, f"{where}: stage {begins} cannot begin with '{names[i]}'")
+            carried = tuple(_received(value, begins >= 0) for value in carried)
+            entering.append(carried)
+            try:
+                carried = unit.eval()(*carried)
+            except Exception as error:
+                raise InputError(
+                    f"{where}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
+                ) from error
+    for unit, training in modes:
+        unit.train(training)
+    return entering
+
+
+def _received(value: Any, begins: bool) -> Any:
+    """Return a value cut off from what made it; where a stage begins, as that stage receives it, which no layer may overwrite."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    fresh = value.detach().requires_grad_(value.requires_grad)
+    return fresh if begins else fresh.clone()
+
+
+def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
+    """Refuse values that cannot be sent from stage to stage."""
+    for value in carried:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"{what}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute it "
+                "inside the layers"
+            )
+        if value.requires_grad and (value.dim() == 0 or len(value) != n_rows):
+            raise InputError(
+                f"{what}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the batch; cut "
+                "elsewhere, or compute it inside the layers"
+            )
+
+
+def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str]:
+    """Return sentences about layers that cannot train as in one process.
+
+    Parameters
+    ----------
+    units : sequence of torch.nn.Module
+        Layers of the model.
+    plan : Plan
+        The plan.
+    sample : tuple of torch.Tensor
+        One sample of every input.
+    """
+    found = []
+    modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
+    if _draws(units, sample):
+        found.append(
+            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than one "
+            "process does, so losses differ from its"
+        )
+    split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]
+    norms = (nn.modules.batchnorm._BatchNorm,)
+    if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
+        found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+    return found
+
+
+def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:
+    """Whether layers draw random numbers when they train."""
+    buffers = [(buffer, buffer.clone()) for unit in units for buffer in unit.buffers()]
+    carried: Any = repeated(sample)
+    with torch.no_grad(), torch.random.fork_rng([]):
+        before = torch.get_rng_state()
+        for unit in units:
+            carried = unit(*carried)
+        after = torch.get_rng_state()
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    return not torch.equal(before, after)
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    return ", ".join(str(tuple(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__ for value in values)
+
+
+def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:
+    """Compare the weights of every layer with those of the model that was planned.
+
+    Parameters
+    ----------
+    units : sequence of torch.nn.Module
+        Layers of the model given.
+    names : sequence of str
+        Their names in the plan.
+    graph : Graph
+        The model that was planned.
+    where : str
+        The plan file, for messages.
+
+    Returns
+    -------
+    list of str
+        Sentences about small differences.
+
+    Raises
+    ------
+    InputError
+        When a layer has a fifth more or fewer weights than planned.
+    """
+    planned = {op.name: op.n_parameters for op in graph.ops}
+    differs = []
+    for unit, name in zip(units, names, strict=True):
+        found, wanted = sum(parameter.numel() for parameter in unit.parameters()), planned.get(name, 0)
+        if not wanted:
+            continue
+        if abs(found - wanted) > _TOLERANCE_RATIO * wanted:
+            raise InputError(
+                f"{where}: layer '{name}' of the model given has {found} weights, but {wanted} were planned for; "
+                "is this the plan of another model?"
+            )
+        if found != wanted:
+            differs.append(f"{name} ({found} instead of {wanted} weights)")
+    return [f"layers that differ a little from the model planned: {', '.join(differs[:5])}"] if differs else []

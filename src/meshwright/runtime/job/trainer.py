@@ -1,0 +1,308 @@
+"""A model cut, wrapped and placed as a plan says, ready to train: the trainer of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from meshwright.base.errors import InputError
+from meshwright.runtime.job import preflight
+from meshwright.runtime.model.cut import cut
+from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
+from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel.axes import split_layers
+from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
+from meshwright.runtime.ranks.layout import Layout, layout
+from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
+from meshwright.runtime.ranks.plan_file import read_plan
+from meshwright.runtime.step.autocast import autocast
+from meshwright.runtime.step.executor import Executor, Span, StageRun
+from meshwright.runtime.step.loss_scale import LossScale
+from meshwright.runtime.step.p2p import Crossing, Mail
+from meshwright.runtime.step.split_backward import Later, delay_weight_gradients
+from meshwright.runtime.step.stage import StageModule
+from meshwright.schedules import BACKWARD_WEIGHT
+
+__all__ = ["Trainer", "adamw", "apply"]
+
+
+def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
+    """Return the optimizer used where none is given: AdamW, one tensor at a time, since tensors of several kinds may be mixed."""
+    return torch.optim.AdamW(parameters, lr=learning_rate, foreach=False)
+
+
+class Trainer:
+    """One process of a run.
+
+    Parameters
+    ----------
+    executor : Executor
+        Plays the steps.
+    weights : dict of int to StageWeights
+        By stage.
+    optimizer : torch.optim.Optimizer
+        Updates what this rank holds.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What runs otherwise than the plan says.
+    loss_scale : LossScale or None
+        Where products run in fp16.
+    """
+
+    def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
+        self.executor, self.weights, self.optimizer = executor, weights, optimizer
+        self.layout = executor.layout
+        self.rank = executor.rank
+        self.notes = executor.layout.notes()
+        self.loss_scale = LossScale() if executor.precision == torch.float16 else None
+
+    @property
+    def spans(self) -> list[Span]:
+        """What this rank did in the last step, and when."""
+        return self.executor.spans
+
+    def step(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> float:
+        """Train one step on a whole global batch, the same in every process, and return its mean loss.
+
+        Parameters
+        ----------
+        inputs : torch.Tensor, or a tuple of them for models of several inputs
+            All samples of the step; each rank takes its rows.
+        targets : torch.Tensor
+            Of the same samples.
+        """
+        loss = self.gradients(inputs, targets)
+        if self.loss_scale is None or not self.loss_scale.skipped:
+            self._update()
+        return self._everywhere(loss)
+
+    def _update(self) -> None:
+        """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""
+        started = self.executor.clock.mark()
+        self.optimizer.step()
+        self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
+        for stage, weights in self.weights.items():
+            if weights.parts():
+                started = self.executor.clock.mark()
+                weights.after_update()
+                self.executor.note(stage, -1, "gather", started)
+
+    def gradients(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> torch.Tensor:
+        """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
+        for weights in self.weights.values():
+            weights.zero()
+        device, scale = self.executor.device, self.loss_scale
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
+        loss = self.executor.run(tuple(value.to(device) for value in given), targets.to(device))
+        if scale is not None:
+            scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
+        return loss
+
+    def _everywhere(self, share: torch.Tensor) -> float:
+        """Return the loss of all replicas of the last stage; of ranks that hold the same rows one counts."""
+        last = self.layout.n_stages - 1
+        counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
+        total = share.clone() if counts else torch.zeros_like(share)
+        dist.all_reduce(total)
+        return float(total)
+
+
+def apply(
+    model: nn.Module,
+    plan_file: str,
+    *,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = adamw,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = default_loss,
+    example: torch.Tensor | Sample | None = None,
+    precision: torch.dtype | None = None,
+) -> Trainer:
+    """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The whole model, with the same weights in every process; it is taken apart.
+    plan_file : str
+        A plan as ``meshwright plan --out`` writes it.
+    optimizer : callable
+        From the parameters that this rank updates to an optimizer that treats every element alike (SGD, Adam, ...).
+    loss : callable
+        From output and target rows to their mean loss; every sample counts the same.
+    example : torch.Tensor, or a tuple of them, or None
+        One sample of the inputs (batches of one); None for tokens or vectors, as the model begins.
+    precision : torch.dtype or None
+        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss is
+        scaled, and a step whose gradients overflow on any rank is skipped on all.
+
+    Returns
+    -------
+    Trainer
+        Call its `step`.
+
+    Raises
+    ------
+    InputError
+        When plan, model and number of processes do not go together.
+    """
+    read = read_plan(plan_file)
+    places = layout(read.plan)
+    if places.n_ranks != dist.get_world_size():
+        raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
+    given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    sample = example_of(model, given, read.sequence_length)
+    units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
+    told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
+    trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
+    trainer.notes += told
+    return trainer
+
+
+def assemble(
+    model: nn.Module,
+    names: Sequence[str],
+    places: Layout,
+    sample: Sample,
+    *,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    precision: torch.dtype | None = None,
+) -> Trainer:
+    """Return the trainer of this process; what `apply` does once the plan is read.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The whole model.
+    names : sequence of str
+        The plan's layers in order.
+    places : Layout
+        The plan as ranks.
+    sample : tuple of torch.Tensor
+        One sample of every input.
+    optimizer, loss, precision
+        See `apply`.
+    """
+    rank = dist.get_rank()
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    units = cut(model, names, sample)
+    wishes = tensor_parallel.wishes_of(model)
+    groups = stage_groups(places, rank, device.type)
+    tied, ties = _ties(places, rank, units)
+    runs: dict[int, StageRun] = {}
+    for stage in places.stages_of(rank):
+        own = [units[op] for op in places.plan.stages[stage].ops]
+        mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
+        runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
+    with autocast(device, precision):
+        crossings = _crossings(places, rank, runs, tuple(value.to(device) for value in repeated(sample)))
+    mail = Mail(places, rank, crossings, device)
+    executor = Executor(places, rank, runs, mail, loss, device, precision)
+    weights = {stage: run.weights for stage, run in runs.items()}
+    return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
+
+
+def _stage_run(
+    places: Layout,
+    stage: int,
+    units: list[nn.Module],
+    groups: StageGroups,
+    wishes: dict[str, str],
+    ties: tuple[set[nn.Parameter], list[Tie]],
+    device: torch.device,
+) -> StageRun:
+    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says."""
+    plan = places.plan
+    strategy = plan.stages[stage].strategy
+    ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
+    for unit in units:
+        unit.to(device)
+    split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, wishes)
+    module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
+    later = Later()
+    sharded = strategy.shard == 3 and groups.data.shard is not None
+    if sharded:
+        shard_fully(module, module.layers, groups, ties[0])
+    elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
+        delay_weight_gradients(module, later)
+    shard = strategy.shard if groups.data.shard is not None else 0
+    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
+
+
+def _holders(places: Layout, units: Sequence[nn.Module]) -> dict[nn.Parameter, list[int]]:
+    """Return the stages that hold each weight."""
+    holders: dict[nn.Parameter, list[int]] = {}
+    for stage, part in enumerate(places.plan.stages):
+        for parameter in {parameter for op in part.ops for parameter in units[op].parameters()}:
+            holders.setdefault(parameter, []).append(stage)
+    return holders
+
+
+def _ties(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[nn.Parameter], list[Tie]]:
+    """Return the weights that several stages hold, and this rank's share in them; makes a group for each set of ranks."""
+    tied, ties = set(), []
+    made: dict[tuple[int, ...], Any] = {}
+    order = [parameter for unit in units for parameter in unit.parameters()]
+    holders = _holders(places, units)
+    for parameter in dict.fromkeys(order):
+        stages = holders.get(parameter, [])
+        if len(stages) < 2:
+            continue
+        tied.add(parameter)
+        ranks = tuple(sorted({r for stage in stages for r in places.ranks_of_stage[stage]}))
+        if ranks not in made:
+            made[ranks] = dist.new_group(list(ranks)) if len(ranks) > 1 else None
+        if rank in ranks:
+            first = next(stage for stage in stages if stage in places.stages_of(rank))
+            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).inner == 0))
+    return tied, ties
+
+
+def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Tie) -> int:
+    """Return the first stage of this rank that holds a tied weight."""
+    for stage in places.stages_of(rank):
+        if any(parameter is tie.parameter for op in places.plan.stages[stage].ops for parameter in units[op].parameters()):
+            return stage
+    return -1
+
+
+def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[tuple[Crossing, ...]]:
+    """Return what every stage hands on, found by sending a sample through: stage after stage, every rank is told."""
+    crossings: list[tuple[Crossing, ...]] = []
+    n_rows, device = len(sample[0]), sample[0].device
+    for stage in range(places.n_stages):
+        found: list[Any] = [None]
+        if stage in runs:
+            module = runs[stage].module
+            carried: Sequence[torch.Tensor] = sample
+            if stage > 0:
+                carried = [entry.blank(n_rows, device).zero_() for entry in crossings[-1]]
+            module.eval()
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                result = module(*carried)
+            module.train()
+            _check_tensors(result, places, stage)
+            found = [tuple(_crossing(tensor, n_rows) for tensor in result)]
+        dist.broadcast_object_list(found, src=places.ranks_of_stage[stage][0])
+        crossings.append(found[0])
+    return crossings
+
+
+def _crossing(tensor: torch.Tensor, n_rows: int) -> Crossing:
+    by_rows = tensor.dim() > 0 and tensor.shape[0] == n_rows
+    return Crossing(tuple(tensor.shape[1:] if by_rows else tensor.shape), tensor.dtype, by_rows)
+
+
+def _check_tensors(result: Sequence[Any], places: Layout, stage: int) -> None:
+    for value in result:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"stage {stage}: its layers hand on a {type(value).__name__}, but only tensors can be sent to the next stage; "
+                f"cut elsewhere or compute it inside the layers ({places.n_stages} stages)"
+            )

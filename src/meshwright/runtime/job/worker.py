@@ -1,0 +1,199 @@
+"""One process of a run: joins the others, trains, and leaves its results. Started as ``python -m meshwright.runtime.job.worker``."""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from meshwright.base.errors import MeshwrightError
+from meshwright.runtime.job import checkpoints
+from meshwright.runtime.job.allocator import keep_freed_memory
+from meshwright.runtime.job.job import Job
+from meshwright.runtime.job.memory import peak_bytes
+from meshwright.runtime.job.trainer import Trainer, adamw, assemble
+from meshwright.runtime.model import source
+from meshwright.runtime.model.data import batches_of, default_loss, example_of
+from meshwright.runtime.ranks.layout import layout
+from meshwright.runtime.ranks.plan_file import read_plan
+from meshwright.runtime.step.autocast import dtype_of
+from meshwright.runtime.step.executor import Span
+
+__all__ = ["join", "main", "rank", "train", "world_size"]
+
+_PATIENCE = datetime.timedelta(minutes=10)
+
+
+def train(job: Job) -> dict[str, Any] | None:
+    """Train as one of the processes of a run.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+
+    Returns
+    -------
+    dict or None
+        What happened on all ranks, JSON-ready; on rank 0 only.
+    """
+    keep_freed_memory()
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    read = read_plan(job.plan)
+    places = layout(read.plan, job.order)
+    model, examples = source.build(job.model, job.seed)
+    sample = example_of(model, examples, read.sequence_length)
+    data = source.load(job.data, "--data") if job.data else None
+    batches = batches_of(data, model, sample, places.plan.global_batch, job.seed)
+    make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
+    loss = source.load(job.loss, "--loss") if job.loss else default_loss
+    trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
+    first = checkpoints.load(trainer, job.save) if job.resume else 0
+    losses: list[float] = []
+    seconds: list[float] = []
+    spans: list[tuple[float, list[Span]]] = []
+    peak: dict[int, float] = {}
+    for step in range(first, job.n_steps):
+        inputs, targets = batches(step)
+        dist.barrier()
+        started = time.perf_counter()
+        if step == first and job.memory:
+            loss_value, peak = peak_bytes(trainer, lambda: trainer.step(inputs, targets))  # noqa: B023
+        else:
+            loss_value = trainer.step(inputs, targets)
+        seconds.append(time.perf_counter() - started)
+        spans.append((trainer.executor.began, trainer.spans))
+        losses.append(loss_value)
+        _note(job, step, loss_value, trainer)
+        if job.save and job.save_every and (step + 1) % job.save_every == 0:
+            checkpoints.save(trainer, job.save, step + 1)
+    if job.save and losses and not (job.save_every and job.n_steps % job.save_every == 0):
+        checkpoints.save(trainer, job.save, job.n_steps)
+    return _gather(trainer, losses, seconds, spans, peak, first)
+
+
+def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
+    scale = trainer.loss_scale
+    skipped = "" if scale is None or not scale.skipped else f"; gradients overflowed: skipped, loss scale now {scale.value:g}"
+    if dist.get_rank() == 0 and (skipped or step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
+        print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
+
+
+def _gather(
+    trainer: Trainer,
+    losses: list[float],
+    seconds: list[float],
+    spans: list[tuple[float, list[Span]]],
+    peak: dict[int, float],
+    first: int,
+) -> dict[str, Any] | None:
+    """Collect what every rank measured; steps after the first, which warms up, where there are several."""
+    warm = slice(1, None) if len(seconds) > 1 else slice(None)
+    steps = [step for _, step in spans[warm]]
+    busy = {stage: _median(steps, stage, lambda span: span.end_seconds - span.start_seconds) for stage in trainer.weights}
+    began, typical = _typical(seconds[warm], spans[warm]) if spans else (0.0, [])
+    cpu = {stage: _median(steps, stage, lambda span: span.cpu_seconds) for stage in trainer.weights}
+    mine = {
+        "rank": trainer.rank,
+        "device": trainer.layout.device_of_rank[trainer.rank],
+        "compute_seconds": busy,
+        "cpu_seconds": cpu,
+        "peak_bytes": peak,
+        "spans": [(span.stage, span.microbatch, span.phase, span.start_seconds, span.end_seconds) for span in typical],
+        "began_seconds": began,
+        "host": socket.gethostname(),
+    }
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.gather_object(mine, everyone if trainer.rank == 0 else None)
+    if trainer.rank != 0:
+        return None
+    return {"losses": losses, "step_seconds": seconds, "first_step": first, "ranks": everyone}
+
+
+def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]) -> float:
+    """Return the median over steps of what the tasks of one stage took."""
+    sums = [
+        sum(length(span) for span in step if span.stage == stage and span.phase.startswith(("forward", "backward")))
+        for step in steps
+    ]
+    return statistics.median(sums) if sums else 0.0
+
+
+def _typical(seconds: list[float], spans: list[tuple[float, list[Span]]]) -> tuple[float, list[Span]]:
+    """Return beginning and spans of the step of median length; all ranks choose the same one only if their clocks agree: rank 0 decides."""
+    order = sorted(range(len(seconds)), key=seconds.__getitem__)
+    chosen = [order[(len(order) - 1) // 2]]
+    dist.broadcast_object_list(chosen, src=0)
+    return spans[chosen[0]]
+
+
+def join(job: Job) -> dict[str, Any] | None:
+    """Join the other processes as torchrun, or `meshwright.runtime.job.launch`, tells through the environment; train; leave.
+
+    Returns
+    -------
+    dict or None
+        See `train`.
+    """
+    rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
+    if job.backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE)
+    # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
+    result = train(job)
+    dist.barrier()
+    dist.destroy_process_group()
+    return result
+
+
+def world_size() -> int:
+    """Return the number of processes that torchrun started."""
+    return int(os.environ["WORLD_SIZE"])
+
+
+def rank() -> int:
+    """Return the number of this process among them."""
+    return int(os.environ["RANK"])
+
+
+def main() -> int:
+    """Run one process; return its exit status."""
+    path = Path(sys.argv[1])
+    job = Job.read(path)
+    folder = Path(job.folder)
+    with (folder / f"where-{rank()}").open("w") as where:
+        faulthandler.register(signal.SIGUSR1, file=where, all_threads=False)  # sent where the time given is up
+        return _joined(job, folder)
+
+
+def _joined(job: Job, folder: Path) -> int:
+    """Join and leave results or the error in the folder; return the exit status."""
+    try:
+        result = join(job)
+    except BaseException as error:
+        wrong = isinstance(error, MeshwrightError)
+        text = str(error) if wrong else "".join(traceback.format_exception(error))
+        (folder / f"error-{rank()}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
+        sys.stdout.flush()
+        os._exit(2 if wrong else 1)  # other ranks may be gone: no orderly end is possible
+    if result is not None:
+        (folder / "result.json").write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,335 @@
+"""Hugging Face causal language models as layers, without editing them: what the model hands each layer is recorded once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from meshwright.base.errors import InputError
+
+__all__ = ["cut", "layer_names", "recognises"]
+
+
+def recognises(model: nn.Module) -> bool:
+    """Whether the module is a causal language model of ``transformers``."""
+    config = getattr(model, "config", None)
+    return (
+        hasattr(config, "model_type")
+        and hasattr(model, "get_output_embeddings")
+        and hasattr(model, "prepare_inputs_for_generation")
+    )
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    """Return the names of the model's layers: ``embed``, ``layers.0``, ..., ``head``."""
+    return ["embed", *[f"layers.{i}" for i in range(len(_stack(model)[1]))], "head"]
+
+
+def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """Return one module per layer: the word table, the decoder layers, the head.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    names : sequence of str
+        ``embed``, one name for each decoder layer, ``head``.
+
+    Raises
+    ------
+    InputError
+        When the plan has other layers than the model.
+    """
+    where, layers = _stack(model)
+    if model.config.is_encoder_decoder:  # type: ignore[union-attr]
+        raise InputError(f"{type(model).__name__}: models with an encoder and a decoder cannot be run yet")
+    if len(names) != len(layers) + 2:
+        raise InputError(
+            f"{type(model).__name__}: has {len(layers)} layers between word table and head, but the plan has {len(names) - 2}; "
+            "is this the plan of another model?"
+        )
+    model.config.use_cache = False  # type: ignore[union-attr]
+    table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
+    weight = next(model.parameters())
+    ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
+    in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
+    records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
+    shell = _Shell(_graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)}))
+    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
+    context = _Context(copy.deepcopy(shell).eval(), width)
+    head = _Head(_graft(model, {where: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, where)}), width)
+    _drop_unused(table, ids)
+    _drop_unused(head, table(ids)[0].detach())
+    return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
+
+
+def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Return path and module of the list of decoder layers."""
+    config = model.config.get_text_config()  # type: ignore[union-attr,operator]
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
+            return path, module
+    raise InputError(f"{type(model).__name__}: its {config.num_hidden_layers} layers are in no list, so it cannot be cut")
+
+
+def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
+    """Whether a layer returns its hidden state in a tuple: the model takes apart what stand-ins return as it does with layers."""
+
+    def stop(_: nn.Module, __: Any, output: Any) -> None:
+        raise _Stopped(output)
+
+    handle, training = layer.register_forward_hook(stop), model.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng([]):
+            ids = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+            _decoder(model.eval())(input_ids=ids, use_cache=False)
+    except _Stopped as stopped:
+        return isinstance(stopped.hidden, tuple)
+    finally:
+        handle.remove()
+        model.train(training)
+    raise InputError(f"{type(model).__name__}: runs none of its layers")
+
+
+def _table_width(model: nn.Module) -> int:
+    """Return the width of the word table, which some models project to that of their layers."""
+    return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
+
+
+def _graft(model: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
+    """Return the model with some submodules replaced; everything else is shared with it."""
+    root = _shallow(model)
+    for path, module in replaced.items():
+        *steps, name = path.split(".")
+        holder = root
+        for step in steps:
+            inner = _shallow(getattr(holder, step))
+            holder._modules[step] = inner
+            holder = inner
+        holder._modules[name] = module
+    return root
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    twin = copy.copy(module)
+    for name in ("_modules", "_parameters", "_buffers"):
+        twin.__dict__[name] = dict(module.__dict__[name])
+    return twin
+
+
+def _without_tables(model: nn.Module, where: str) -> dict[str, nn.Module]:
+    """Return stand-ins for the word and position tables, which stages after the first do not hold."""
+    return {
+        path: _Zeros(module.embedding_dim)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and not path.startswith(f"{where}.")
+    }
+
+
+class _Stopped(Exception):
+    """Carries what reaches the first layer."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+class _Stop(nn.Module):
+    """Stands for the first layer and ends the forward there."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> None:
+        """Raise with the input."""
+        raise _Stopped(hidden)
+
+
+class _Zeros(nn.Module):
+    """Stands for a table that is not held."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return zeros of the shape that the table would give."""
+        return torch.zeros(*ids.shape, self.width, device=ids.device, dtype=torch.get_default_dtype())
+
+
+class _Given(nn.Module):
+    """Stands for all layers: returns what it was given beforehand, in a tuple where the layers do."""
+
+    value: torch.Tensor | None = None
+
+    def __init__(self, in_tuple: bool) -> None:
+        super().__init__()
+        self.in_tuple = in_tuple
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """Return the tensor given."""
+        return (self.value,) if self.in_tuple else self.value
+
+
+class _Record(nn.Module):
+    """Stands for one layer: keeps what it is handed besides the hidden state.
+
+    Parameters
+    ----------
+    ends : bool
+        Whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
+    in_tuple : bool
+        Whether the layer returns a tuple.
+    """
+
+    def __init__(self, *, ends: bool, in_tuple: bool) -> None:
+        super().__init__()
+        self.ends, self.in_tuple = ends, in_tuple
+        self.handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        """Return the input."""
+        self.handed = (rest, named)
+        if self.ends:
+            raise _Stopped(hidden)
+        return (hidden,) if self.in_tuple else hidden
+
+
+class _Shell(nn.Module):
+    """A model whose layers only keep what they are handed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, embedded: torch.Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return what each layer is handed besides the hidden state."""
+        with suppress(_Stopped):
+            _decoder(self.model)(inputs_embeds=embedded, use_cache=False)
+        return [module.handed for module in self.modules() if isinstance(module, _Record)]
+
+
+class _Context:
+    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch.
+
+    Parameters
+    ----------
+    shell : _Shell
+        With weights of its own: those that it runs are few, and follow the hidden state to its device.
+    width : int
+        Of the word table.
+    """
+
+    def __init__(self, shell: _Shell, width: int) -> None:
+        self.shell, self.width = shell, width
+        self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
+
+    def of(self, layer: int, hidden: torch.Tensor, length_factor: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return further arguments of a layer, of a sequence so many times longer than this rank's part of it."""
+        key = (*hidden.shape, hidden.dtype, hidden.device, length_factor)
+        if key not in self.known:
+            with torch.no_grad():
+                sizes = (hidden.shape[0], hidden.shape[1] * length_factor, self.width)
+                whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
+                self.known[key] = self.shell.to(hidden.device)(whole)
+        return self.known[key][layer]
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """Return the model without its head."""
+    prefix = getattr(model, "base_model_prefix", "")
+    inner = getattr(model, prefix, None) if prefix else None
+    return inner if isinstance(inner, nn.Module) else model
+
+
+class _Table(nn.Module):
+    """From token ids to the input of the first layer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return what reaches the first layer."""
+        try:
+            _decoder(self.model)(input_ids=ids, use_cache=False)
+        except _Stopped as stopped:
+            return (stopped.hidden,)
+        raise InputError("the model runs none of its layers")
+
+
+class _Layer(nn.Module):
+    """One decoder layer.
+
+    Attributes
+    ----------
+    n_parts : int
+        Parts of a sequence, of which this rank's hidden state is one.
+    positions : tuple of (int, int)
+        Which part of a sequence this rank's queries are, of how many.
+    """
+
+    def __init__(self, layer: nn.Module, number: int, context: _Context) -> None:
+        super().__init__()
+        self.layer, self.number = layer, number
+        self.context = (context,)  # in a tuple, so that its modules are not the layer's
+        self.n_parts, self.positions = 1, (0, 1)
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return the hidden state after the layer."""
+        rest, named = self.context[0].of(self.number, hidden, self.n_parts)
+        part, n_parts = self.positions
+        if n_parts > 1:
+            rest, named = tree_map(lambda value: _own(value, hidden.shape[1] * self.n_parts, part, n_parts), (rest, named))
+        output = self.layer(hidden, *rest, **named)
+        return (output[0] if isinstance(output, tuple) else output,)
+
+
+def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
+    """Return the positions of a part of the sequence of what has one row for each; masks of all pairs stay whole."""
+    if not isinstance(value, torch.Tensor) or value.dim() > 3:
+        return value
+    axis = 0 if value.dim() == 1 else 1
+    return value.chunk(n_parts, axis)[part] if value.dim() and value.shape[axis] == length else value
+
+
+class _Head(nn.Module):
+    """From the output of the last layer to logits: final norm, output products, whatever the model does to logits."""
+
+    def __init__(self, model: nn.Module, width: int) -> None:
+        super().__init__()
+        self.model, self.width = model, width
+        self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return logits."""
+        self.given[0].value = hidden
+        try:
+            blank = torch.zeros(*hidden.shape[:-1], self.width, dtype=hidden.dtype, device=hidden.device)
+            return (self.model(inputs_embeds=blank, use_cache=False).logits,)
+        finally:
+            self.given[0].value = None
+
+
+def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
+    """Take modules with parameters that a part never runs on what it is given out of it, so that it holds its own weights only."""
+    used: set[nn.Module] = set()
+    handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
+    training = part.training
+    part.eval()
+    with torch.no_grad():
+        part(given)
+    part.train(training)
+    for handle in handles:
+        handle.remove()
+    for module in list(part.modules()):
+        for name, child in list(module._modules.items()):
+            if child is not None and child not in used and any(True for _ in child.parameters()) and not _holds(child, used):
+                module._modules[name] = nn.Identity()
+
+
+def _holds(module: nn.Module, used: set[nn.Module]) -> bool:
+    return any(inner in used for inner in module.modules())

@@ -1,0 +1,269 @@
+"""From a model to one module per layer of a plan: `Segment`, which hands on a tuple of tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from meshwright.base.errors import InputError
+from meshwright.runtime.model import causal_lm, stacked
+from meshwright.runtime.model.data import Sample
+from meshwright.runtime.model.naming import first_tensor, resolve
+
+__all__ = ["Segment", "cut"]
+
+
+class Segment(nn.Module):
+    """The part of a model's forward that one layer of the plan stands for.
+
+    Parameters
+    ----------
+    nodes : sequence of torch.fx.Node
+        What it runs, in order.
+    inputs, outputs : sequence of torch.fx.Node
+        Values that come in and go out, tensors all of them.
+    root : torch.nn.Module
+        The model that the nodes refer to.
+    """
+
+    def __init__(
+        self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], root: nn.Module
+    ) -> None:
+        super().__init__()
+        self.plan_nodes, self.plan_inputs, self.plan_outputs = tuple(nodes), tuple(inputs), tuple(outputs)
+        self.parts = nn.Module()
+        for node in nodes:
+            if node.op in ("call_module", "get_attr"):
+                _register(self.parts, root, str(node.target))
+
+    def forward(self, *carried: torch.Tensor) -> tuple[Any, ...]:
+        """Return the values that later segments need, from those that earlier ones left."""
+        values: dict[fx.Node, Any] = dict(zip(self.plan_inputs, carried, strict=True))
+        for node in self.plan_nodes:
+            arguments = fx.node.map_arg(node.args, lambda used: values[used])
+            named = fx.node.map_arg(node.kwargs, lambda used: values[used])
+            values[node] = _run(node, arguments, named, self.parts)
+        return tuple(first_tensor(values[node]) if node.meta.get("result") else values[node] for node in self.plan_outputs)
+
+
+def _run(node: fx.Node, arguments: Any, named: Any, parts: nn.Module) -> Any:
+    """Run one node."""
+    if node.op == "call_module":
+        return parts.get_submodule(str(node.target))(*arguments, **named)
+    if node.op == "get_attr":
+        return operator.attrgetter(str(node.target))(parts)
+    if node.op == "call_method":
+        return getattr(arguments[0], str(node.target))(*arguments[1:], **named)
+    return node.target(*arguments, **named)  # type: ignore[operator]
+
+
+def _register(parts: nn.Module, root: nn.Module, path: str) -> None:
+    """Put a submodule, parameter or buffer of the model at the same path of `parts`."""
+    folder, _, name = path.rpartition(".")
+    holder = parts
+    for step in folder.split(".") if folder else ():
+        if not hasattr(holder, step):
+            holder.add_module(step, nn.Module())
+        holder = getattr(holder, step)
+    value = operator.attrgetter(path)(root)
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        holder.register_buffer(name, value, persistent=False)
+    else:
+        setattr(holder, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """Nodes by layer, and the layer of each node."""
+
+    nodes: tuple[tuple[fx.Node, ...], ...]
+    layer_of: Mapping[fx.Node, int]
+
+
+class _Tracer(fx.Tracer):
+    """Looks into the modules that hold a named layer, and into no other."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        super().__init__()
+        self.proxy_buffer_attributes = True  # slices of buffers, as of weights, may depend on sizes of the input
+        self.opened = {path[:i] for path in paths for i, letter in enumerate(path) if letter == "."}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a module is run as a whole."""
+        return module_qualified_name not in self.opened
+
+
+def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.Module]:
+    """Return one module per layer of a plan; run one after the other they are the model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A Hugging Face causal language model, or any module whose forward runs the named layers in this order, whatever it
+        computes between them.
+    names : sequence of str
+        Names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``, ``layers.0``, ...,
+        ``head``), which the first, the repeated and the last parts of the model answer to.
+    sample : tuple of torch.Tensor
+        One sample of every input; needed for models of several inputs, and for those that cannot be traced but run a list of layers
+        one after the other.
+
+    Returns
+    -------
+    list of torch.nn.Module
+        One per name. Each takes the tensors that the one before returns, as a tuple; the last returns one tensor.
+
+    Raises
+    ------
+    InputError
+        When the model has no such layers, or cannot be cut between them.
+
+    Notes
+    -----
+    The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
+    """
+    if causal_lm.recognises(model) and len(sample) <= 1:
+        return causal_lm.cut(model, names)
+    paths = resolve(model, names)
+    if len(names) == 1:
+        return [_Whole(model)]
+    tracer = _Tracer([path for path in paths if path])
+    n_inputs = max(1, len(sample))
+    try:
+        graph = tracer.trace(model, concrete_args=_defaults(model, n_inputs))
+    except Exception as error:
+        if len(sample) == 1 and stacked.fits(paths):
+            return stacked.cut(model, paths, sample[0])
+        opened = ", ".join(sorted(tracer.opened)) or "the model itself"
+        raise InputError(
+            f"{type(model).__name__} cannot be cut between its layers: its forward (of {opened}) depends on values that are only "
+            f"known while it runs ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
+            "move that into the layers, or plan with a single stage of one layer"
+        ) from None
+    _forget_defaults(graph, n_inputs)
+    assigned = _assign(graph, paths, names, model)
+    return _segments(graph, assigned, model, n_inputs)
+
+
+def _forget_defaults(graph: fx.Graph, n_inputs: int) -> None:
+    """Take the arguments after the inputs out of a graph, and what looks whether they still have the values it was traced with."""
+    fixed = {node for node in graph.nodes if node.op == "placeholder"} - set(list(graph.nodes)[:n_inputs])
+    for node in graph.nodes:
+        if not fixed.isdisjoint(node.all_input_nodes):
+            fixed.add(node)
+    for node in reversed(list(graph.nodes)):
+        if node in fixed:
+            graph.erase_node(node)
+
+
+class _Whole(nn.Module):
+    """A model that is not cut."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        """Return the model's first tensor."""
+        return (first_tensor(self.model(*inputs)),)
+
+
+def _defaults(model: nn.Module, n_inputs: int) -> dict[str, Any]:
+    """Return the arguments after the inputs, which keep their default values."""
+    import inspect
+
+    parameters = list(inspect.signature(model.forward).parameters.values())[n_inputs:]
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+
+def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: nn.Module) -> _Assignment:
+    """Return the layer of every node.
+
+    Raises
+    ------
+    InputError
+        When the model runs layers in another order than the plan, one twice, or not at all.
+    """
+    module_of = dict(model.named_modules(remove_duplicate=False))
+    places: dict[nn.Module, list[int]] = {}
+    for i, path in enumerate(paths):
+        if path:
+            places.setdefault(module_of[path], []).append(i)
+    layer_of: dict[fx.Node, int] = {}
+    nodes: list[list[fx.Node]] = [[] for _ in names]
+    current, called = 0, [False] * len(names)
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        if node.op == "get_attr":  # runs where it is used: parameters are not handed on
+            continue
+        if node.op == "call_module":
+            known = places.get(module_of[str(node.target)], [])  # a module that stands at several places runs in their order
+            wanted = next((i for i in known if not called[i]), known[-1] if known else None)
+            if wanted is None:
+                last = len(names) - 1
+                moves_on = current == last - 1 and called[current]
+                wanted = last if moves_on and not called[last] else current
+            if wanted < current:
+                raise InputError(
+                    f"{type(model).__name__}: runs '{node.target}' after '{names[current]}', so that no stage boundary can lie "
+                    "between them; keep them in one stage, or is this the plan of another model?"
+                )
+            current = wanted
+            called[current] = True
+        layer_of[node] = current
+        nodes[current].append(node)
+    for i, done in enumerate(called):
+        if not done and not nodes[i] and paths[i]:
+            raise InputError(f"{type(model).__name__}: its forward never runs the plan's layer '{names[i]}'")
+    return _Assignment(tuple(tuple(part) for part in nodes), MappingProxyType(layer_of))
+
+
+def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs: int) -> list[nn.Module]:
+    """Return the segments, each with the values that cross its ends."""
+    n_layers = len(assigned.nodes)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    result = next(node for node in graph.nodes if node.op == "output")
+    last_use: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        for used in node.all_input_nodes:
+            where = n_layers if node is result else assigned.layer_of.get(node, 0)
+            last_use[used] = max(last_use.get(used, 0), where)
+    returned = _returned(result)
+    segments: list[nn.Module] = []
+    carried: tuple[fx.Node, ...] = tuple(placeholders[:n_inputs])
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for i, nodes in enumerate(assigned.nodes):
+        attributes = sorted(
+            {used for node in nodes for used in node.all_input_nodes if used.op == "get_attr"}, key=order.__getitem__
+        )
+        own = (*attributes, *nodes)
+        if i == n_layers - 1:
+            returned.meta["result"] = True
+            outputs: tuple[fx.Node, ...] = (returned,)
+        else:
+            known = [*carried, *nodes]
+            outputs = tuple(node for node in known if last_use.get(node, -1) > i and node.op != "get_attr")
+        segments.append(Segment(own, carried, outputs, model))
+        carried = outputs
+    return segments
+
+
+def _returned(result: fx.Node) -> fx.Node:
+    """Return the first value that the model gives back.
+
+    Raises
+    ------
+    InputError
+        When it gives back no value of its forward.
+    """
+    found = result.all_input_nodes
+    if not found:
+        raise InputError("the model's forward returns nothing that it computes")
+    return found[0]

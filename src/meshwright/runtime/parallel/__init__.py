@@ -1,0 +1,1 @@
+"""A layer divided over ranks: tensor, context and expert parallelism, sharding."""

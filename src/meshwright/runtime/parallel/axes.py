@@ -1,0 +1,97 @@
+"""The layers of a stage, split over its tensor, context and expert axes, and what is done to hidden states on the way in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from meshwright.core.strategy import Strategy
+from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel.context_parallel import InContext, gathered, spans_context
+from meshwright.runtime.parallel.experts import SpreadExperts, over_group, spread
+from meshwright.runtime.parallel.tensor_parallel import Owner
+from meshwright.runtime.ranks.meshes import StageGroups
+
+__all__ = ["SplitLayers", "split_layers"]
+
+
+class SplitLayers:
+    """Layers as one rank runs them, collected one after the other.
+
+    Attributes
+    ----------
+    layers : list of torch.nn.Module
+        In order.
+    before : dict of int to list of callable
+        Changes of hidden states before a layer, by its place; under the number of layers, after the last.
+    partial : dict of str to list of (torch.nn.Module, str)
+        Weights whose gradients the ranks of an axis, ``tensor`` or ``context``, hold in parts.
+    """
+
+    def __init__(self) -> None:
+        self.layers: list[nn.Module] = []
+        self.before: dict[int, list[Callable[..., Any]]] = {}
+        self.partial: dict[str, list[Owner]] = {"tensor": [], "context": []}
+
+
+def split_layers(
+    units: Sequence[nn.Module],
+    places: Sequence[tuple[int, int]],
+    strategy: Strategy,
+    groups: StageGroups,
+    wishes: dict[str, str],
+) -> SplitLayers:
+    """Split the layers of a stage over its axes.
+
+    Parameters
+    ----------
+    units : sequence of torch.nn.Module
+        The layers whole; changed in place.
+    places : sequence of (int, int)
+        Of each layer its number in the model, and how many there are.
+    strategy : Strategy
+        Degrees of the axes.
+    groups : StageGroups
+        The axes as this rank sees them.
+    wishes : dict of str to str
+        See `meshwright.runtime.parallel.tensor_parallel.styles`.
+    """
+    found = SplitLayers()
+    split, spanned = [], []
+    for i, (unit, (op, n_layers)) in enumerate(zip(units, places, strict=True)):
+        layer = unit
+        if strategy.expert > 1:
+            spread(unit, groups.expert_index, strategy.expert, over_group(groups.expert))
+        if strategy.tensor > 1 and tensor_parallel.styles(unit, wishes):
+            split.append(i)
+            found.partial["tensor"] += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
+        if strategy.context > 1 and (i in split or spans_context(n_layers, op)):
+            spanned.append(i)
+            found.partial["context"] += [
+                (module, name) for module in unit.modules() for name, _ in module.named_parameters(recurse=False)
+            ]
+            layer = InContext(unit, gathered(groups.context_mesh), groups.context_index, strategy.context)
+        found.layers.append(layer)
+    experts = {
+        part for unit in units for module in unit.modules() if isinstance(module, SpreadExperts) for part in module.modules()
+    }
+    found.partial.update(
+        {axis: [owner for owner in owners if owner[0] not in experts] for axis, owners in found.partial.items()}
+    )
+    _split_sequence(found, units, spanned, groups.context_mesh, strategy.context)
+    if strategy.sequence_parallel:
+        _split_sequence(found, units, split, groups.tensor_mesh, strategy.tensor)
+    return found
+
+
+def _split_sequence(found: SplitLayers, units: Sequence[nn.Module], inside: Sequence[int], mesh: Any, n_parts: int) -> None:
+    """Keep a part of every sequence from the first of some layers to the last; what was split first is put together last."""
+    if not inside:
+        return
+    found.before.setdefault(inside[0], []).append(tensor_parallel.enter_sequence(mesh))
+    found.before.setdefault(inside[-1] + 1, []).insert(0, tensor_parallel.leave_sequence(mesh))
+    for i in inside:
+        if hasattr(units[i], "n_parts"):  # of a Hugging Face model
+            units[i].n_parts *= n_parts  # type: ignore[assignment,operator]

@@ -1,0 +1,423 @@
+"""What each rank of a tensor or context axis computes of a layer, and whether they together compute what the whole layer does.
+
+The ranks are threads of this process, which add up as collectives would: wrong splits show before any process starts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshwright.base.errors import InputError
+from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel.context_parallel import InContext, parts_of_sequence
+from meshwright.runtime.parallel.experts import experts_of, spread
+from meshwright.runtime.parallel.threaded_collectives import Meeting, cause, together
+
+__all__ = ["check_context", "check_experts", "check_sequence", "check_sum", "part_of", "structure"]
+
+_TOLERANCE_RATIO = 1e-4
+"""Of the largest value: far above the rounding of fp32, far below what a wrong split does."""
+
+
+def structure(unit: nn.Module, entering: Sequence[torch.Tensor]) -> str:
+    """Return a text that is the same for layers built alike."""
+    shapes = [(tuple(p.shape), str(p.dtype)) for p in unit.parameters()]
+    kinds = [type(module).__name__ for module in unit.modules()]
+    return f"{kinds} {shapes} {[(tuple(value.shape[1:]), str(value.dtype)) for value in entering]}"
+
+
+def part_of(layer: nn.Module, rank: int, degree: int, wishes: Mapping[str, str]) -> nn.Module:
+    """Return a copy of a layer that holds what one rank of a tensor axis does, without the collectives.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        The layer; unchanged.
+    rank, degree : int
+        Of the axis.
+    wishes : mapping of str to str
+        See `meshwright.runtime.parallel.tensor_parallel.styles`.
+    """
+    part = copy.deepcopy(layer)
+    tensor_parallel.share_sizes(part, degree, wishes)
+    for path, style in tensor_parallel.styles(layer, wishes).items():
+        linear = part.get_submodule(path)
+        assert isinstance(linear, nn.Linear)
+        weight = linear.weight.detach().chunk(degree, 0 if style == "column" else 1)[rank].clone()
+        linear.out_features, linear.in_features = weight.shape
+        linear.weight = nn.Parameter(weight)
+        if linear.bias is not None and style == "column":
+            linear.bias = nn.Parameter(linear.bias.detach().chunk(degree)[rank].clone())
+    return part
+
+
+_LEAST_RATIO = 1e-2
+"""Of a layer's largest gradient: what is smaller may be rounding only, as the gradient of a key's bias is."""
+
+
+class _SumForward(torch.autograd.Function):
+    """The sum over ranks of what a row product gives."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
+        """Return the sum."""
+        return meeting.total(rank, value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Return the gradient, which all ranks have."""
+        return gradient, None, None
+
+
+class _SumBackward(torch.autograd.Function):
+    """The sum over ranks of the gradients of what column products take."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
+        """Return the value, which all ranks have."""
+        ctx.meeting, ctx.rank = meeting, rank
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Return the sum."""
+        return ctx.meeting.total(ctx.rank, gradient), None, None
+
+
+class _Gather(torch.autograd.Function):
+    """The parts of all ranks, along the sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int, axis: int) -> torch.Tensor:
+        """Return them."""
+        ctx.meeting, ctx.rank, ctx.axis = meeting, rank, axis
+        return meeting.gather(rank, value, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Return the sum of what all ranks say of this rank's part."""
+        total = ctx.meeting.total(ctx.rank, gradient)
+        return total.chunk(len(ctx.meeting.held), ctx.axis)[ctx.rank], None, None, None
+
+
+class _Scatter(torch.autograd.Function):
+    """This rank's part, along the sequence, of the sum of what row products give."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
+        """Return it."""
+        ctx.meeting, ctx.rank = meeting, rank
+        return meeting.total(rank, value).chunk(len(meeting.held), 1)[rank]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Return the gradients of all parts."""
+        return ctx.meeting.gather(ctx.rank, gradient, 1), None, None
+
+
+def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: Meeting, rank: int, sequence: bool) -> None:
+    """Let the products of one rank's part add up with those of the others, along whole sequences or parts of them."""
+    into = _Scatter if sequence else _SumForward
+
+    def enter(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        return _SumBackward.apply(arguments[0], meeting, rank)  # type: ignore[no-untyped-call]
+
+    def whole(value: torch.Tensor) -> Any:
+        return _Gather.apply(value, meeting, rank, 1)  # type: ignore[no-untyped-call]
+
+    def leave(linear: nn.Module, _: Any, output: torch.Tensor) -> Any:
+        bias: Any = linear.bias
+        share = output if bias is None else output - bias * (1.0 - 1.0 / len(meeting.held))
+        return into.apply(share, meeting, rank)  # type: ignore[no-untyped-call]
+
+    once, each = tensor_parallel.gathers(part, wishes) if sequence else (set(), set())
+    for path, style in tensor_parallel.styles(part, wishes).items():
+        if style == "row":
+            part.get_submodule(path).register_forward_hook(leave)
+        elif not sequence:
+            part.get_submodule(path).register_forward_pre_hook(enter)
+    for path in (*once, *each):
+        part.get_submodule(path).register_forward_pre_hook(tensor_parallel.gather_hook(whole), with_kwargs=True)
+
+
+def _weights_of(value: torch.Tensor, degree: int, rank: int) -> torch.Tensor:
+    """Return what a tensor, or a rank's part of it along the sequence, counts in the backward pass."""
+    if value.dim() < 3:
+        return torch.linspace(-1.0, 1.0, value.numel()).view_as(value) / degree
+    sizes = (value.shape[0], value.shape[1] * degree, *value.shape[2:])
+    whole = torch.linspace(-1.0, 1.0, value.numel() * degree).view(sizes)
+    return whole.chunk(degree, 1)[rank]
+
+
+def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor], rank: int = 0, n_parts: int = 1) -> list[torch.Tensor]:
+    """Return the floating tensors that a layer gives, after a backward pass of those that hang on it."""
+    given = [value for value in layer(*entering) if value.is_floating_point()]
+    ends = [value for value in given if value.requires_grad]
+    torch.autograd.backward(ends, [_weights_of(value, n_parts, rank) for value in ends])
+    return [value.detach() for value in given]
+
+
+def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str) -> None:
+    """Refuse a layer whose parts do not add up to it, in outputs or in gradients.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        The layer.
+    entering : sequence of torch.Tensor
+        What it takes.
+    degree : int
+        Of the tensor axis.
+    wishes : mapping of str to str
+        See `meshwright.runtime.parallel.tensor_parallel.styles`.
+    where : str
+        Names plan, stage and layer, for messages.
+
+    Raises
+    ------
+    InputError
+        When something that is split must not be, or a weight between split products is not known to be one.
+    """
+    whole, values, expected = _whole(layer, entering)
+    chosen = tensor_parallel.styles(layer, wishes)
+    parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
+
+    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+        _connect(parts[rank], wishes, meeting, rank, sequence=False)
+        return _outputs(parts[rank], values)
+
+    found = together(degree, run)
+    what = f"{where}: split over {degree} ranks ({', '.join(sorted(chosen))})"
+    help_ = "say in the model how: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', 'router': 'whole', ...}"
+    error = cause(found)
+    if error is not None:
+        raise InputError(f"{what}, it cannot run: {type(error).__name__}: {error}; {help_}")
+    if not all(_close(value, expected) for value in found):
+        raise InputError(f"{what}, it computes something else than whole; {help_}")
+    _check_gradients(whole, parts, set(chosen), tensor_parallel.between(layer, wishes), what)
+
+
+def check_sequence(
+    layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str
+) -> None:
+    """Refuse a layer that cannot work on parts of a sequence between its split products.
+
+    Parameters
+    ----------
+    layer, entering, degree, wishes, where
+        See `check_sum`, which the layer has passed.
+
+    Raises
+    ------
+    InputError
+        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    """
+    whole, values, expected = _whole(layer, entering)
+    parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
+
+    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+        if hasattr(parts[rank], "n_parts"):
+            parts[rank].n_parts = degree  # type: ignore[assignment]
+        _connect(parts[rank], wishes, meeting, rank, sequence=True)
+        return _outputs(parts[rank], parts_of_sequence(values, rank, degree), rank, degree)
+
+    split = {f"{path}.weight" for path in tensor_parallel.styles(layer, wishes)}
+    split |= {f"{path}.bias" for path, style in tensor_parallel.styles(layer, wishes).items() if style == "column"}
+    alike = [i for i, (name, _) in enumerate(whole.named_parameters()) if name not in split]
+    what = f"{where}: sequence parallelism of degree {degree}: on parts of a sequence"
+    _compare(
+        together(degree, run),
+        parts,
+        whole,
+        (expected, alike),
+        f"{what}, #; say sequence_parallel false in the plan, or plan with --set tensor=1",
+    )
+
+
+def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
+    """Refuse a layer that cannot work on parts of a sequence.
+
+    Parameters
+    ----------
+    layer, entering, where
+        See `check_sum`.
+    degree : int
+        Of the context axis.
+
+    Raises
+    ------
+    InputError
+        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    """
+    whole, values, expected = _whole(layer, entering)
+    parts = [copy.deepcopy(whole) for _ in range(degree)]
+
+    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+        if hasattr(parts[rank], "n_parts"):
+            parts[rank].n_parts = degree  # type: ignore[assignment]
+        inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
+        return _outputs(inside, parts_of_sequence(values, rank, degree), rank, degree)
+
+    what = f"{where}: context degree {degree}: on parts of a sequence"
+    help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
+    everything = list(range(len(list(whole.parameters()))))
+    _compare(together(degree, run), parts, whole, (expected, everything), f"{what}, #; {help_}")
+
+
+def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
+    """Refuse a layer whose experts cannot be divided.
+
+    Parameters
+    ----------
+    layer, entering, where
+        See `check_sum`.
+    degree : int
+        Of the expert axis.
+
+    Raises
+    ------
+    InputError
+        When the number of experts does not divide, or its ranks compute something else than the whole layer, in outputs or in
+        gradients.
+    """
+    whole, values, _ = _whole(layer, entering)
+    for experts in experts_of(whole).values():
+        n_experts = len(next(experts.parameters()))
+        if n_experts % degree:
+            raise InputError(f"{where}: expert degree {degree} does not divide its {n_experts} experts")
+        given = _given_to(whole, experts, values)
+        if given is not None:
+            _check_spread(experts, given, degree, f"{where}: expert degree {degree}: its experts")
+
+
+def _given_to(layer: nn.Module, experts: nn.Module, values: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    """Return the tokens, choices and weights that a layer hands its experts; None where it does not call them so."""
+    found: list[Any] = []
+
+    def keep(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found.append([*arguments, *named.values()])
+
+    handle = experts.register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        layer(*values)
+    handle.remove()
+    return [value.detach() for value in found[-1]] if found else None
+
+
+def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int, where: str) -> None:
+    """Refuse experts that compute something else where each rank holds some of them and has some of the tokens."""
+    hidden, indices, weights = (value.reshape(-1, value.shape[-1]) for value in given)
+    holders = [nn.ModuleDict({"experts": copy.deepcopy(experts)}) for _ in range(degree)]
+    whole = copy.deepcopy(experts)
+    whole.zero_grad()
+    split = [[value.clone() for value in values.tensor_split(degree)] for values in (hidden, indices, weights)]
+
+    def run(module: Any, rows: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> list[torch.Tensor]:
+        rows.requires_grad_()
+        shares.requires_grad_()
+        result = module(rows, chosen, shares)
+        result.square().sum().backward()
+        return [value.detach() for value in (result, rows.grad, shares.grad) if value is not None]
+
+    def one(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+        spread(holders[rank], rank, degree, lambda rows, sent, _: meeting.swap(rank, rows, sent))
+        return run(holders[rank]["experts"], *(values[rank] for values in split))
+
+    found = together(degree, one)
+    error = cause(found)
+    if error is not None:
+        raise InputError(f"{where} cannot run in parts: {type(error).__name__}: {error}; plan again with --set expert=1")
+    expected = run(whole, hidden.clone(), indices, weights.clone())
+    joined = [torch.cat(values) for values in zip(*found, strict=True)]
+    held = [torch.cat(values) for values in zip(*(_gradients(holder) for holder in holders), strict=True)]
+    if not _close([*joined, *held], [*expected, *_gradients(whole)], _LEAST_RATIO * _largest(_gradients(whole))):
+        raise InputError(f"{where} compute something else in parts than whole; plan again with --set expert=1")
+
+
+def _compare(
+    found: Sequence[Any], parts: Sequence[nn.Module], whole: nn.Module, right: tuple[list[torch.Tensor], list[int]], told: str
+) -> None:
+    """Refuse parts of sequences that put together are not the whole, in outputs or in sums of the gradients of some weights.
+
+    Parameters
+    ----------
+    found, parts, whole
+        What each rank gave, or its exception; its layer; the whole layer.
+    right : tuple of list
+        What the whole layer gave, and the numbers of the weights to compare.
+    told : str
+        The message, with ``#`` for the reason.
+
+    Raises
+    ------
+    InputError
+        When they are not.
+    """
+    error = cause(found)
+    if error is not None:
+        raise InputError(told.replace("#", f"it cannot run: {type(error).__name__}: {error}"))
+    joined = [torch.cat(values, 1) if values[0].dim() >= 3 else values[0] for values in zip(*found, strict=True)]
+    held = [_gradients(part) for part in parts]
+    expected = _gradients(whole)
+    sums = [torch.stack([mine[i] for mine in held]).sum(0) for i in right[1]]
+    if not _close(joined, right[0]) or not _close(sums, [expected[i] for i in right[1]], _LEAST_RATIO * _largest(expected)):
+        raise InputError(told.replace("#", "it computes something else than whole"))
+
+
+def _gradients(part: nn.Module) -> list[torch.Tensor]:
+    return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in part.parameters()]
+
+
+def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]:
+    """Return a copy of a layer that has gradients, values of what it takes, and what it gives for them.
+
+    What has rows of the batch is random, since a sample of equal tokens would hide much, unless the layer cannot take it so.
+    """
+    whole = copy.deepcopy(layer).float().eval().requires_grad_(True)
+    given = [value.detach().float() if value.is_floating_point() else value for value in entering]
+    generator = torch.Generator().manual_seed(0)
+    n_rows = next((len(value) for value in given if value.dim() > 1), 0)
+    values = [
+        torch.randn(value.shape, generator=generator)
+        if value.is_floating_point() and value.dim() and len(value) == n_rows
+        else value
+        for value in given
+    ]
+    expected = _outputs(whole, values)
+    if all(bool(value.isfinite().all()) for value in expected):
+        return whole, values, expected
+    whole.zero_grad()
+    return whole, given, _outputs(whole, given)
+
+
+def _close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], least: float = 1e-6) -> bool:
+    """Whether tensors are equal but for rounding; of values below `least`, rounding is all there may be."""
+    return all(
+        a.shape == b.shape and float((a - b).abs().max()) <= _TOLERANCE_RATIO * max(least, float(b.abs().max()))
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def _largest(values: Sequence[torch.Tensor]) -> float:
+    return max((float(value.abs().max()) for value in values if value.numel()), default=0.0)
+
+
+def _check_gradients(whole: nn.Module, parts: Sequence[nn.Module], split: set[str], between: set[str], what: str) -> None:
+    """Refuse weights whose gradients the ranks hold in parts although they are not known to lie between split products."""
+    least = _LEAST_RATIO * _largest(_gradients(whole))
+    for path, module in whole.named_modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if path in split or path in between or weight.grad is None:
+                continue
+            held = [getattr(part.get_submodule(path), name).grad for part in parts]
+            if any(gradient is None or not _close([gradient], [weight.grad], least) for gradient in held):
+                full = f"{path}.{name}".removeprefix(".")
+                raise InputError(
+                    f"{what}, each rank has a part only of the gradient of '{full}'; say in the model that its module works between "
+                    f"split products: tensor_parallel = {{..., '{path.removeprefix('layer.')}': 'between'}}"
+                )

@@ -1,0 +1,314 @@
+"""The weights of a stage: how replicas add up gradients, and which part of weights, gradients and optimizer state each holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from meshwright.runtime.parallel.experts import SpreadExperts
+from meshwright.runtime.parallel.tensor_parallel import Owner
+from meshwright.runtime.ranks.meshes import Replicas, StageGroups
+
+__all__ = ["StageWeights", "Tie", "local", "optimizer_of", "shard_fully"]
+
+_reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
+_all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+
+_BUCKET_ELEMENTS = 8_000_000
+"""Gradients are added up in pieces of this size, so that the first leaves while the next is put together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """A weight that several stages hold.
+
+    Parameters
+    ----------
+    parameter : torch.nn.Parameter
+        This rank's copy.
+    group : process group or None
+        All ranks that hold it; None where this rank alone does.
+    counts : bool
+        Whether this rank's gradient counts: of the ranks of tensor and context axes, which hold the same, the first one's does.
+    """
+
+    parameter: nn.Parameter
+    group: Any
+    counts: bool
+
+
+def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGroups, ignored: set[nn.Parameter]) -> None:
+    """Shard the weights of a stage over its data axis, layer by layer (FSDP2; HSDP where the shard degree is smaller).
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The stage, changed in place.
+    layers : iterable of torch.nn.Module
+        Its layers; each is gathered as a whole.
+    groups : StageGroups
+        Axes of its mesh.
+    ignored : set of torch.nn.Parameter
+        Weights that stay whole, because another stage holds them too.
+    """
+    layers = list(layers)
+    users = Counter(weight for layer in layers for weight in set(layer.parameters()))
+    for experts in _spread_experts(module):  # held by fewer ranks than the rest
+        if groups.copies.shard_mesh is None:
+            ignored = ignored | set(experts.parameters())
+        else:
+            fully_shard(experts, mesh=groups.copies.shard_mesh, ignored_params=ignored)
+    for layer in layers:
+        if all(
+            users[weight] == 1 for weight in layer.parameters()
+        ):  # else the stage gathers its weights, once for all who share them
+            fully_shard(layer, mesh=groups.data.shard_mesh, ignored_params=ignored)
+    fully_shard(module, mesh=groups.data.shard_mesh, ignored_params=ignored)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class _Pool:
+    """Weights that the same ranks hold: how these add up gradients, and which part of the optimizer state each has.
+
+    Parameters
+    ----------
+    parameters : sequence of torch.nn.Parameter
+        The weights.
+    shard : int
+        As `meshwright.core.strategy.Strategy.shard`.
+    replicas : Replicas
+        The ranks.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], shard: int, replicas: Replicas) -> None:
+        self.parameters, self.replicas = list(parameters), replicas
+        self.shard = shard if replicas.shard is not None else 0
+        self.works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
+        self.flat: nn.Parameter | None = None
+        if self.shard in (1, 2) and self.parameters:
+            self.flat = nn.Parameter(
+                self._chunk(_flatten([local(p.detach()) for p in self.parameters], self._padded())).clone()
+            )
+
+    def _padded(self) -> int:
+        """Return the number of elements of all weights, rounded up to equal parts."""
+        total = sum(local(parameter).numel() for parameter in self.parameters)
+        return -(-total // self.replicas.n_shards) * self.replicas.n_shards
+
+    def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
+        return flat.chunk(self.replicas.n_shards)[self.replicas.shard_index]
+
+    def scatter(self) -> None:
+        """Add the gradients held now to this rank's part, and drop them."""
+        if self.flat is None:
+            return
+        whole = _flatten([_gradient(parameter) for parameter in self.parameters], self._padded())
+        part = self._chunk(whole).clone()
+        _reduce_scatter(part, whole, group=self.replicas.shard)
+        self.flat.grad = part if self.flat.grad is None else self.flat.grad + part
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def start_reduction(self) -> None:
+        """Begin to add up gradients over the ranks."""
+        if self.flat is not None:
+            if self.shard == 1:
+                self.scatter()
+            if self.replicas.replicate is not None:
+                assert self.flat.grad is not None
+                work = dist.all_reduce(self.flat.grad, group=self.replicas.replicate, async_op=True)
+                self.works.append((work, self.flat.grad, []))
+            return
+        if self.shard == 3 or self.replicas.everyone is None:
+            return
+        for bucket in _buckets([_gradient(parameter) for parameter in self.parameters]):
+            flat = _flatten(bucket)
+            self.works.append((dist.all_reduce(flat, group=self.replicas.everyone, async_op=True), flat, bucket))
+
+    def finish_reduction(self) -> None:
+        """Wait for the sums."""
+        for work, flat, bucket in self.works:
+            work.wait()
+            if bucket:
+                _spread(flat, bucket)
+        self.works.clear()
+        if self.shard == 3:  # FSDP averages over the replicas, but losses are weighted by rows already
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    local(parameter.grad).mul_(self.replicas.n_ranks)
+
+    def after_update(self) -> None:
+        """Hand the updated part of the weights to the other ranks (ZeRO-1 and 2)."""
+        if self.flat is None:
+            return
+        whole = torch.empty(self._padded(), dtype=self.flat.dtype, device=self.flat.device)
+        _all_gather(whole, self.flat.detach(), group=self.replicas.shard)
+        with torch.no_grad():
+            _spread(whole, [local(parameter) for parameter in self.parameters])
+
+
+class StageWeights:
+    """Weights of one stage on one rank.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The stage.
+    shard : int
+        What the data axis shards, as `meshwright.core.strategy.Strategy.shard`.
+    groups : StageGroups
+        Axes of its mesh.
+    partial : mapping of str to sequence of (torch.nn.Module, str)
+        Weights whose gradients the ranks of an axis, ``tensor`` or ``context``, hold in parts.
+    tied : set of torch.nn.Parameter
+        Weights that other stages hold too.
+    ties : sequence of Tie
+        Those of them that this stage answers for on this rank.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        shard: int,
+        groups: StageGroups,
+        partial: Mapping[str, Sequence[Owner]],
+        tied: set[nn.Parameter],
+        ties: Sequence[Tie],
+    ) -> None:
+        self.module, self.shard, self.groups = module, shard, groups
+        self.partial, self.ties, self.tied = partial, list(ties), tied
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        own = [parameter for parameter in self.parameters if parameter not in tied]
+        divided = {parameter for part in _spread_experts(module) for parameter in part.parameters()}
+        self.pools = (
+            _Pool([parameter for parameter in own if parameter not in divided], shard, groups.data),
+            _Pool([parameter for parameter in own if parameter in divided], shard, groups.copies),
+        )
+
+    def parts(self) -> list[nn.Parameter]:
+        """Return the parts of flattened weights that this rank updates for others too."""
+        return [pool.flat for pool in self.pools if pool.flat is not None]
+
+    def optimized(self) -> list[nn.Parameter]:
+        """Return what the optimizer updates: the weights, or this rank's part of them."""
+        own = [parameter for pool in self.pools for parameter in (pool.parameters if pool.flat is None else [pool.flat])]
+        return own + [tie.parameter for tie in self.ties]
+
+    def zero(self) -> None:
+        """Forget all gradients."""
+        for parameter in (*self.parameters, *self.parts()):
+            parameter.grad = None
+
+    def before_backward(self, *, is_last: bool) -> None:
+        """Tell fully sharded layers whether this backward pass is the step's last."""
+        if self.shard == 3:
+            for part in self.module.modules():
+                if isinstance(part, FSDPModule):
+                    part.set_is_last_backward(is_last)
+                    part.set_requires_all_reduce(is_last)
+
+    def after_backward(self) -> None:
+        """Scatter the gradients of one micro-batch where they are sharded (ZeRO-2)."""
+        if self.shard == 2:
+            self._sum_parts(tied=False)
+            for pool in self.pools:
+                pool.scatter()
+
+    def _sum_parts(self, *, tied: bool) -> None:
+        """Add up gradients that the ranks of tensor and context axes hold in parts, of weights that other stages hold too or not."""
+        for axis, owners in self.partial.items():
+            weights = dict.fromkeys(getattr(module, name) for module, name in owners)
+            held = [local(weight.grad) for weight in weights if weight.grad is not None and (weight in self.tied) == tied]
+            if held:
+                flat = _flatten(held)
+                dist.all_reduce(flat, group=getattr(self.groups, axis))
+                _spread(flat, held)
+
+    def start_reduction(self) -> None:
+        """Begin to add up gradients over the replicas; called after the last backward pass of the stage."""
+        self._sum_parts(tied=True)
+        if self.shard != 2:
+            self._sum_parts(tied=False)
+        for pool in self.pools:
+            pool.start_reduction()
+
+    def finish_reduction(self) -> None:
+        """Wait for the sums, and add up weights that several stages hold."""
+        for pool in self.pools:
+            pool.finish_reduction()
+        for tie in self.ties:
+            gradient = _gradient(tie.parameter)
+            if not tie.counts:
+                gradient.zero_()
+            if tie.group is not None:
+                dist.all_reduce(gradient, group=tie.group)
+
+    def after_update(self) -> None:
+        """Hand updated parts of the weights to the other replicas (ZeRO-1 and 2)."""
+        for pool in self.pools:
+            pool.after_update()
+
+
+def _spread_experts(module: nn.Module) -> list[SpreadExperts]:
+    return [part for part in module.modules() if isinstance(part, SpreadExperts)]
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """Return this rank's part of a gradient; zeros where nothing depended on the weight."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
+        gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+        parameter.grad = gradient
+    return local(gradient)
+
+
+def _flatten(tensors: Sequence[torch.Tensor], n_elements: int = 0) -> torch.Tensor:
+    """Return tensors one after the other, with zeros up to `n_elements`."""
+    parts = [tensor.reshape(-1) for tensor in tensors]
+    missing = n_elements - sum(part.numel() for part in parts)
+    if missing > 0:
+        parts.append(parts[0].new_zeros(missing))
+    return torch.cat(parts)
+
+
+def _spread(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy what `_flatten` put together back."""
+    start = 0
+    for tensor in tensors:
+        tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+        start += tensor.numel()
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Return tensors in groups of one type and bounded size."""
+    buckets: list[list[torch.Tensor]] = []
+    size = 0
+    for tensor in tensors:
+        if not buckets or size + tensor.numel() > _BUCKET_ELEMENTS or buckets[-1][0].dtype != tensor.dtype:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(tensor)
+        size += tensor.numel()
+    return buckets
+
+
+def optimizer_of(
+    weights: Sequence[StageWeights], make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+) -> torch.optim.Optimizer:
+    """Return one optimizer for everything that this rank updates, weights held by several of its stages once."""
+    unique = {id(parameter): parameter for stage in weights for parameter in stage.optimized()}
+    return make(list(unique.values()) or [nn.Parameter(torch.zeros(1))])  # optimizers refuse to have nothing, as stages may

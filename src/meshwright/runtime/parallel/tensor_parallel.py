@@ -1,0 +1,240 @@
+"""Tensor and sequence parallelism of a layer, by DTensor: which products are split, and how the layer's input and output lie."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from meshwright.base.errors import InputError
+
+__all__ = [
+    "Owner",
+    "between",
+    "check",
+    "enter_sequence",
+    "gather_hook",
+    "gathers",
+    "leave_sequence",
+    "parallelize",
+    "share_sizes",
+    "styles",
+    "wishes_of",
+]
+
+Owner = tuple[nn.Module, str]
+"""A module and the name of one of its parameters: sharding later puts another object at that name."""
+
+_COLUMN = re.compile(
+    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|fc1|fc_in|dense_h_to_4h)$"
+)
+_ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out)$")
+_N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
+_HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
+
+
+def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+    """Return how each linear layer inside a layer is split: ``column`` (outputs) or ``row`` (inputs).
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        One layer of the plan.
+    wishes : mapping of str to str
+        Patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own ``tensor_parallel`` attribute, or the plan of a Hugging Face
+        configuration (``colwise``, ``rowwise``). Where there is none, the names that most models use decide.
+    prefix : str
+        Path of the layer in the model, for the patterns.
+    """
+    found: dict[str, str] = {}
+    for path, module in layer.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        wished = _wish(f"{prefix}.{path}" if prefix else path, wishes)
+        if wished:
+            found |= {path: "column"} if wished.startswith("col") else {path: "row"} if wished.startswith("row") else {}
+        elif _COLUMN.search(path):
+            found[path] = "column"
+        elif _ROW.search(path):
+            found[path] = "row"
+    return found if "column" in found.values() and "row" in found.values() else {}
+
+
+def _wish(path: str, wishes: Mapping[str, str]) -> str:
+    return next((style for pattern, style in wishes.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
+
+
+def between(layer: nn.Module, wishes: Mapping[str, str]) -> set[str]:
+    """Return paths of modules whose weights stay whole but work on split values: norms of heads, and what the model names so."""
+    return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, wishes) == "between"}
+
+
+def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> None:
+    """Divide the numbers by which modules with column products take their results apart: heads, and features of those products.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        One layer, its products still whole; changed in place.
+    degree : int
+        Of the tensor axis.
+    wishes : mapping of str to str
+        See `styles`.
+
+    Notes
+    -----
+    Many modules write ``view(batch, length, self.n_heads, self.head)``, where a rank has a part of the heads only. Whether it then
+    computes the same is checked before anything starts, by `meshwright.runtime.parallel.shard_equivalence.check_sum`.
+    """
+    features: dict[str, set[int]] = {}
+    for path, style in styles(layer, wishes).items():
+        if style == "column":
+            features.setdefault(path.rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
+    for path, sizes in features.items():
+        module = layer.get_submodule(path)
+        for name, value in list(vars(module).items()):
+            if type(value) is int and value % degree == 0 and (value in sizes or _N_HEADS.search(name)):
+                setattr(module, name, value // degree)
+
+
+def wishes_of(model: nn.Module) -> dict[str, str]:
+    """Return the patterns that a model brings along."""
+    own = getattr(model, "tensor_parallel", None)
+    if isinstance(own, Mapping):
+        return {str(pattern): str(style) for pattern, style in own.items()}
+    plan = getattr(getattr(model, "config", None), "base_model_tp_plan", None)
+    if not isinstance(plan, Mapping):
+        return {}
+    return {pattern.rpartition("*.")[2]: style for pattern, style in plan.items() if style in ("colwise", "rowwise")}
+
+
+def check(layer: nn.Module, name: str, degree: int, wishes: Mapping[str, str]) -> None:
+    """Refuse a layer that cannot be split.
+
+    Raises
+    ------
+    InputError
+        When a product's size does not divide.
+    """
+    for path, style in styles(layer, wishes).items():
+        linear = layer.get_submodule(path)
+        size = linear.out_features if style == "column" else linear.in_features
+        if size % degree:  # type: ignore[operator]
+            raise InputError(f"layer '{name}': tensor degree {degree} does not divide the {size} features of {path}")
+    config = getattr(getattr(layer, "layer", layer), "config", None) or getattr(
+        getattr(getattr(layer, "layer", layer), "self_attn", None), "config", None
+    )
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+    if heads and heads % degree:
+        raise InputError(f"layer '{name}': tensor degree {degree} does not divide its {heads} key-value heads")
+
+
+def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], sequence: bool) -> list[Owner]:
+    """Split the products of a layer over the tensor axis, in place.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        One layer of the plan.
+    mesh : DeviceMesh
+        The tensor axis.
+    wishes : mapping of str to str
+        See `styles`.
+    sequence : bool
+        Whether what lies between products is split along the sequence.
+
+    Returns
+    -------
+    list of (torch.nn.Module, str)
+        Weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name there.
+    """
+    chosen = styles(layer, wishes)
+    if any(isinstance(layer.get_submodule(path).weight, DTensor) for path in chosen):
+        return []  # the same layer stands at an earlier place too
+    share_sizes(layer, mesh.size(), wishes)
+    row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
+    inside = between(layer, wishes)
+    once, each = gathers(layer, wishes) if sequence else (set(), set())
+    column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
+    layouts: dict[str, Any] = {
+        path: row if style == "row" else gathered if path in each else column for path, style in chosen.items()
+    }
+    parallelize_module(layer, mesh, layouts)
+    for parent in once:
+        hook = gather_hook(_whole(mesh))
+        layer.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+    partial = []
+    for path, module in layer.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not isinstance(parameter, DTensor) and (sequence or path in inside):
+                partial.append((module, name))
+    return partial
+
+
+def gathers(layer: nn.Module, wishes: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Return where parts of a sequence are put together: modules whose input is gathered once, and products that gather their own."""
+    chosen = styles(layer, wishes)
+    known = {*chosen, *between(layer, wishes)}
+    columns = {path for path, style in chosen.items() if style == "column"}
+    once = {path.rpartition(".")[0] for path in columns}
+    once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, known)}
+    return once, {path for path in columns if path.rpartition(".")[0] not in once}
+
+
+def _only_products(module: nn.Module, where: str, known: set[str]) -> bool:
+    """Whether a module holds nothing but split products and what lies between them: its input can be gathered once for all."""
+    owners = (path for path, part in module.named_modules() if any(True for _ in part.parameters(recurse=False)))
+    return all(f"{where}.{path}".strip(".") in known for path in owners)
+
+
+def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:
+    """Return the function that puts the parts of a sequence together."""
+
+    def whole(value: Any) -> Any:
+        return DTensor.from_local(value, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+
+    return whole
+
+
+def gather_hook(whole: Callable[[Any], Any]) -> Any:
+    """Return a hook that puts the sequence of a module's first tensor together."""
+
+    def hook(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if arguments and isinstance(arguments[0], torch.Tensor):
+            return (whole(arguments[0]), *arguments[1:]), named
+        for key, value in named.items():
+            if isinstance(value, torch.Tensor) and value.dim() == 3 and value.is_floating_point():
+                return arguments, {**named, key: whole(value)}
+        return arguments, named
+
+    return hook
+
+
+def enter_sequence(mesh: DeviceMesh) -> Any:
+    """Return a function that keeps this rank's part of the sequence of every hidden state."""
+    return _relay(mesh, Replicate(), Shard(1))
+
+
+def leave_sequence(mesh: DeviceMesh) -> Any:
+    """Return a function that puts the sequence of every hidden state together again."""
+    return _relay(mesh, Shard(1), Replicate())
+
+
+def _relay(mesh: DeviceMesh, before: Any, after: Any) -> Any:
+    def one(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() < 3 or not tensor.is_floating_point():
+            return tensor
+        whole = DTensor.from_local(tensor, mesh, [before], run_check=False)
+        return whole.redistribute(placements=[after]).to_local(grad_placements=[after])
+
+    def relay(carried: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(one(tensor) for tensor in carried)
+
+    return relay

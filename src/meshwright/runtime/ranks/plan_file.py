@@ -1,0 +1,96 @@
+"""A plan file as the runtime reads it: the plan, the names of its layers, the length of a sample; no model needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
+from meshwright.writers import plan_json
+
+__all__ = ["PlanFile", "read_plan"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanFile:
+    """What a plan file says.
+
+    Parameters
+    ----------
+    plan : Plan
+        Ids of layers are positions in `names`.
+    names : tuple of str
+        Layers in the order of the stages.
+    sequence_length : int
+        Tokens of a sample; 1 where samples are no sequences.
+    entry : mapping
+        The whole file.
+    """
+
+    plan: Plan
+    names: tuple[str, ...]
+    sequence_length: int
+    entry: Mapping[str, Any]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence each where operators are split otherwise than a stage's degrees say, which is not what runs."""
+        told = []
+        if self.entry.get("shardings"):
+            degrees = "; ".join(
+                f"stage {i}: data {stage.strategy.data}, tensor {stage.strategy.tensor}, shard {stage.strategy.shard}"
+                for i, stage in enumerate(self.plan.stages)
+            )
+            told.append(
+                f"the plan shards operator by operator (field shardings); what runs are the nearest uniform degrees: {degrees}"
+            )
+        if self.entry.get("splits"):
+            told.append(
+                "the plan splits some operators otherwise than Megatron does (field splits, of costs sharded); what runs are "
+                "Megatron's splits: products by columns and rows, tables and heads whole"
+            )
+        return tuple(told)
+
+
+def read_plan(path: str) -> PlanFile:
+    """Return the content of a plan file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is no plan, holds no answer, or names a layer twice.
+    """
+    try:
+        entry, repeated = files.load_json(Path(path).read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; name a file written by 'meshwright plan --out'") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: is not valid JSON (cut off?); name a file written by 'meshwright plan --out'") from None
+    if repeated:
+        raise InputError(f"{path}: {repeated}")
+    try:
+        names = tuple(str(name) for stage in entry["stages"] for name in stage["ops"]) if entry.get("feasible") else ()
+    except (KeyError, TypeError, AttributeError):
+        names = ()
+    plan = plan_json.plan_from_json(entry, {name: i for i, name in enumerate(names)}, path)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"{path}: the layer '{twice[0]}' is in two stages")
+    if not names:
+        raise InputError(f"{path}: its stages hold no layers")
+    for i, stage in enumerate(plan.stages):
+        if not stage.ops or list(stage.ops) != list(range(stage.ops[0], stage.ops[0] + len(stage.ops))):
+            raise InputError(f"{path}: stage {i} holds no layers")
+        if stage.recompute and len(stage.recompute) != len(stage.ops):
+            raise InputError(f"{path}: stage {i}: recompute has {len(stage.recompute)} entries for {len(stage.ops)} layers")
+    for name in ("n_microbatches", "micro_batch", "global_batch"):
+        count = getattr(plan, name)
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"{path}: {name} is {count!r}; it must be a whole number from 1 on")
+    batch = entry.get("batch")
+    length = batch.get("sequence_length", 1) if isinstance(batch, dict) else 1
+    return PlanFile(plan, names, length if isinstance(length, int) and length > 0 else 1, MappingProxyType(entry))

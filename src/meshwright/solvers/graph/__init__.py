@@ -1,0 +1,1 @@
+"""Textbook algorithms on small graphs and integers."""

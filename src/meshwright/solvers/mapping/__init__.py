@@ -1,0 +1,1 @@
+"""Parts onto devices whose links differ."""

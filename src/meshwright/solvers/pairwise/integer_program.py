@@ -1,0 +1,149 @@
+"""A pairwise problem, with or without a budget, as an integer program for HiGHS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.solvers.pairwise.problem import Pairwise
+
+__all__ = ["Program", "solve"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What HiGHS found.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (n_nodes,), int64, or None
+        The best labels; None when none was found.
+    bound_value : float
+        No labels within the budget cost less; infinite when there are none.
+    infeasible : bool
+        Whether it is proven that no labels fit the budget.
+    """
+
+    labels: NDArray[np.int64] | None
+    bound_value: float
+    infeasible: bool
+
+
+def solve(
+    problem: Pairwise,
+    *,
+    weights: NDArray[np.float64] | None = None,
+    budget_bytes: float = 0.0,
+    seconds: float = 600.0,
+    gap_ratio: float = 0.0,
+) -> Program:
+    """Return labels of least cost, of those within a budget.
+
+    Parameters
+    ----------
+    problem : Pairwise
+        The problem.
+    weights : ndarray, shape (n_labels,), float64, or None
+        What each label uses of the budget; None for no budget.
+    budget_bytes : float
+        The sum of the weights of the labels chosen is at most this.
+    seconds : float
+        Time limit.
+    gap_ratio : float
+        Stop when the labels are proven to cost at most this share more than any.
+
+    Returns
+    -------
+    Program
+        Labels, bound, and whether the budget cannot be met.
+
+    Notes
+    -----
+    One binary variable per label; per edge one continuous variable for each pair of layouts, whose sums over rows and columns
+    equal the labels with that layout (the local polytope over layouts).
+    """
+    import highspy
+
+    matrix, lower, upper, cost = _local_polytope(problem)
+    n_labels = len(problem.node_cost)
+    scale = float(np.abs(cost).max()) or 1.0
+    highs = highspy.Highs()
+    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", gap_ratio), ("mip_abs_gap", 0.0),
+                          ("time_limit", float(seconds)), ("random_seed", 0)):  # fmt: skip
+        highs.setOptionValue(option, value)
+    program = highspy.HighsLp()
+    if weights is not None:
+        matrix, lower, upper = _with_budget(matrix, lower, upper, weights, budget_bytes)
+    program.num_col_, program.num_row_ = len(cost), len(lower)
+    program.col_cost_ = cost / scale * 1e6
+    program.col_lower_, program.col_upper_ = np.zeros(len(cost)), np.ones(len(cost))
+    program.row_lower_, program.row_upper_ = lower, upper
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    program.a_matrix_.start_, program.a_matrix_.index_, program.a_matrix_.value_ = matrix
+    kinds = [highspy.HighsVarType.kInteger] * n_labels + [highspy.HighsVarType.kContinuous] * (len(cost) - n_labels)
+    program.integrality_ = kinds
+    highs.passModel(program)
+    highs.run()
+    status, info = highs.getModelStatus(), highs.getInfo()
+    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+        return Program(None, np.inf, True)
+    bound = info.mip_dual_bound * scale / 1e6
+    if info.primal_solution_status != 2:
+        return Program(None, bound, False)
+    chosen = np.array(highs.getSolution().col_value)[:n_labels]
+    labels = [int(np.argmax(chosen[problem.first[v] : problem.first[v + 1]])) for v in range(problem.n_nodes)]
+    return Program(np.array(labels, dtype=np.int64), bound, False)
+
+
+_Matrix = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+def _local_polytope(
+    problem: Pairwise,
+) -> tuple[_Matrix, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the constraint matrix by rows, the rows' limits, and the costs of all variables."""
+    starts = [0]
+    indices: list[NDArray[np.int64]] = []
+    values: list[NDArray[np.float64]] = []
+    limits: list[float] = []
+    costs = [problem.node_cost]
+    n_variables = len(problem.node_cost)
+
+    def add(columns: NDArray[np.int64], coefficients: NDArray[np.float64], limit: float) -> None:
+        indices.append(columns)
+        values.append(coefficients)
+        starts.append(starts[-1] + len(columns))
+        limits.append(limit)
+
+    for v in range(problem.n_nodes):
+        members = np.arange(problem.first[v], problem.first[v + 1])
+        add(members, np.ones(len(members)), 1.0)
+    for e in range(problem.n_edges):
+        table = problem.table(e)
+        grid: NDArray[np.int64] = n_variables + np.arange(table.size).reshape(table.shape)
+        for end, layouts, lines in (
+            (problem.source[e], problem.rows[e], grid),
+            (problem.target[e], problem.columns[e], grid.T),
+        ):
+            for layout in range(len(lines)):
+                members = problem.first[end] + np.flatnonzero(layouts == layout)
+                columns = np.concatenate((lines[layout], members))
+                add(columns, np.concatenate((np.ones(lines.shape[1]), -np.ones(len(members)))), 0.0)
+        n_variables += table.size
+        costs.append(table.ravel())
+    matrix = np.array(starts), np.concatenate(indices), np.concatenate(values)
+    return matrix, np.array(limits), np.array(limits), np.concatenate(costs)
+
+
+def _with_budget(
+    matrix: _Matrix, lower: NDArray[np.float64], upper: NDArray[np.float64], weights: NDArray[np.float64], budget_bytes: float
+) -> tuple[_Matrix, NDArray[np.float64], NDArray[np.float64]]:
+    """Add the budget as one more row, scaled to 1."""
+    scale = budget_bytes if budget_bytes > 0 else 1.0
+    starts, indices, values = matrix
+    used = np.flatnonzero(weights)
+    starts = np.append(starts, starts[-1] + len(used))
+    grown = starts, np.concatenate((indices, used)), np.concatenate((values, weights[used] / scale))
+    return grown, np.append(lower, -np.inf), np.append(upper, budget_bytes / scale)

@@ -1,0 +1,1 @@
+"""A graph of operators into convex parts."""

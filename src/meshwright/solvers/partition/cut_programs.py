@@ -1,0 +1,212 @@
+"""An integer program for the best cut of two neighbouring stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.solvers.partition.hypergraph import Units
+
+__all__ = ["halve"]
+
+_NODES = 40  # of one branch and bound; a count, so that answers repeat
+
+
+class _Rows:
+    """Constraints of a program, collected entry by entry."""
+
+    def __init__(self) -> None:
+        self.row: list[int] = []
+        self.column: list[int] = []
+        self.factor: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, entries: Sequence[tuple[int, float]], low: float, high: float) -> None:
+        """Add ``low <= sum of factor times variable <= high``."""
+        for column, factor in entries:
+            self.row.append(len(self.low))
+            self.column.append(column)
+            self.factor.append(factor)
+        self.low.append(low)
+        self.high.append(high)
+
+
+def halve(
+    units: Units,
+    members: NDArray[np.int64],
+    scales: NDArray[np.float64],
+    limit_value: float,
+    memory_limit_bytes: float,
+    n_nodes: int = _NODES,
+) -> tuple[NDArray[np.bool_] | None, float]:
+    """Cut the units of two neighbouring stages anew so that the larger of their loads is least.
+
+    Parameters
+    ----------
+    units : Units
+        The graph.
+    members : ndarray, shape (n,), int64
+        Units of both stages.
+    scales : ndarray, shape (2, 2), float64
+        Factors on compute (row 0) and communication (row 1) of the two.
+    limit_value : float
+        Only cuts below this are of use.
+    memory_limit_bytes : float
+        Of each.
+    n_nodes : int
+        Most nodes of its branch and bound.
+
+    Returns
+    -------
+    in_first : ndarray, shape (n,), bool, or None
+        Which of the members stand in the first stage; None where no cut below the limit was found.
+    bound : float
+        No cut is better.
+    """
+    a = units.arrays
+    state = _forced(units, members, scales[0], limit_value)
+    if state is None:
+        return None, limit_value
+    loose_units = members[state == 0]
+    column = np.full(len(units), -1, dtype=np.int64)
+    column[loose_units] = np.arange(len(loose_units))
+    inside = np.zeros(len(units), dtype=bool)
+    inside[members[state > 0]] = True
+    outside = np.zeros(len(units), dtype=bool)
+    outside[members[state < 0]] = True
+    rows = _Rows()
+    top = len(loose_units)  # the larger load, in units of the limit
+    cost = [0.0] * top + [1.0]
+    _precede(units, loose_units, column, rows)
+    load = _Loads(scales / limit_value)
+    load.compute(a.compute[loose_units], float(a.compute[inside].sum()), float(a.compute[outside].sum()))
+    for net in sorted({int(net) for v in members for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]}):
+        pins = a.net_pins[a.net_first[net] : a.net_first[net + 1]]
+        loose = [int(column[v]) for v in pins if column[v] >= 0]
+        some_in, some_out = bool(inside[pins].any()), bool(outside[pins].any())
+        beyond = len(pins) > len(loose) + int(inside[pins].sum()) + int(outside[pins].sum())
+        price = float(a.net_cost[net])
+        most = least = -1
+        if loose and not (some_in and some_out):
+            most, least = _ends(rows, cost, loose)
+        load.net(price, (some_in, most), (some_out, least), beyond)
+    for terms, fixed in zip(load.terms, load.fixed, strict=True):
+        rows.add([(top, 1.0), *((i, -factor) for i, factor in terms)], fixed, math.inf)
+    if math.isfinite(memory_limit_bytes) and memory_limit_bytes > 0.0:
+        held = [(i, float(m) / memory_limit_bytes) for i, m in enumerate(a.memory[loose_units])]
+        first, second = (float(a.memory[part].sum()) / memory_limit_bytes for part in (inside, outside))
+        rows.add(held, sum(m for _, m in held) + second - 1.0, 1.0 - first)
+    value, found = _solve(np.array(cost), rows, top=top, n_nodes=n_nodes)
+    if found is None:
+        return None, value * limit_value
+    chosen = state > 0
+    chosen[state == 0] = found[:top] > 0.5
+    return chosen, value * limit_value
+
+
+class _Loads:
+    """The loads of two stages, linear in the variables; `scales` are the factors on compute and communication of either."""
+
+    def __init__(self, scales: NDArray[np.float64]) -> None:
+        self.scales = scales
+        self.terms: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
+        self.fixed = [0.0, 0.0]
+
+    def compute(self, loose: NDArray[np.float64], first: float, second: float) -> None:
+        """Add the compute of the undecided units, and of those that stand in the first or the second stage anyway."""
+        self.terms[0].extend((i, float(self.scales[0, 0] * c)) for i, c in enumerate(loose))
+        self.terms[1].extend((i, float(-self.scales[0, 1] * c)) for i, c in enumerate(loose))
+        self.fixed[0] += float(self.scales[0, 0] * first)
+        self.fixed[1] += float(self.scales[0, 1] * (second + loose.sum()))
+
+    def net(self, price: float, in_first: tuple[bool, int], in_second: tuple[bool, int], beyond: bool) -> None:
+        """Add a net; whether some pin is certainly in a stage, and else the variable: any pin in the first, all in the first."""
+        (some_in, most), (some_out, least) = in_first, in_second
+        for stage in (0, 1):
+            cost = float(self.scales[1, stage]) * price
+            if cost < 1e-12:
+                continue
+            if beyond:  # paid wherever a pin stands
+                if some_in if stage == 0 else some_out:
+                    self.fixed[stage] += cost
+                elif (most if stage == 0 else least) >= 0:
+                    self.fixed[stage] += 0.0 if stage == 0 else cost
+                    self.terms[stage].append((most, cost) if stage == 0 else (least, -cost))
+            elif some_in and some_out:
+                self.fixed[stage] += cost
+            elif most >= 0:  # paid where some pin is in and some is not
+                self.fixed[stage] += cost if some_in else 0.0
+                if not some_in:
+                    self.terms[stage].append((most, cost))
+                if not some_out:
+                    self.terms[stage].append((least, -cost))
+
+
+def _forced(
+    units: Units, members: NDArray[np.int64], speed: NDArray[np.float64], limit_value: float
+) -> NDArray[np.int64] | None:
+    """Return 1 for members that must stand in the first stage, -1 in the second, 0 for undecided; None if none keeps the limit."""
+    a = units.arrays
+    column = np.full(len(units), -1, dtype=np.int64)
+    column[members] = np.arange(len(members))
+    n = len(members)
+    behind = np.eye(n, dtype=bool)  # members are numbered topologically
+    for i in range(n - 1, -1, -1):
+        v = members[i]
+        for w in column[a.succ[a.succ_first[v] : a.succ_first[v + 1]]]:
+            if w >= 0:
+                behind[i] |= behind[w]
+    weight = a.compute[members]
+    after, before = behind @ weight, behind.T @ weight
+    slack = 1e-9 * limit_value
+    must_first, must_second = speed[1] * after > limit_value + slack, speed[0] * before > limit_value + slack
+    if (must_first & must_second).any():
+        return None
+    return must_first.astype(np.int64) - must_second.astype(np.int64)
+
+
+def _precede(units: Units, chosen: NDArray[np.int64], column: NDArray[np.int64], rows: _Rows) -> None:
+    """Ask that a unit is in only where its predecessors are."""
+    a = units.arrays
+    for u in chosen:
+        for v in a.succ[a.succ_first[u] : a.succ_first[u + 1]]:
+            if column[v] >= 0:
+                rows.add([(int(column[u]), 1.0), (int(column[v]), -1.0)], 0.0, math.inf)
+
+
+def _ends(rows: _Rows, cost: list[float], loose: list[int]) -> tuple[int, int]:
+    """Return variables for whether any and whether all of some pins are in (their costs push them the right way)."""
+    if len(loose) == 1:
+        return loose[0], loose[0]
+    most, least = len(cost), len(cost) + 1
+    cost += [0.0, 0.0]
+    for pin in loose:
+        rows.add([(most, 1.0), (pin, -1.0)], 0.0, math.inf)
+        rows.add([(least, 1.0), (pin, -1.0)], -math.inf, 0.0)
+    return most, least
+
+
+def _solve(
+    cost: NDArray[np.float64], rows: _Rows, *, top: int = -1, n_nodes: int = _NODES
+) -> tuple[float, NDArray[np.float64] | None]:
+    """Return a lower bound of the least cost, and the variables of the best solution found."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    shape = (len(rows.low), len(cost))
+    table = csr_array((np.array(rows.factor), (np.array(rows.row), np.array(rows.column))), shape=shape)
+    whole = np.ones(len(cost))  # auxiliary variables are whole anyway; saying so keeps solutions exact
+    if top >= 0:
+        whole[top] = 0
+    found = milp(
+        cost, integrality=whole, bounds=Bounds(0.0, 1.0), constraints=LinearConstraint(table, rows.low, rows.high),
+        options={"node_limit": n_nodes, "mip_rel_gap": 0.0},
+    )  # fmt: skip
+    if found.status == 2:
+        return math.inf, None
+    bound = found.mip_dual_bound
+    return (0.0 if bound is None or not math.isfinite(bound) else float(bound)), found.x

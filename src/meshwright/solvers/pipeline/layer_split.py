@@ -1,0 +1,378 @@
+"""Splitting equal layers over the ranks of a pipeline: how long a step must last at least, and who takes how many layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from meshwright._kernels.pipeline.layer_split import Chain
+
+__all__ = [
+    "Inequality",
+    "PipelineRanks",
+    "Relief",
+    "UnequalChain",
+    "bottleneck",
+    "bound",
+    "cuts",
+    "least_extra",
+    "relief",
+    "split",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineRanks:
+    """Ranks of a pipeline and what one layer costs on each, for every variant (what a layer recomputes).
+
+    Parameters
+    ----------
+    work_seconds : ndarray, shape (n_ranks, n_variants), float64
+        Forward, backward and recomputation of one layer and one micro-batch.
+    layer_bytes : ndarray, shape (n_ranks, n_variants), float64
+        Static bytes of one layer, and its activations times the micro-batches in flight on that rank.
+    forward_seconds, backward_seconds : ndarray, shape (n_ranks,), float64
+        Forward of one layer; what has to return up the pipeline per layer (its backward, or only the input gradients).
+    fixed_work_seconds, fixed_forward_seconds : ndarray, shape (n_ranks,), float64
+        Work of what is pinned to a rank (embedding, head) per micro-batch, and the forward part of it.
+    budget_bytes : ndarray, shape (n_ranks,), float64
+        Memory left for layers.
+    lead : ndarray, shape (n_ranks,), float64
+        Micro-batches that a rank forwards before its first backward.
+    after_seconds : ndarray, shape (n_ranks,), float64
+        Per layer, once a step after the last backward of the rank (exposed gradient reduction, optimizer).
+    """
+
+    work_seconds: NDArray[np.float64]
+    layer_bytes: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    fixed_work_seconds: NDArray[np.float64]
+    fixed_forward_seconds: NDArray[np.float64]
+    budget_bytes: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    after_seconds: NDArray[np.float64]
+
+
+def bound(
+    ranks: PipelineRanks,
+    n_layers: float,
+    n_microbatches: int,
+    *,
+    split_backward: bool,
+    whole: bool,
+    limit_seconds: float,
+    tolerance_ratio: float = 1e-6,
+) -> float:
+    """Return a proven lower bound on the step over all splits of the layers and all mixes of variants.
+
+    Parameters
+    ----------
+    ranks : PipelineRanks
+        The ranks.
+    n_layers : float
+        Layers to place (a real number where layers of several kinds were made comparable).
+    n_microbatches : int
+        Micro-batches of a step.
+    split_backward : bool
+        Whether weight gradients may wait (zero bubble): only input gradients then return up the pipeline.
+    whole : bool
+        Whether layers are equal and cannot be divided.
+    limit_seconds : float
+        Give up above this: the answer is then inf.
+    tolerance_ratio : float
+        How far below the best provable bound the answer may be.
+
+    Returns
+    -------
+    float
+        Seconds; inf when nothing fits the memory, or when the step would be longer than `limit_seconds`.
+
+    Notes
+    -----
+    For a step of T seconds every rank's room for layers follows from two inequalities of one-forward-one-backward order
+    (Narayanan et al., SC'21, section 2.2; ours are stated for unequal stages): the rank works for all micro-batches between
+    the first arrival and the last return; and its first backward waits for the round trip of the first micro-batch, behind
+    which only as many forwards hide as the schedule allows in flight. With the memory row, a rank's room is a linear program
+    with two rows over the variants. T is bisected until the rooms add up to all layers.
+    """
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    return float(
+        kernel.least_step(
+            _arrays(ranks), float(n_layers), float(n_microbatches), split_backward, whole, float(limit_seconds), tolerance_ratio
+        )
+    )
+
+
+def split(
+    ranks: PipelineRanks, n_layers: int, n_microbatches: int, *, split_backward: bool, step_seconds: float
+) -> NDArray[np.int64] | None:
+    """Return how many layers each rank takes so that the step comes close to the bound, or None when they do not fit.
+
+    Parameters
+    ----------
+    ranks, n_layers, n_microbatches, split_backward
+        As in `bound`.
+    step_seconds : float
+        The bound, where the search for a split starts.
+
+    Returns
+    -------
+    ndarray, shape (n_ranks,), int64
+        Layers of each rank, in pipeline order; surplus room is left where it shortens the warm-up: at the last ranks.
+    """
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    arrays = _arrays(ranks)
+    room = np.zeros(len(ranks.lead))
+    seconds = step_seconds
+    for _ in range(60):
+        if kernel.capacities(arrays, float(n_layers), float(n_microbatches), split_backward, True, seconds, room) >= n_layers:
+            break
+        seconds *= 1.01
+    else:
+        return None
+    counts = room.astype(np.int64)
+    least = (ranks.fixed_work_seconds == 0.0).astype(np.int64)  # a rank without pinned layers needs one
+    while counts.sum() > n_layers and (counts > least).any():
+        # take a layer away where the rank would then be ahead of the others by most: the largest work, last rank first
+        work = np.where(counts > least, counts * ranks.work_seconds[:, 0] + ranks.fixed_work_seconds, -1.0)
+        counts[len(work) - 1 - int(np.argmax(work[::-1]))] -= 1
+    return counts if counts.sum() == n_layers else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inequality:
+    """One thing that must fit into a step, for every rank: what its own layers take, and what those before and behind it delay.
+
+    Parameters
+    ----------
+    n_times : float
+        How often recomputation counts.
+    step_seconds, before_seconds, later_seconds : ndarray, shape (n_layers,), float64
+        Of each layer: seconds of a whole step for the rank that takes it, for every later rank, and for every earlier one.
+    fixed_seconds, lead : ndarray, shape (n_ranks,), float64
+        Of each rank: seconds whatever it takes, and how many forward passes of its layers hide in the wait for the first backward
+        pass.
+    ends_first : bool
+        Whether the end of the step on the first rank comes after all that.
+    """
+
+    n_times: float
+    step_seconds: NDArray[np.float64]
+    before_seconds: NDArray[np.float64]
+    later_seconds: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    ends_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relief:
+    """What recomputation of unlike layers costs at least, for any excess of memory: the dual of a linear program.
+
+    Parameters
+    ----------
+    seconds_per_byte : ndarray, shape (n_prices,), float64
+        Prices of a byte of one micro-batch.
+    worth_seconds : ndarray, shape (n_prices, n_layers + 1), float64
+        What recomputing the layers before each place earns at most at these prices, its own seconds taken off.
+    dearest_seconds : float
+        What recomputing all layers takes at most.
+    """
+
+    seconds_per_byte: NDArray[np.float64]
+    worth_seconds: NDArray[np.float64]
+    dearest_seconds: float
+
+    @classmethod
+    def none(cls, n_layers: int) -> Relief:
+        """Return no prices, for layers that are all alike."""
+        return cls(np.zeros(0), np.zeros((0, n_layers + 1)), 0.0)
+
+
+_MOST_PRICES = 8
+
+
+def relief(saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64]) -> Relief:
+    """Return what recomputation costs at least, where layers differ.
+
+    Parameters
+    ----------
+    saved_bytes, extra_seconds : ndarray, shape (n_layers, n_ways), float64
+        Of every layer and way to recompute it: what it gives up of one micro-batch's activations at most, and what this takes at least.
+
+    Returns
+    -------
+    Relief
+        For any price, layers that free what is asked take at least the price of it less what they are worth at that price.
+
+    Notes
+    -----
+    The best price is where some layer would go over from one way to another: those are tried, or eight of them, evenly.
+    """
+    saved = np.concatenate((np.zeros((len(saved_bytes), 1)), saved_bytes), axis=1)
+    extra = np.concatenate((np.zeros((len(saved_bytes), 1)), extra_seconds), axis=1)
+    more = saved[:, :, None] - saved[:, None, :]
+    dearer = extra[:, :, None] - extra[:, None, :]
+    going_over = (more > 0.0) & (dearer > 0.0)
+    prices = np.unique(dearer[going_over] / more[going_over])
+    if len(prices) > _MOST_PRICES:
+        prices = prices[np.linspace(0, len(prices) - 1, _MOST_PRICES).round().astype(np.int64)]
+    worth = (prices[:, None, None] * saved - extra).max(axis=2)  # not recomputing is one of the ways, so never below 0
+    running = np.zeros((len(prices), len(saved) + 1))
+    running[:, 1:] = np.cumsum(worth, axis=1)
+    return Relief(prices, running, float(extra.max(axis=1).sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnequalChain:
+    """Layers in order, and the ranks of a pipeline that they are cut for.
+
+    Parameters
+    ----------
+    inequalities : tuple of Inequality
+        All of them hold for every rank of every plan. In each, what a layer delays others is at most what it takes on its own rank.
+    end_seconds : ndarray, shape (n_layers,), float64
+        What each layer adds to the end of the step if it is on the first rank.
+    forward_seconds, static_bytes, activation_bytes : ndarray, shape (n_layers,), float64
+        Of each layer: forward of one micro-batch; static bytes; activations of one micro-batch.
+    budget_bytes, in_flight : ndarray, shape (n_ranks,), float64
+        Of each rank: memory left for layers, and micro-batches in flight.
+    saved_bytes, extra_seconds : ndarray, shape (n_ranks, 2), float64
+        Two ways to recompute a layer, the weaker first: the most that any layer gives up of its activations, and the least that
+        this costs in seconds of one micro-batch.
+    relief : Relief
+        The same of every layer by itself.
+    """
+
+    inequalities: tuple[Inequality, ...]
+    end_seconds: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    budget_bytes: NDArray[np.float64]
+    in_flight: NDArray[np.float64]
+    saved_bytes: NDArray[np.float64]
+    extra_seconds: NDArray[np.float64]
+    relief: Relief
+
+
+def bottleneck(
+    chain: UnequalChain, *, least_seconds: float = 0.0, limit_seconds: float = math.inf
+) -> tuple[float, NDArray[np.int64]]:
+    """Return the least step that all inequalities allow over all ways to cut a chain, and how many layers each rank then takes.
+
+    Parameters
+    ----------
+    chain : UnequalChain
+        The layers and the ranks.
+    least_seconds, limit_seconds : float
+        What is asked: no answer below the first is needed, and above the second it may be inf.
+
+    Returns
+    -------
+    seconds : float
+        No cut allows a shorter step, unless that is below `least_seconds`; inf when no cut fits the memory.
+    counts : ndarray, shape (n_ranks,), int64
+        Layers of each rank.
+    """
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    ends = np.zeros(len(chain.budget_bytes), dtype=np.int64)
+    seconds = float(kernel.least_bottleneck(_chain_arrays(chain), ends, least_seconds, limit_seconds))
+    return seconds, np.diff(np.concatenate(([0], ends)))
+
+
+def cuts(chain: UnequalChain, limit_seconds: float, n_most: int) -> NDArray[np.int64] | None:
+    """Return every way to cut a chain that all inequalities allow within a limit.
+
+    Parameters
+    ----------
+    chain : UnequalChain
+        The layers and the ranks.
+    limit_seconds : float
+        The longest step.
+    n_most : int
+        How many cuts are asked for at most.
+
+    Returns
+    -------
+    ndarray, shape (n_cuts, n_ranks), int64, or None
+        Layers of each rank, which may have none; None where there are more cuts than asked for.
+    """
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    ends = np.zeros((n_most, len(chain.budget_bytes)), dtype=np.int64)
+    n_cuts = kernel.cuts_within(_chain_arrays(chain), limit_seconds, ends)
+    return None if n_cuts > n_most else np.diff(ends[:n_cuts], axis=1, prepend=0)
+
+
+def _chain_arrays(chain: UnequalChain) -> Chain:
+    """Return a chain as the kernels read it."""
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    def stacked(name: str) -> NDArray[np.float64]:
+        return _locked(np.array([getattr(own, name) for own in chain.inequalities]))
+
+    def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _locked(np.concatenate((np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)), axis=-1))
+
+    return kernel.Chain(
+        step=sums(stacked("step_seconds")),
+        before=sums(stacked("before_seconds")),
+        later=sums(stacked("later_seconds")),
+        hidden=sums(chain.forward_seconds),
+        static=sums(chain.static_bytes),
+        kept=sums(chain.activation_bytes),
+        fixed=stacked("fixed_seconds"),
+        lead=stacked("lead"),
+        n_times=stacked("n_times"),
+        ends_first=stacked("ends_first"),
+        end=sums(chain.end_seconds),
+        budget=_locked(chain.budget_bytes),
+        in_flight=_locked(chain.in_flight),
+        saved=_locked(chain.saved_bytes),
+        extra=_locked(chain.extra_seconds),
+        prices=_locked(chain.relief.seconds_per_byte),
+        worth=_locked(chain.relief.worth_seconds),
+        dearest=max(chain.relief.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())),
+    )
+
+
+def least_extra(
+    excess_bytes: float, n_layers: int, saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64]
+) -> float:
+    """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
+
+    Parameters
+    ----------
+    excess_bytes : float
+        Bytes to free.
+    n_layers : int
+        Layers there are.
+    saved_bytes, extra_seconds : ndarray, shape (2,), float64
+        What either way to recompute frees per layer at most, and costs at least; the weaker way first.
+    """
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    return float(kernel.least_extra(float(excess_bytes), n_layers, saved_bytes, extra_seconds))
+
+
+def _arrays(ranks: PipelineRanks) -> object:
+    from meshwright._kernels.pipeline import layer_split as kernel
+
+    return kernel.Ranks(*(_locked(getattr(ranks, name)) for name in kernel.Ranks._fields))
+
+
+def _locked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the array, read-only: kernels are compiled for one kind of array."""
+    array = np.ascontiguousarray(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array

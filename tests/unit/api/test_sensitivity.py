@@ -1,0 +1,59 @@
+"""What would help: the changes are planned again, not guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api
+from meshwright.api import sensitivity
+from meshwright.core.result import Result
+
+
+@pytest.fixture(scope="module")
+def found(planned: Result) -> tuple[sensitivity.Change, ...]:
+    """The changes of the shared answer."""
+    return sensitivity.changes(replace(planned, search="best"))
+
+
+def test_links_memory_and_batch_are_tried_and_ranked(found: tuple[sensitivity.Change, ...]) -> None:
+    assert {change.name for change in found} >= {"twice the memory", "twice the batch"}
+    assert any("links" in change.name for change in found)
+    gains = [change.speedup_ratio for change in found]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_a_change_is_a_whole_answer_to_the_changed_question(planned: Result, found: tuple[sensitivity.Change, ...]) -> None:
+    for change in found:
+        assert change.result.timeline is not None and planned.timeline is not None
+        rate = change.result.plan.global_batch / change.result.timeline.step_seconds
+        assert change.speedup_ratio == pytest.approx(rate * planned.timeline.step_seconds / planned.plan.global_batch)
+        again = api.plan(change.result.problem, search="best", settings=sensitivity.near(planned.plan))
+        assert again.plan == change.result.plan
+
+
+def test_degrees_and_schedules_near_the_plan_are_searched(planned: Result) -> None:
+    near = sensitivity.near(planned.plan)
+    n = len(planned.plan.ranks())
+    assert {int(value) for value in near["pipeline"].split(",")} == {1, max(1, n // 2), n, 2 * n}
+    assert "data" not in near  # what the devices leave
+    assert set(near["schedules"].split(",")) == {planned.plan.schedule, "1f1b", "zb_h1"}
+
+
+def test_a_change_changes_only_what_it_names(planned: Result, found: tuple[sensitivity.Change, ...]) -> None:
+    base = planned.problem.cluster
+    assert base is not None
+    for change in found:
+        cluster = change.result.problem.cluster
+        assert cluster is not None
+        doubled = cluster.kinds[0].memory_bytes / base.kinds[0].memory_bytes
+        assert doubled == (2 if "memory" in change.name else 1)
+        faster = (cluster.links.bytes_per_second / base.links.bytes_per_second).max()
+        assert faster == (2 if "links" in change.name else 1)
+        assert change.result.plan.global_batch == planned.plan.global_batch * (2 if "batch" in change.name else 1)
+
+
+def test_answers_of_other_searches_get_no_changes(planned: Result) -> None:
+    assert sensitivity.changes(replace(planned, search="megatron_grid")) == ()
+    assert sensitivity.changes(replace(planned, timeline=None)) == ()

@@ -1,0 +1,123 @@
+"""Sweeps over batch sizes: the same rows whatever runs them, refusals, table, CSV and plot."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import warnings
+
+import pytest
+
+from meshwright import api
+from meshwright.api import sweep as sweeping
+from meshwright.api.sweep import Row, batches, sweep
+from meshwright.base.errors import InputError, MissingExtraError
+from meshwright.core.problem import Batch
+from meshwright.report import sweep_table
+
+PROFILE = "\n".join(
+    [
+        f"n{i} -- L{i} -- forward_compute_time={2 + i}, backward_compute_time={4 + i}, activation_size=1e6, parameter_size=2e8"
+        for i in range(5)
+    ]
+    + [f"\tn{i} -- n{i + 1}" for i in range(4)]
+)
+SETTINGS = {"profile_batch": "1", "machines": "2,4"}
+
+
+@pytest.fixture
+def problem(tmp_path: pathlib.Path):
+    path = tmp_path / "p.txt"
+    path.write_text(PROFILE + "\n")
+    return api.pose(str(path), batch=Batch(4))
+
+
+def test_sizes_are_numbers_and_ranges() -> None:
+    assert batches("64,128") == (64, 128)
+    assert batches("32:128:32,512") == (32, 64, 96, 128, 512)
+    assert batches("3:5") == (3, 4, 5)
+    for text in ("", "a", "4:2", "0", "4:8:0", "1:2:3:4", "1:10000000"):
+        with pytest.raises(InputError, match="--global-batches"):
+            batches(text)
+
+
+def test_a_row_holds_the_speedups_and_the_plan(problem) -> None:
+    row = sweep(problem, [8], search="dapple", settings=SETTINGS)[0]
+    assert row.hybrid_ratio is not None and row.data_parallel_ratio is not None and row.step_seconds is not None
+    assert row.hybrid_ratio >= row.data_parallel_ratio
+    assert sum(n_layers for n_layers, _ in row.stages) == 5
+    published = sweep(problem, [8], search="dapple", settings=SETTINGS | {"mode": "published"})[0]
+    assert published.objective is not None and published.hybrid_ratio == published.objective[1]
+
+
+def test_a_size_that_cannot_be_planned_is_a_row_with_its_reason(problem) -> None:
+    rows = sweep(problem, [2, 8], search="dapple", settings=SETTINGS | {"min_micro_batch": "4"})
+    assert "smaller than min_micro_batch" in rows[0].note and not rows[0].stages
+    assert rows[1].stages and not rows[1].note
+
+
+@pytest.mark.parametrize("backend", ["loky", "dask"])
+def test_rows_do_not_depend_on_who_computes_them(problem, backend: str) -> None:
+    if backend == "dask":
+        pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    settings = SETTINGS | {"mode": "published"}
+    alone = sweep(problem, [4, 6, 8], search="dapple", settings=settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the backend's own packages
+        together = sweep(problem, [4, 6, 8], search="dapple", settings=settings, jobs=2, backend=backend)
+    assert together == alone
+
+
+def test_wrong_questions_are_refused(problem) -> None:
+    with pytest.raises(InputError, match="choose one of loky, dask, ray"):
+        sweep(problem, [4], search="dapple", settings=SETTINGS, backend="spark")
+    with pytest.raises(InputError, match="--jobs 0"):
+        sweep(problem, [4], search="dapple", settings=SETTINGS, jobs=0)
+    with pytest.raises(InputError, match="contradicts"):
+        sweep(problem, [4], search="dapple", settings=SETTINGS | {"global_batch": "4"})
+
+
+def test_an_absent_backend_names_its_extra(problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"meshwright\[ray\]"):
+        sweep(problem, [4], search="dapple", settings=SETTINGS, backend="ray", jobs=2)
+
+
+def test_table_csv_and_plot_say_the_same() -> None:
+    from dataclasses import asdict
+
+    rows = [Row(8, 2.0, 2.5, 3.0, 0.5, 4, "1f1b", ((3, 2), (2, 2)), ("step_seconds", 0.5)), Row(16, note="nothing fits")]
+    entries = [asdict(row) | {"plan": row.plan} for row in rows]
+    lines = sweep_table.csv(entries).splitlines()
+    assert lines[0].startswith("global_batch,data_parallel_ratio") and lines[1].startswith("8,2.0,2.5,3.0,0.5,4,1f1b,3@2 | 2@2")
+    assert sweep_table.svg("net", entries).count("<polyline") == 3
+    assert sweep_table.table("net", entries).row_count == 2
+
+
+def test_the_command_prints_one_json_object(problem, capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path) -> None:
+    from meshwright import cli
+
+    out, plot = tmp_path / "t.csv", tmp_path / "t.svg"
+    words = [
+        "sweep",
+        problem.reading.spec,
+        "--global-batches",
+        "4,8",
+        "--jobs",
+        "1",
+        "--json",
+        "--out",
+        str(out),
+        "--plot",
+        str(plot),
+    ]
+    for key, value in SETTINGS.items():
+        words += ["--set", f"{key}={value}"]
+    monkeypatch.setattr("sys.argv", ["meshwright", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["format"] == "meshwright/sweep/1" and [row["global_batch"] for row in answer["rows"]] == [4, 8]
+    assert out.read_text().count("\n") == 3 and plot.read_text().startswith("<svg")
+    assert sweeping.BACKENDS == ("loky", "dask", "ray")

@@ -1,0 +1,75 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from meshwright.base import files
+from meshwright.base.errors import InputError
+
+
+def test_text_and_bytes_are_written_whole(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "a.txt", "µ")
+    files.write(tmp_path / "b.bin", b"\0\1")
+    assert (tmp_path / "a.txt").read_bytes() == "µ".encode()
+    assert (tmp_path / "b.bin").read_bytes() == b"\0\1"
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.bin"]
+
+
+def test_the_file_can_be_read_by_others(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "a.txt", "a")
+    assert (tmp_path / "a.txt").stat().st_mode & 0o444 == 0o444
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    (tmp_path / "plan.json").write_text("old")
+
+    def stop(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(error):
+        files.write(tmp_path / "plan.json", "new")
+    assert os.listdir(tmp_path) == ["plan.json"] and (tmp_path / "plan.json").read_text() == "old"
+
+
+def test_a_full_disk_is_told_in_one_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match=r"plan\.json: cannot be written: No space left"):
+        files.write(tmp_path / "plan.json", "new")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [".", "no/plan.json", "x" * 300], ids=["a folder", "no folder", "too long"])
+def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+    with pytest.raises(InputError, match="--out"):
+        files.check_target(tmp_path / name, "--out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_outputs_need_two_files(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "a")
+    files.check_targets([("--out", path), ("--trace", path + "b")])
+    with pytest.raises(InputError, match="--out and --trace: both name"):
+        files.check_targets([("--out", path), ("--trace", str(tmp_path / "." / "a"))])
+
+
+def test_a_key_that_stands_twice_in_one_object_of_a_json_text_is_told() -> None:
+    content, repeated = files.load_json('{"a": 1, "list": [{"id": 3, "b": 1, "b": 2}]}')
+    assert content == {"a": 1, "list": [{"id": 3, "b": 2}]}
+    assert repeated == "the key 'b' stands twice in the object with id: 3; keep one of the two"
+    assert files.load_json('{"a": {"b": 1}, "c": {"b": 1}}') == ({"a": {"b": 1}, "c": {"b": 1}}, "")
+
+
+def test_a_whole_number_that_no_float_holds_reads_as_infinite() -> None:
+    content, _ = files.load_json('{"small": ' + "9" * 30 + ', "large": 1' + "0" * 400 + "}")
+    assert content == {"small": int("9" * 30), "large": float("inf")}

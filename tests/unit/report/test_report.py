@@ -1,0 +1,86 @@
+"""The answer as text: every number comes from the answer, nothing is left out in silence."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api
+from meshwright.api.sensitivity import Change
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.core import formatting
+from meshwright.core.graph import Edge, Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem, Reading
+from meshwright.core.result import Answer, Result
+from meshwright.core.stage_cost import StageLoad
+from meshwright.report import text as report
+
+
+def test_every_stage_has_a_row(planned: Result) -> None:
+    text = report.explain(planned)
+    for name in ("embed", "head"):
+        assert name in text
+    assert planned.timeline is not None
+    assert f"step {format_seconds(planned.timeline.step_seconds)}" in text
+
+
+def test_shares_of_the_step_add_up(planned: Result) -> None:
+    assert planned.timeline is not None
+    assert sum(seconds for _, seconds in planned.timeline.causes) == pytest.approx(planned.timeline.step_seconds, rel=1e-6)
+
+
+def test_memory_by_cause_adds_up_to_the_peak_of_each_rank(planned: Result) -> None:
+    assert planned.timeline is not None
+    for parts, peak_bytes in zip(planned.timeline.memory_causes, planned.timeline.peak_bytes, strict=True):
+        assert sum(value for _, value in parts) == pytest.approx(peak_bytes, rel=1e-9)
+
+
+def test_nothing_fits_is_said_with_what_is_missing_and_the_nearest(planned: Result) -> None:
+    text = report.explain(
+        replace(planned, answer=Answer(None, missing_bytes=3 * 2**30, nearest="fits on flat:8"), timeline=None)
+    )
+    assert "Nothing fits." in text and "3 GiB" in text and "Nearest: fits on flat:8" in text
+
+
+def test_notes_are_printed(planned: Result) -> None:
+    assert "note: read me" in report.explain(replace(planned, answer=replace(planned.answer, notes=("read me",))))
+
+
+def test_square_brackets_in_a_name_are_printed_as_they_are(planned: Result) -> None:
+    reading = replace(planned.problem.reading, name="[bold]model[/bold]")
+    assert "[bold]model[/bold]" in report.explain(replace(planned, problem=replace(planned.problem, reading=reading)))
+
+
+def test_a_change_is_told_with_its_gain(planned: Result) -> None:
+    assert planned.timeline is not None
+    row = report.change_row(Change("twice the memory", planned, 1.25))
+    assert row[:3] == ["twice the memory", format_seconds(planned.timeline.step_seconds), "+25.0%"]
+
+
+def test_the_comparison_puts_the_fastest_first_and_the_refused_last(planned: Result) -> None:
+    assert planned.timeline is not None
+    slow = replace(planned, timeline=replace(planned.timeline, step_seconds=2 * planned.timeline.step_seconds))
+    text = report.compared([("refused", None, "works on profiles"), ("slow", slow, ""), ("fast", planned, "")])
+    assert text.index("fast") < text.index("slow") < text.index("refused") < text.index("works on profiles")
+    assert format_bytes(max(planned.timeline.peak_bytes)) in text
+
+
+def test_progress_is_silent_for_quick_work_and_ends_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with report.progress("thinking"):
+        time.sleep(0.01)
+    assert capsys.readouterr().err == ""
+
+
+def test_causes_say_from_which_rank_they_are_seen_where_another_is_busier() -> None:
+    graph = Graph("two", (Op("light", "mlp"), Op("heavy", "mlp")), (Edge(0, 1, 1),))
+    problem = Problem(Reading("two", "two", "two", graph), None)
+    plan = Plan((Stage((0,), (0,)), Stage((1,), (1,))), 4, 1, "1f1b", 4)
+    result = Result(problem, "by hand", 0, Answer(plan))
+    light, heavy = StageLoad(1.0, 1.0, 1.0), StageLoad(3.0, 3.0, 3.0)
+    uneven = replace(result, timeline=api.simulate(problem, plan, (light, heavy)))
+    assert formatting.seen_from(uneven) == "seen from rank 0, which ends last; rank 1 is the busiest"
+    even = replace(result, timeline=api.simulate(problem, plan, (heavy, heavy)))
+    assert formatting.seen_from(even) == ""
