@@ -20,7 +20,7 @@ import numpy as np
 from meshwright import api
 from meshwright.base.errors import MeshwrightError
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.planners.dapple import published
 from meshwright.planners.dapple import states as _dapple_states
@@ -46,13 +46,13 @@ PLANNERS = (
 )
 
 
-def theirs(reading: Reading, plan: Plan, result: Result, sizes: tuple[int, ...]) -> float | None:
+def theirs(model_spec: ModelSpec, plan: Plan, result: Result, sizes: tuple[int, ...]) -> float | None:
     """Speed-up by the authors' event simulation; None where a stage does not end with one of their states."""
     if "published" in result.answer.extra:
         return result.answer.extra["published"]["recursive_speedup"]
-    states = _dapple_states.states_of(reading)
-    seconds, _, parameter_bytes = _dapple_states.interval_tables(reading, states)
-    profile_batch, batch, _, scaling = SETTINGS[reading.name]
+    states = _dapple_states.states_of(model_spec)
+    seconds, _, parameter_bytes = _dapple_states.interval_tables(model_spec, states)
+    profile_batch, batch, _, scaling = SETTINGS[model_spec.name]
     done, stages, begin = np.zeros(states.inside.shape[1], dtype=bool), [], 0
     machine = np.repeat(np.arange(len(sizes)), sizes)
     for i, stage in enumerate(plan.stages):
@@ -80,20 +80,20 @@ def row(path: pathlib.Path, ends: str, search: str, more: dict[str, str]) -> str
         "profile_batch": str(profile_batch), "global_batch": str(batch), "min_micro_batch": str(micro),
         "optimizer_memory_scaling": str(scaling), "machines": ends,
     } | more  # fmt: skip
-    reading = api.read(str(path))
+    model_spec = api.read(str(path))
     started = time.process_time()
     try:
-        result = api.plan(reading, search=search, settings=settings)
+        result = api.plan(model_spec, search=search, settings=settings)
     except MeshwrightError as error:
         return f"{error}"
     spent = time.process_time() - started
     if not result.feasible or result.timeline is None:
         return f"nothing fits ({result.answer.missing_bytes / 1e9:.1f} GB missing)"
-    states = _dapple_states.states_of(reading)
+    states = _dapple_states.states_of(model_spec)
     alone = float(states.compute_seconds[-1]) * batch / profile_batch
     bounds = [0, *(int(end) for end in ends.split(","))]
     sizes = tuple(later - end for end, later in itertools.pairwise(bounds))
-    other = theirs(reading, result.plan, result, sizes)
+    other = theirs(model_spec, result.plan, result, sizes)
     shape = " | ".join(f"{len(stage.ops)}@{len(stage.devices)}" for stage in result.plan.stages)
     shown = "     -" if other is None else f"{other:6.2f}"
     bound = ""

@@ -51,12 +51,12 @@ def cut_evenly(problem: Problem, profile: Profile, n_stages: int) -> tuple[Stage
 
 def points(path: str, settings: dict[str, str], n_stages: int, micro_batch: int, counts: list[int]) -> list[Point]:
     """Play every schedule with every number of micro-batches."""
-    reading, found = api.read(path), []
-    assert isinstance(reading.instance, Profile)
+    model_spec, found = api.read(path), []
+    assert isinstance(model_spec.instance, Profile)
     for n_microbatches in counts:
         batch = n_microbatches * micro_batch
-        problem = api.completed(api.pose(reading), "dapple", settings | {"global_batch": str(batch)})
-        stages = cut_evenly(problem, reading.instance, n_stages)
+        problem = api.completed(api.make_problem(model_spec), "dapple", settings | {"global_batch": str(batch)})
+        stages = cut_evenly(problem, model_spec.instance, n_stages)
         for schedule, _ in SCHEDULES:
             _, timeline = api.judge(problem, Plan(stages, n_microbatches, micro_batch, schedule, batch))
             assert timeline is not None

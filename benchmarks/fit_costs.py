@@ -42,7 +42,7 @@ from meshwright.clusters import nodes, wires
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 from meshwright.sim import engine, transfers
 from meshwright.validation import Point, _programs
@@ -294,7 +294,7 @@ def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace
     """Return what plays a step for its time; what it holds, which no constant here moves, is found once for each plan."""
     known: dict[object, dict[str, object]] = {}
 
-    def quick(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> SimpleNamespace:
+    def quick(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> SimpleNamespace:
         key = plan, tuple((load.static_bytes, load.activation_bytes, load.working_bytes, load.reserved_bytes) for load in loads)
         if key not in known:
             whole = simulate(problem, plan, loads)

@@ -56,7 +56,7 @@ def split(path: pathlib.Path, instance: PiperInstance, **settings: str) -> float
         "memory": repr(instance.memory_bytes),
     }
     params = _params.parse(piper_equal_split.Params, settings, "search piper_equal_split")
-    answer = piper_equal_split.search(api.pose(str(path)), params, seed=0, stop=Stop())
+    answer = piper_equal_split.search(api.make_problem(str(path)), params, seed=0, stop=Stop())
     return answer.objective.value if answer.objective is not None else math.inf
 
 

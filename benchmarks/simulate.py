@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright import sim
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.sim import engine
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, fixed
@@ -32,7 +32,7 @@ def ladder(n_stages: int) -> Transfers:
     )
 
 
-def collectives(loads: tuple[StageLoad, ...]) -> Traffic:
+def collectives(loads: tuple[StageCost, ...]) -> Traffic:
     """Every stage's collectives leave through its port too: they block tasks, run beside them and reduce gradients."""
     n_stages = len(loads)
     seconds = np.full((len(PARTS), n_stages), 0.2)
@@ -65,7 +65,7 @@ def seconds_of(call: Callable[[], object], n_times: int = 3) -> float:
     return min(spent)
 
 
-def whole(word: str, loads: tuple[StageLoad, ...]) -> None:
+def whole(word: str, loads: tuple[StageCost, ...]) -> None:
     """Print what a whole timeline of 64 stages x 512 micro-batches takes."""
     plan = Plan(tuple(Stage((i,), (i,)) for i in range(64)), 512, 1, word, 512)
     traffic = collectives(loads)
@@ -91,7 +91,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     one = (("tensor", 0.2),)
     loads = tuple(
-        StageLoad(
+        StageCost(
             0.8 + x,
             0.8 + x,
             1.0,

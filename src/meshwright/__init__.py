@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshwright.api import codesign, plan, pose, read, simulate
+    from meshwright.api import codesign, make_problem, plan, read, simulate
     from meshwright.api.export import export
     from meshwright.core.cluster import Cluster
     from meshwright.core.graph import Graph
     from meshwright.core.plan import Plan
-    from meshwright.core.problem import Batch, Problem, Reading, Stop, Training
+    from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
     from meshwright.core.result import Result
     from meshwright.core.timeline import Timeline
     from meshwright.validation import validate
@@ -19,17 +19,17 @@ __all__ = [
     "Batch",
     "Cluster",
     "Graph",
+    "MixedPrecision",
+    "ModelSpec",
     "Plan",
     "Problem",
-    "Reading",
     "Result",
     "Stop",
     "Timeline",
-    "Training",
     "codesign",
     "export",
+    "make_problem",
     "plan",
-    "pose",
     "read",
     "simulate",
     "validate",
@@ -38,22 +38,31 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = (
-    ("meshwright.api", ("codesign", "plan", "pose", "read", "simulate")),
+    ("meshwright.api", ("codesign", "plan", "make_problem", "read", "simulate")),
     ("meshwright.api.export", ("export",)),
     ("meshwright.core.cluster", ("Cluster",)),
     ("meshwright.core.graph", ("Graph",)),
     ("meshwright.core.plan", ("Plan",)),
-    ("meshwright.core.problem", ("Batch", "Problem", "Reading", "Stop", "Training")),
+    ("meshwright.core.problem", ("Batch", "Problem", "ModelSpec", "Stop", "MixedPrecision")),
     ("meshwright.core.result", ("Result",)),
     ("meshwright.core.timeline", ("Timeline",)),
     ("meshwright.validation", ("validate",)),
 )
+
+_RENAMED = (("Reading", "ModelSpec"), ("Training", "MixedPrecision"), ("pose", "make_problem"))
+"""Names of release 0.1, kept for one release more."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that ``import meshwright`` costs nothing."""
     import importlib
 
+    if name in dict(_RENAMED):
+        import warnings
+
+        new = dict(_RENAMED)[name]
+        warnings.warn(f"meshwright.{name} is now called meshwright.{new}", DeprecationWarning, stacklevel=2)
+        return __getattr__(new)
     for module, known in _HOMES:
         if name in known:
             return getattr(importlib.import_module(module), name)

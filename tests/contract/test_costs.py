@@ -11,7 +11,7 @@ import pytest
 from meshwright import clusters
 from meshwright.base import registry
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading, Training
+from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
@@ -38,7 +38,7 @@ def test_a_cost_model_has_the_rooms_one_function(name: str) -> None:
 def test_loads_of_real_layers_on_a_real_network_are_finite_and_one_per_stage(fields: dict, precision: str, shard: int) -> None:
     graph = huggingface.graph_of(fields, "small", sequence_length=128)
     problem = Problem(
-        Reading("small", "huggingface", "small", graph), clusters.cluster("dgx-h100:16"), training=Training(precision)
+        ModelSpec("small", "huggingface", "small", graph), clusters.cluster("dgx-h100:16"), training=MixedPrecision(precision)
     )
     n = len(graph.ops)
     expert = 2 if fields["model_type"] == "mixtral" else 1

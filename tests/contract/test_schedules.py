@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import schedules
 from meshwright.base.errors import InputError
-from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times
+from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations
 
 CASES = [(ranks, chunks, count) for ranks in (1, 2, 3, 4, 5) for chunks in (1, 2, 3) for count in (1, 2, 3, 4, 7, 8, 12)]
 
@@ -27,17 +27,19 @@ def cases(word: str) -> list[tuple[int, int, int]]:
     return accepted
 
 
-def uneven(n_stages: int) -> Times:
+def uneven(n_stages: int) -> Durations:
     rng = np.random.default_rng(n_stages)
-    return Times(1.0 + rng.random(n_stages), 0.5 + rng.random(n_stages), 0.5 + rng.random(n_stages), rng.random(n_stages - 1))
+    return Durations(
+        1.0 + rng.random(n_stages), 0.5 + rng.random(n_stages), 0.5 + rng.random(n_stages), rng.random(n_stages - 1)
+    )
 
 
-def rows(slots: Slots) -> list[list[tuple[int, int, int]]]:
+def rows(slots: Actions) -> list[list[tuple[int, int, int]]]:
     flat = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
     return [flat[a:b] for a, b in zip(slots.first[:-1].tolist(), slots.first[1:].tolist(), strict=True)]
 
 
-def deadlocks(slots: Slots) -> bool:
+def deadlocks(slots: Actions) -> bool:
     """Whether some task can never run, found by running whatever can run until nothing more can."""
     waiting = [list(reversed(row)) for row in rows(slots)]
     done: set[tuple[str, int, int]] = set()

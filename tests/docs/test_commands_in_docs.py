@@ -107,7 +107,7 @@ def test_the_search_on_the_page_is_a_search(tmp_path: pathlib.Path) -> None:
     from meshwright import api
     from meshwright.core.problem import Batch, Stop
 
-    problem = api.pose(str(ROOT / "tests" / "data" / "tiny_llama.json"), "flat:2", batch=Batch(8))
+    problem = api.make_problem(str(ROOT / "tests" / "data" / "tiny_llama.json"), "flat:2", batch=Batch(8))
     plan = halves.search(problem, halves.Params(), seed=0, stop=Stop()).plan
     assert sorted(op for stage in plan.stages for op in stage.ops) == list(range(len(problem.graph.ops)))
     _, timeline = api.judge(problem, plan)
@@ -122,7 +122,7 @@ def test_the_command_page_names_every_command_and_the_glossary_every_noun() -> N
     for name in registry.names("commands"):
         assert f"## {name}\n" in commands, name
     glossary = (ROOT / "docs" / "reference" / "glossary.md").read_text()
-    for name in ("Batch", "Cluster", "Graph", "Plan", "Problem", "Reading", "Result", "Stop", "Timeline", "Training"):
+    for name in ("Batch", "Cluster", "Graph", "Plan", "Problem", "ModelSpec", "Result", "Stop", "Timeline", "MixedPrecision"):
         assert name in meshwright.__all__ and f"`{name}`" in glossary, name
 
 

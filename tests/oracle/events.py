@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
-from meshwright.sim.end_of_step import Items
+from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
+from meshwright.sim.end_of_step import TailTasks
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
@@ -38,7 +38,7 @@ def fair_rates(routes: dict[int, dict[int, float]], capacity: list[float], ceili
 class Links:
     """Every flow by (part, stage) with its share of each link alone, its lane, and its unit on links that can be full."""
 
-    def __init__(self, slots: Slots, transfers: Transfers, traffic: Traffic | None) -> None:
+    def __init__(self, slots: Actions, transfers: Transfers, traffic: Traffic | None) -> None:
         self.shares: dict[tuple[str, int], dict[int, float]] = {}
         self.lane: dict[tuple[str, int], tuple] = {}
         self.seconds: dict[tuple[str, int], float] = {}
@@ -89,8 +89,8 @@ class Play:
     """One run; `tasks` and `sends` hold (start, end) by (stage, micro-batch, phase), `ends` by number of the item."""
 
     def __init__(
-        self, slots: Slots, task_seconds: list[list[float]], sends: Transfers, traffic: Traffic | None = None,
-        items: Items | None = None,
+        self, slots: Actions, task_seconds: list[list[float]], sends: Transfers, traffic: Traffic | None = None,
+        items: TailTasks | None = None,
     ) -> None:  # fmt: skip
         self.slots, self.seconds, self.transfers, self.items = slots, task_seconds, sends, items
         self.links = Links(slots, sends, traffic)

@@ -8,20 +8,20 @@ from events import Play  # tests/oracle/order.py
 
 from meshwright import schedules
 from meshwright._kernels.events import max_min, order, shared_events
-from meshwright.core.stage_cost import StageLoad
-from meshwright.schedules import Slots, Times
+from meshwright.core.stage_cost import StageCost
+from meshwright.schedules import Actions, Durations
 from meshwright.sim import engine, sharing, tasks
-from meshwright.sim.end_of_step import Items, followed, items
+from meshwright.sim.end_of_step import TailTasks, followed, items
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, channels, fixed
 
 KINDS = [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2)]
 
 
-def random_times(rng: np.random.Generator, n_stages: int) -> Times:
+def random_times(rng: np.random.Generator, n_stages: int) -> Durations:
     # Multiples of an eighth make ties frequent and sums exact.
     forward, backward, weight = (rng.integers(1, 9, n_stages) / 8 for _ in range(3))
-    return Times(forward, backward, weight, rng.integers(0, 9, n_stages - 1) / 8)
+    return Durations(forward, backward, weight, rng.integers(0, 9, n_stages - 1) / 8)
 
 
 def random_links(rng: np.random.Generator, rank_of_stage: np.ndarray) -> Transfers:
@@ -41,7 +41,7 @@ def random_links(rng: np.random.Generator, rank_of_stage: np.ndarray) -> Transfe
     return Transfers(channel, seconds, latency, sent, tuple(links), tuple(busy), speed)
 
 
-def random_traffic(rng: np.random.Generator, times: Times, speed: np.ndarray) -> Traffic:
+def random_traffic(rng: np.random.Generator, times: Durations, speed: np.ndarray) -> Traffic:
     """Put collectives of every part on the same few links; what blocks takes up to half of its task."""
     n_stages = len(times.forward_seconds)
     tasks_of = {"forward": times.forward_seconds, "backward": times.backward_input_seconds}
@@ -59,11 +59,11 @@ def random_traffic(rng: np.random.Generator, times: Times, speed: np.ndarray) ->
     return Traffic(seconds, tuple(links), tuple(amounts))
 
 
-def random_items(rng: np.random.Generator, slots: Slots, traffic: Traffic | None) -> Items:
+def random_items(rng: np.random.Generator, slots: Actions, traffic: Traffic | None) -> TailTasks:
     """Return an end of step whose reductions and gatherings take what the traffic says."""
     once = rng.integers(0, 5, (2, slots.n_stages)) / 8 if traffic is None else traffic.seconds[4:6]
     loads = tuple(
-        StageLoad(
+        StageCost(
             1.0, 1.0, reduce_seconds=float(reduce), overlap_ratio=float(rng.integers(0, 3)) / 2, gather_seconds=float(gather),
             optimizer_seconds=float(rng.integers(0, 3)) / 8,
         )
@@ -73,8 +73,8 @@ def random_items(rng: np.random.Generator, slots: Slots, traffic: Traffic | None
 
 
 def played(
-    slots: Slots, times: Times, sends: Transfers, traffic: Traffic | None, what: Items
-) -> tuple[order.Moments, np.ndarray, np.ndarray]:
+    slots: Actions, times: Durations, sends: Transfers, traffic: Traffic | None, what: TailTasks
+) -> tuple[order.TaskTimes, np.ndarray, np.ndarray]:
     """Return what the compiled simulator says."""
     flows = sharing.flows(sends, traffic, slots.rank_of_stage)
     task_seconds = tasks.task_seconds(times)
@@ -88,9 +88,14 @@ def played(
 
 
 def compared(
-    slots: Slots, times: Times, sends: Transfers, rel: float, traffic: Traffic | None = None, what: Items | None = None
+    slots: Actions,
+    times: Durations,
+    sends: Transfers,
+    rel: float,
+    traffic: Traffic | None = None,
+    what: TailTasks | None = None,
 ) -> None:
-    what = what or items(slots, (StageLoad(0.0, 0.0),) * slots.n_stages)
+    what = what or items(slots, (StageCost(0.0, 0.0),) * slots.n_stages)
     moments, item_start, item_end = played(slots, times, sends, traffic, what)
     plain = Play(slots, tasks.task_seconds(times).tolist(), sends, traffic, what).run()
     names = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
@@ -146,7 +151,7 @@ def test_dozens_of_flows_of_any_size_on_one_link_are_shared_to_the_end(seed: int
     """Weights that leave rounding behind when they are taken off a link one by one must not keep it waiting for flows."""
     rng = np.random.default_rng(300 + seed)
     n_stages = 24
-    times = Times(*(0.5 + rng.random((3, n_stages))), rng.random(n_stages - 1))
+    times = Durations(*(0.5 + rng.random((3, n_stages))), rng.random(n_stages - 1))
     slots = schedules.load("gpipe").order(n_stages, 1, 4, times)
     channel = channels(slots.rank_of_stage)
     seconds = np.where(channel >= 0, 0.5 + rng.random((2, n_stages)), 0.0)
@@ -171,7 +176,7 @@ def test_random_links_are_really_shared() -> None:
         slots = schedules.load("1f1b").order(4, 1, 6, None)
         times, sends = random_times(rng, 4), random_links(rng, slots.rank_of_stage)
         alone = Transfers(sends.channel, sends.seconds, sends.latency_seconds, sends.bytes)
-        what = items(slots, (StageLoad(0.0, 0.0),) * 4)
+        what = items(slots, (StageCost(0.0, 0.0),) * 4)
         ends = [played(slots, times, which, None, what)[0].send_end.max() for which in (sends, alone)]
         assert ends[0] >= ends[1] - 1e-9
         slower += ends[0] > ends[1] + 1e-9
@@ -184,7 +189,7 @@ def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is
         rng = np.random.default_rng(seed)
         n_ranks, count = int(rng.integers(2, 6)), int(rng.integers(1, 12))
         n_stages = n_ranks * n_chunks
-        times = Times(*rng.random((3, n_stages)), rng.random(n_stages - 1))
+        times = Durations(*rng.random((3, n_stages)), rng.random(n_stages - 1))
         slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
         sends = fixed(slots.rank_of_stage, times.transfer_seconds)
         orders = order.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)

@@ -58,9 +58,9 @@ def test_elimination_alone_and_highs_alone_find_the_least_cost(seed: int) -> Non
     labels = eliminate(problem)
     assert labels is not None and total_cost(problem, labels) == least
     if seed % 5 == 0:
-        program = integer_program.solve(problem)
-        assert program.labels is not None and total_cost(problem, program.labels) == least
-        assert program.bound_value == pytest.approx(least, rel=1e-6, abs=1e-6)
+        framework = integer_program.solve(problem)
+        assert framework.labels is not None and total_cost(problem, framework.labels) == least
+        assert framework.bound_value == pytest.approx(least, rel=1e-6, abs=1e-6)
 
 
 def test_elimination_gives_up_where_a_table_would_grow_too_large() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright import schedules
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Times, _fitted
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durations, _fitted
 
 
 def merged(row: list[tuple[int, int, int]], limit: int) -> list[list[tuple[int, int, int]]]:
@@ -46,7 +46,7 @@ def test_fitted_orders_lie_between_the_best_of_all_and_the_hand_made(
 ) -> None:
     rng = np.random.default_rng(seed)
     n_stages = ranks * chunks
-    times = Times(*(0.25 + rng.random((3, n_stages))), 0.3 * rng.random(n_stages - 1))
+    times = Durations(*(0.25 + rng.random((3, n_stages))), 0.3 * rng.random(n_stages - 1))
     module = schedules.load(word)
     hand_made, limit = module.order(ranks, chunks, count, None), module.in_flight(ranks, chunks, count)
     flat = list(zip(hand_made.stage.tolist(), hand_made.microbatch.tolist(), hand_made.phase.tolist(), strict=True))
@@ -69,7 +69,7 @@ def test_an_uneven_last_stage_costs_a_fitted_order_less(word: str, chunks: int) 
     n_stages = ranks * chunks
     forward = np.ones(n_stages)
     forward[-1] = 1.5
-    times = Times(forward, forward, forward, np.zeros(n_stages - 1))
+    times = Durations(forward, forward, forward, np.zeros(n_stages - 1))
     module = schedules.load(word)
     hand_made, fitted = (_fitted._played(module.order(ranks, chunks, count, which), times) for which in (None, times))
     work = count * 3 * (forward[-1] + chunks - 1)

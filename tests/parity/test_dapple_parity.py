@@ -24,9 +24,9 @@ def rows() -> list[dict[str, str]]:
 
 @cache
 def content(path: pathlib.Path) -> tuple:
-    reading = api.read(str(path))
-    states = _dapple_states.states_of(reading, fold=False)
-    return states, _dapple_states.interval_tables(reading, states)
+    model_spec = api.read(str(path))
+    states = _dapple_states.states_of(model_spec, fold=False)
+    return states, _dapple_states.interval_tables(model_spec, states)
 
 
 def answer(row: dict[str, str], path: pathlib.Path) -> tuple:

@@ -43,9 +43,9 @@ def check(options: Iterable[tuple[str, ...]]) -> None:
 def test_every_built_in_model_is_told_in_options_that_megatron_knows() -> None:
     told = 0
     for model in huggingface.names():
-        reading = models.read(model)
+        model_spec = models.read(model)
         try:
-            options, _ = _megatron_model.arguments(reading.spec, reading.graph)
+            options, _ = _megatron_model.arguments(model_spec.spec, model_spec.graph)
         except ExportError:
             continue  # encoders: there is no program of Megatron-LM's for them
         check(options)

@@ -129,7 +129,7 @@ def test_the_exact_choice_is_never_worse_than_the_greedy_and_better_where_that_i
 
 
 def test_every_row_of_the_equal_splits_is_reproduced() -> None:
-    readings = {name: api.read(_spec(name)) for name in ("bert32a100", "gnmt")}
+    model_specs = {name: api.read(_spec(name)) for name in ("bert32a100", "gnmt")}
     count = 0
     for row, value in _rows("piper.csv", "objective_time_per_sample"):
         if row["variant"] not in SPLITS:
@@ -144,7 +144,7 @@ def test_every_row_of_the_equal_splits_is_reproduced() -> None:
             count += 1
             continue
         params = options.parse(piper_equal_split.Params, settings, "search piper_equal_split")
-        answer = piper_equal_split.search(api.pose(readings[row["input"]]), params, seed=0, stop=Stop())
+        answer = piper_equal_split.search(api.make_problem(model_specs[row["input"]]), params, seed=0, stop=Stop())
         assert (answer.objective is None) == (value is None), row
         if value is not None and answer.objective is not None:
             assert answer.objective.value == pytest.approx(value, rel=1e-9), row
@@ -153,7 +153,7 @@ def test_every_row_of_the_equal_splits_is_reproduced() -> None:
 
 
 def test_fixed_plans_have_the_published_values() -> None:
-    reading = api.read(_spec("bert32a100"))
+    model_spec = api.read(_spec("bert32a100"))
     for row in reference.rows("piper/piper_fixed_plans.csv"):
         settings = {
             "max_devices": row["maxDevices"],
@@ -167,7 +167,7 @@ def test_fixed_plans_have_the_published_values() -> None:
             "tensor": row["t"],
         }
         params = options.parse(piper_equal_split.Params, settings, "search piper_equal_split")
-        answer = piper_equal_split.search(api.pose(reading), params, seed=0, stop=Stop())
+        answer = piper_equal_split.search(api.make_problem(model_spec), params, seed=0, stop=Stop())
         assert answer.objective is not None
         assert answer.objective.value == pytest.approx(float(row["objective"]), rel=1e-9)
 

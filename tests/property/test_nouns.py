@@ -32,9 +32,9 @@ from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.core.interval import Interval
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Batch, Problem, Program, Reading, Stop, Training
+from meshwright.core.problem import Batch, Framework, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
-from meshwright.core.stage_cost import Collective, CostTable, StageLoad
+from meshwright.core.stage_cost import Collective, CostTable, StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.core.timeline import Timeline
 from meshwright.costs.analytic.device_mesh import mesh
@@ -201,7 +201,7 @@ def mutable_parts(value: Any, where: str) -> list[str]:
 def test_the_nouns_are_found() -> None:
     known = {
         Alternative, Answer, Batch, Bound, ById, Change, Cluster, Collective, CostTable, Device, Edge, Graph, Interval, Links,
-        Objective, Op, Operator, Plan, Problem, Program, Reading, Result, Row, Stage, StageLoad, Stop, Strategy, Timeline, Training,
+        Objective, Op, Operator, Plan, Problem, Framework, ModelSpec, Result, Row, Stage, StageCost, Stop, Strategy, Timeline, MixedPrecision,
     }  # fmt: skip
     assert known <= set(NOUNS)
 
@@ -277,7 +277,7 @@ SEARCHES = {
 
 
 def posed(costs: str, cluster: Cluster | str = "flat:4,bandwidth=1 GB/s") -> Problem:
-    return api.pose(str(DATA / "tiny_llama.json"), cluster, costs=costs, batch=Batch(16))
+    return api.make_problem(str(DATA / "tiny_llama.json"), cluster, costs=costs, batch=Batch(16))
 
 
 def answered(problem: Problem, name: str) -> Any:
@@ -311,7 +311,7 @@ def test_planning_after_a_change_of_the_model_is_planning_anew(name: str) -> Non
         graph, ops=tuple(dataclasses.replace(op, body=body if op.body == graph.ops[1].body else op.body) for op in graph.ops)
     )
     for changed, same in ((dataclasses.replace(graph, name="another"), True), (heavier, False)):
-        again = dataclasses.replace(problem, reading=dataclasses.replace(problem.reading, graph=changed))
+        again = dataclasses.replace(problem, model_spec=dataclasses.replace(problem.model_spec, graph=changed))
         after = answered(again, name)
         assert after == answered(fresh(again), name)
         assert (after == before) == same

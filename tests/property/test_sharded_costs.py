@@ -57,7 +57,7 @@ def test_row_by_row_no_slower_than_megatron_and_holding_as_much(
     mixture: str, strategy: Strategy, micro_batch: int, cluster: str
 ) -> None:
     for model in ("gpt2", mixture):
-        problem = api.pose(model, cluster, costs="sharded", batch=Batch(64))
+        problem = api.make_problem(model, cluster, costs="sharded", batch=Batch(64))
         if analytic.illegal(problem, strategy, micro_batch):
             continue
         devices = range(strategy.n_devices)
@@ -78,7 +78,7 @@ def test_row_by_row_no_slower_than_megatron_and_holding_as_much(
 
 
 def test_a_table_of_words_is_split_along_the_hidden_size_over_the_tensor_axis() -> None:
-    problem = api.pose(TINY, "dgx-h100:8", costs="sharded", batch=Batch(8))
+    problem = api.make_problem(TINY, "dgx-h100:8", costs="sharded", batch=Batch(8))
     strategy = Strategy(tensor=4, sequence_parallel=True)
     saved = savings(problem, strategy, 1)
     assert ("words", "none/none/vocabulary", "none/none/hidden") in saved[0].operators
@@ -90,17 +90,17 @@ def test_a_table_of_words_is_split_along_the_hidden_size_over_the_tensor_axis() 
 
 
 def test_one_device_one_context_with_experts_and_mixed_devices_keep_megatrons_split(mixture: str) -> None:
-    problem = api.pose(mixture, "dgx-h100:8", costs="sharded", batch=Batch(8))
+    problem = api.make_problem(mixture, "dgx-h100:8", costs="sharded", batch=Batch(8))
     assert savings(problem, Strategy(data=8), 1) == {}
     assert savings(problem, Strategy(data=2, context=2, expert=2), 1) == {}
-    mixed = api.pose("gpt2", str(DATA / "two_kinds.yaml"), costs="sharded", batch=Batch(8))
+    mixed = api.make_problem("gpt2", str(DATA / "two_kinds.yaml"), costs="sharded", batch=Batch(8))
     assert savings(mixed, Strategy(tensor=2, sequence_parallel=True), 1) == {}
     found = api.plan(mixed, search="best", settings={"tensor": "2", "evaluations": "4"})
     assert any("several kinds" in note for note in found.answer.notes)
 
 
 def test_contention_takes_nothing_below_what_silent_replicas_save(mixture: str) -> None:
-    problem = api.pose(mixture, "pcie-a100:32", costs="sharded", batch=Batch(64))
+    problem = api.make_problem(mixture, "pcie-a100:32", costs="sharded", batch=Batch(64))
     strategy = Strategy(data=8, tensor=2, expert=4, sequence_parallel=True)
     alone, together = (savings(problem, strategy, 1, alone=alone) for alone in (True, False))
     assert alone and set(together) <= set(alone)
@@ -143,7 +143,7 @@ def test_piper_reads_the_same_rows_and_is_no_slower() -> None:
 
 
 def test_the_table_is_the_analytic_one_with_shorter_times() -> None:
-    problem = api.pose(TINY, "dgx-h100:8", batch=Batch(8))
+    problem = api.make_problem(TINY, "dgx-h100:8", batch=Batch(8))
     strategies = [Strategy(tensor=2, sequence_parallel=True), Strategy(data=2, tensor=4, sequence_parallel=True)]
     plain, ours = (module.table(problem, strategies, 1) for module in (analytic, sharded))
     assert np.array_equal(plain.static_bytes, ours.static_bytes) and plain.strategies == ours.strategies

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright import schedules
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.sim import engine
 from meshwright.sim.traffic import PARTS, Traffic
@@ -27,8 +27,8 @@ BYTES = st.floats(0.0, 100.0, allow_subnormal=False)
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> StageLoad:
-    return StageLoad(
+def loads(draw: st.DrawFn) -> StageCost:
+    return StageCost(
         forward_seconds=draw(SECONDS) + 0.001,
         backward_input_seconds=draw(SECONDS) + 0.001,
         backward_weight_seconds=draw(SECONDS),
@@ -49,7 +49,7 @@ def loads(draw: st.DrawFn) -> StageLoad:
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> tuple[Plan, tuple[StageLoad, ...], Timeline]:
+def steps(draw: st.DrawFn) -> tuple[Plan, tuple[StageCost, ...], Timeline]:
     word, chunks = draw(st.sampled_from(WORDS))
     ranks, count = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     place = schedules.load(word).placement(ranks, chunks)
@@ -60,7 +60,7 @@ def steps(draw: st.DrawFn) -> tuple[Plan, tuple[StageLoad, ...], Timeline]:
 
 
 @st.composite
-def collectives(draw: st.DrawFn, of_stages: tuple[StageLoad, ...]) -> Traffic:
+def collectives(draw: st.DrawFn, of_stages: tuple[StageCost, ...]) -> Traffic:
     """Traffic on the links of `sends` that takes the seconds of the loads; beside a task up to half of it."""
     speed, links, amounts = np.array([1.0, 2.0, 3.0]), [], []
     seconds = np.zeros((len(PARTS), len(of_stages)))
@@ -100,7 +100,7 @@ def sends(draw: st.DrawFn, place: np.ndarray) -> Transfers:
 @given(steps())
 @settings(max_examples=60, deadline=None)
 def test_no_rank_does_two_things_at_once_and_everything_happens_within_the_step(
-    step: tuple[Plan, tuple[StageLoad, ...], Timeline],
+    step: tuple[Plan, tuple[StageCost, ...], Timeline],
 ) -> None:
     plan, _, timeline = step
     assert np.all(timeline.start_seconds >= 0.0)
@@ -115,7 +115,7 @@ def test_no_rank_does_two_things_at_once_and_everything_happens_within_the_step(
 
 @given(steps())
 @settings(max_examples=60, deadline=None)
-def test_every_task_waits_for_what_it_needs(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
+def test_every_task_waits_for_what_it_needs(step: tuple[Plan, tuple[StageCost, ...], Timeline]) -> None:
     plan, _, timeline = step
     when = {}
     for s, j, p, a, b in zip(
@@ -137,7 +137,7 @@ def test_every_task_waits_for_what_it_needs(step: tuple[Plan, tuple[StageLoad, .
 @given(steps())
 @settings(max_examples=60, deadline=None)
 def test_a_step_is_no_shorter_than_the_work_of_a_rank_or_the_way_of_a_microbatch(
-    step: tuple[Plan, tuple[StageLoad, ...], Timeline],
+    step: tuple[Plan, tuple[StageCost, ...], Timeline],
 ) -> None:
     plan, of_stages, timeline = step
     through = sum(load.forward_total_seconds for load in of_stages)
@@ -154,7 +154,7 @@ def test_a_step_is_no_shorter_than_the_work_of_a_rank_or_the_way_of_a_microbatch
 
 @given(steps())
 @settings(max_examples=60, deadline=None)
-def test_the_causes_add_up_to_the_step_and_none_is_negative(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
+def test_the_causes_add_up_to_the_step_and_none_is_negative(step: tuple[Plan, tuple[StageCost, ...], Timeline]) -> None:
     _, _, timeline = step
     seconds = [value for _, value in timeline.causes]
     assert sum(seconds) == pytest.approx(timeline.step_seconds, rel=1e-12)
@@ -164,7 +164,7 @@ def test_the_causes_add_up_to_the_step_and_none_is_negative(step: tuple[Plan, tu
 @given(steps())
 @settings(max_examples=60, deadline=None)
 def test_memory_never_falls_below_what_is_always_held_and_returns_to_it(
-    step: tuple[Plan, tuple[StageLoad, ...], Timeline],
+    step: tuple[Plan, tuple[StageCost, ...], Timeline],
 ) -> None:
     plan, of_stages, timeline = step
     for rank in range(len(plan.ranks())):
@@ -183,13 +183,13 @@ def test_memory_never_falls_below_what_is_always_held_and_returns_to_it(
 
 @given(steps())
 @settings(max_examples=60, deadline=None)
-def test_no_link_carries_more_in_a_step_than_it_can(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
+def test_no_link_carries_more_in_a_step_than_it_can(step: tuple[Plan, tuple[StageCost, ...], Timeline]) -> None:
     _, _, timeline = step
     assert np.all(timeline.link_bytes <= np.array([1.0, 2.0, 3.0]) * timeline.step_seconds * (1 + 1e-9))
 
 
 @st.composite
-def shared(draw: st.DrawFn) -> tuple[Plan, tuple[StageLoad, ...], Transfers, Traffic]:
+def shared(draw: st.DrawFn) -> tuple[Plan, tuple[StageCost, ...], Transfers, Traffic]:
     word, chunks = draw(st.sampled_from(WORDS))
     place = schedules.load(word).placement(draw(st.integers(1, 4)), chunks)
     plan = Plan(tuple(Stage((i,), (int(rank),)) for i, rank in enumerate(place)), draw(st.integers(1, 6)), 1, word, 1)
@@ -200,7 +200,7 @@ def shared(draw: st.DrawFn) -> tuple[Plan, tuple[StageLoad, ...], Transfers, Tra
 @given(shared())
 @settings(max_examples=60, deadline=None)
 def test_collectives_on_links_never_shorten_a_step_of_plain_transfers(
-    step: tuple[Plan, tuple[StageLoad, ...], Transfers, Traffic],
+    step: tuple[Plan, tuple[StageCost, ...], Transfers, Traffic],
 ) -> None:
     """Without links nothing is shared: every task, transfer and item takes its seconds and no less."""
     plan, of_stages, between, traffic = step
@@ -212,7 +212,7 @@ def test_collectives_on_links_never_shorten_a_step_of_plain_transfers(
 
 @given(steps())
 @settings(max_examples=60, deadline=None)
-def test_links_are_busy_for_no_longer_than_the_step(step: tuple[Plan, tuple[StageLoad, ...], Timeline]) -> None:
+def test_links_are_busy_for_no_longer_than_the_step(step: tuple[Plan, tuple[StageCost, ...], Timeline]) -> None:
     _, _, timeline = step
     ratios = [ratio for _, ratio in timeline.link_busy_ratio]
     assert ratios == sorted(ratios, reverse=True)

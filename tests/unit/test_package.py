@@ -34,7 +34,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 @pytest.mark.parametrize(("cluster", "precision"), [("dgx-a100:8", "bf16"), ("g4dn-t4:4", "fp16"), ("dgx-v100:8", "fp16")])
 def test_products_are_in_bf16_unless_a_device_has_none(cluster: str, precision: str) -> None:
-    assert meshwright.pose("gpt2", cluster).training.precision == precision
+    assert meshwright.make_problem("gpt2", cluster).training.precision == precision
 
 
 def test_the_version_stands_in_one_place_which_the_command_line_prints(

@@ -12,9 +12,9 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.base.units import format_bytes
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Batch, Problem, Reading, Stop, Training
+from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 _LARGEST_BATCH = 10**9
 
-__all__ = ["codesign", "completed", "judge", "plan", "pose", "read", "simulate", "training"]
+__all__ = ["codesign", "completed", "judge", "make_problem", "plan", "read", "simulate", "training"]
 
 
-def read(spec: str, *, form: str = "", sequence_length: int = 0) -> Reading:
+def read(spec: str, *, form: str = "", sequence_length: int = 0) -> ModelSpec:
     """Read a model: a built-in name, a file of any known format, or a generator; see `meshwright.models.read`."""
     from meshwright import models
 
     return models.read(spec, form=form, sequence_length=sequence_length)
 
 
-def pose(
-    model: str | Reading,
+def make_problem(
+    model: str | ModelSpec,
     cluster: str | Cluster | None = None,
     *,
     costs: str = "",
     batch: Batch | None = None,
-    training: Training | None = None,
+    training: MixedPrecision | None = None,
     form: str = "",
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
@@ -53,7 +53,7 @@ def pose(
         Cost model; empty for the one the content asks for.
     batch : Batch or None
         How much at once; zeros are left to the search.
-    training : Training or None
+    training : MixedPrecision or None
         Precision and optimizer; None for mixed-precision Adam in bf16, or in fp16 (else fp32) where a device has no bf16.
     form : str
         Format of the model's file where it should not be recognised.
@@ -73,25 +73,27 @@ def pose(
         if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
             option = "--" + name.replace("_", "-")
             raise InputError(f"{option} {getattr(batch, name)}: must be between 0 and {_LARGEST_BATCH} (0: left open)")
-    reading = read(model, form=form, sequence_length=batch.sequence_length) if isinstance(model, str) else model
+    model_spec = read(model, form=form, sequence_length=batch.sequence_length) if isinstance(model, str) else model
     if isinstance(cluster, str):
         from meshwright import clusters as topologies
 
         cluster = topologies.cluster(cluster)
-    if reading.format in ("flexflow_measures", "taskgraph_fbuf"):
+    if model_spec.format in ("flexflow_measures", "taskgraph_fbuf"):
         raise InputError(
-            f"model {reading.spec}: format {reading.format} holds times, not what the layers compute, so there is nothing to plan; "
+            f"model {model_spec.spec}: format {model_spec.format} holds times, not what the layers compute, so there is nothing to plan; "
             "'meshwright codesign MODEL --measures FILE' uses measured times"
         )
-    name = costs or reading.costs
+    name = costs or model_spec.costs
     registry.load("costs", name, "cost model")
-    where = cluster if cluster is not None else reading.cluster
-    if where is None and reading.instance is None:
-        raise InputError(f"model {reading.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')")
-    return Problem(reading=reading, cluster=where, costs=name, batch=batch, training=training or _training_on(where))
+    where = cluster if cluster is not None else model_spec.cluster
+    if where is None and model_spec.instance is None:
+        raise InputError(
+            f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
+        )
+    return Problem(model_spec=model_spec, cluster=where, costs=name, batch=batch, training=training or _training_on(where))
 
 
-def _training_on(cluster: Cluster | None) -> Training:
+def _training_on(cluster: Cluster | None) -> MixedPrecision:
     """Return the usual training on a cluster: in bf16 where every device has it."""
     kinds = cluster.kinds if cluster is not None else ()
     has = [{name for name, _ in kind.flops_per_second} for kind in kinds]
@@ -100,13 +102,13 @@ def _training_on(cluster: Cluster | None) -> Training:
 
 
 def plan(
-    model: str | Reading | Problem,
+    model: str | ModelSpec | Problem,
     cluster: str | Cluster | None = None,
     *,
     search: str = "",
     costs: str = "",
     batch: Batch | None = None,
-    training: Training | None = None,
+    training: MixedPrecision | None = None,
     settings: Mapping[str, str] | None = None,
     seed: int = 0,
     stop: Stop | None = None,
@@ -116,7 +118,7 @@ def plan(
     Parameters
     ----------
     model, cluster, costs, batch, training
-        The question, see `pose`; or a posed `Problem` as the only one.
+        The question, see `make_problem`; or a posed `Problem` as the only one.
     search : str
         A file of `meshwright.search`; empty for the one that suits the content (`best`).
     settings : mapping of str to str or None
@@ -138,15 +140,15 @@ def plan(
     """
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed {seed}: must be at least 0 and below 2^63")
-    problem = model if isinstance(model, Problem) else pose(model, cluster, costs=costs, batch=batch, training=training)
-    name = (search or problem.reading.search).replace("-", "_")
+    problem = model if isinstance(model, Problem) else make_problem(model, cluster, costs=costs, batch=batch, training=training)
+    name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     given = dict(settings or {})
     params = options.parse(module.Params, given, f"search {name}")
     started = time.perf_counter()
     answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
     seconds = time.perf_counter() - started
-    answer = replace(answer, notes=problem.reading.notes + answer.notes)
+    answer = replace(answer, notes=problem.model_spec.notes + answer.notes)
     asked, problem = problem, answer.problem or problem
     result = Result(
         problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=given, asked=asked
@@ -217,7 +219,7 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
     return question
 
 
-def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageLoad, ...], Timeline | None]:
+def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
     """Return what each stage of a plan does and holds, and the simulated step.
 
     Parameters
@@ -229,19 +231,19 @@ def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageLoad, ...], Timeline
 
     Returns
     -------
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         Empty where the cost model cannot tell.
     timeline : Timeline or None
         None where the cost model cannot tell.
     """
     module = registry.load("costs", problem.costs, "cost model")
-    loads: tuple[StageLoad, ...] = module.loads(problem, plan)
+    loads: tuple[StageCost, ...] = module.loads(problem, plan)
     if not loads:
         return (), None
     return loads, simulate(problem, plan, loads)
 
 
-def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Timeline:
+def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Timeline:
     """Play one step of a plan; see `meshwright.sim.simulate`."""
     from meshwright import sim
 
@@ -249,7 +251,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
 
 
 def codesign(  # noqa: PLR0913  as many as the command line has
-    model: str | Reading,
+    model: str | ModelSpec,
     *,
     servers: int,
     degree: int = 0,
@@ -316,11 +318,11 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         units.parse(link_bandwidth, "bytes_per_second", where="--link-bandwidth", exclusive=True),
         units.parse(link_latency, "seconds", where="--link-latency"),
     )
-    reading = read(model, form=form) if isinstance(model, str) else model
-    return room.design(reading, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
+    model_spec = read(model, form=form) if isinstance(model, str) else model
+    return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 
-def training(precision: str) -> Training:
+def training(precision: str) -> MixedPrecision:
     """Return how numbers are held for a matrix precision, with mixed-precision Adam.
 
     Parameters
@@ -330,7 +332,7 @@ def training(precision: str) -> Training:
 
     Returns
     -------
-    Training
+    MixedPrecision
         The settings.
 
     Raises
@@ -341,5 +343,5 @@ def training(precision: str) -> Training:
     if precision not in ("bf16", "fp16", "fp8", "fp32"):
         raise UnknownNameError("precision", precision, ("bf16", "fp16", "fp8", "fp32"))
     if precision == "fp32":
-        return Training("fp32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
-    return Training(precision)
+        return MixedPrecision("fp32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+    return MixedPrecision(precision)

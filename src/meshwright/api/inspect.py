@@ -11,7 +11,7 @@ from meshwright import api
 from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.base.units import format_bytes, format_count
 from meshwright.core.cluster import Cluster
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 
 __all__ = ["look", "text"]
 
@@ -63,8 +63,8 @@ def look(what: str, form: str = "") -> dict[str, Any]:
             raise InputError(f"'{what}' is no model ({no_model}) and no cluster ({no_cluster})") from None
 
 
-def _model(reading: Reading) -> dict[str, Any]:
-    graph = reading.graph
+def _model(model_spec: ModelSpec) -> dict[str, Any]:
+    graph = model_spec.graph
     rows: list[dict[str, Any]] = []
     for i, op in enumerate(graph.ops):
         row = op.like if op.like >= 0 else i
@@ -76,10 +76,10 @@ def _model(reading: Reading) -> dict[str, Any]:
         )
     return {
         "kind": "model",
-        "name": reading.name,
-        "format": reading.format,
-        "costs": reading.costs,
-        "search": reading.search,
+        "name": model_spec.name,
+        "format": model_spec.format,
+        "costs": model_spec.costs,
+        "search": model_spec.search,
         "n_layers": len(graph.ops),
         "n_edges": len(graph.edges),
         "n_parameters": graph.n_parameters,

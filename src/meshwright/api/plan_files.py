@@ -10,7 +10,7 @@ from meshwright import api, sim
 from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core import plan_fields
-from meshwright.core.problem import Batch, Training
+from meshwright.core.problem import Batch, MixedPrecision
 from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.writers import plan_json
 
@@ -72,13 +72,13 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
         spec, form = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
         length = entry.get("batch", {}).get("sequence_length", 0)
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
-        training = Training(**entry.get("training", {}))
+        training = MixedPrecision(**entry.get("training", {}))
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds = float(entry["planning_seconds"])
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
-    asked = api.pose(spec, where or None, costs=costs, batch=batch, training=training, form=form)
+    asked = api.make_problem(spec, where or None, costs=costs, batch=batch, training=training, form=form)
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     try:
@@ -131,7 +131,7 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
     result = restore(path, cluster, model)
     if result.timeline is None:
         raise InputError(
-            f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of {result.problem.reading.name} take"
+            f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of {result.problem.model_spec.name} take"
         )
     return result
 

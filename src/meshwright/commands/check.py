@@ -31,7 +31,7 @@ def posed_again(entry: dict[str, Any], where: str) -> Problem:
         model, cluster, precision = (str(asked[name]) for name in ("model", "cluster", "precision"))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
-    return api.pose(model, cluster, batch=batch, training=api.training(precision))
+    return api.make_problem(model, cluster, batch=batch, training=api.training(precision))
 
 
 def _verdict(entry: Any, where: str, model: str) -> Verdict:

@@ -41,12 +41,12 @@ def register(app: typer.Typer) -> None:
         for name in names:
             registry.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
-        problem = api.pose(
+        problem = api.make_problem(
             model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
         )
         results: list[tuple[str, Result | None, str]] = []
         for name in names:
-            with text.progress(f"search {name} on {problem.reading.name}"):
+            with text.progress(f"search {name} on {problem.model_spec.name}"):
                 try:
                     results.append((name, api.plan(problem, search=name, seed=seed), ""))
                 except InputError as error:

@@ -68,11 +68,11 @@ def register(app: typer.Typer) -> None:
         files.check_targets(outputs)
         if top < 0:
             raise InputError(f"--top {top}: must be at least 0")
-        problem = api.pose(
+        problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             training=api.training(precision) if precision else None, form=form,
         )  # fmt: skip
-        with reports.progress(f"planning {problem.reading.name}"):
+        with reports.progress(f"planning {problem.model_spec.name}"):
             result = api.plan(problem, search=search, settings=settings_of(set_), seed=seed)
         result = replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
         changes: tuple[what_ifs.Change, ...] = ()

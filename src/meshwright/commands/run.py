@@ -74,10 +74,12 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
             return replay(path), ""
         except MeshwrightError as error:
             return None, f"no prediction: {error}"
-    reading = api.read(profile)
-    if reading.costs != "profiled":
+    model_spec = api.read(profile)
+    if model_spec.costs != "profiled":
         raise InputError(f"--profile {profile}: is no profile; measure one with 'meshwright profile'")
-    problem = api.pose(reading, None if reading.cluster is not None else plan_json.cluster_from_json(dict(read.entry), path))
+    problem = api.make_problem(
+        model_spec, None if model_spec.cluster is not None else plan_json.cluster_from_json(dict(read.entry), path)
+    )
     names = {op.name: i for i, op in enumerate(problem.graph.ops)}
     plan = plan_json.plan_from_json(dict(read.entry), names, path)
     loads, timeline = api.judge(problem, plan)

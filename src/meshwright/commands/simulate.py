@@ -24,7 +24,7 @@ def as_json(result: Result) -> dict[str, Any]:
     causes_of_rank = timeline.memory_causes
     return {
         "format": "meshwright/simulation/1",
-        "model": result.problem.reading.name,
+        "model": result.problem.model_spec.name,
         "cluster": None if cluster is None else cluster.name,
         "step_seconds": timeline.step_seconds,
         "step_interval": interval_json(result),

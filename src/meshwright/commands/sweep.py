@@ -46,11 +46,11 @@ def register(app: typer.Typer) -> None:
                 files.check_target(path, option)
         sizes = sweeping.batches(global_batches)
         batch = Batch(sizes[0], micro_batch, sequence_length)
-        problem = api.pose(
+        problem = api.make_problem(
             model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
         )
-        name = (search or problem.reading.search).replace("-", "_")
-        with text.progress(f"planning {problem.reading.name} for {len(sizes)} batch sizes"):
+        name = (search or problem.model_spec.search).replace("-", "_")
+        with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler
             )  # fmt: skip
@@ -58,11 +58,11 @@ def register(app: typer.Typer) -> None:
         if out:
             files.write(out, sweep_table.csv(entries))
         if plot:
-            files.write(plot, sweep_table.svg(problem.reading.name, entries))
+            files.write(plot, sweep_table.svg(problem.model_spec.name, entries))
         if json_:
             print(json.dumps({"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}))
         else:
-            print(text.render(sweep_table.table(problem.reading.name, entries)))
+            print(text.render(sweep_table.table(problem.model_spec.name, entries)))
         if any(row.stages for row in rows):
             return 0
         return 2 if all(not row.note.startswith("nothing fits") for row in rows) else 3

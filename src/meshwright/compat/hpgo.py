@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meshwright import api
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Problem, Reading, Stop
+from meshwright.core.problem import ModelSpec, Problem, Stop
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.search import dapple
 
@@ -57,14 +57,14 @@ class Model:
 
     Parameters
     ----------
-    reading : Reading
+    model_spec : ModelSpec
         The profile.
     profile_batch_size, global_batch_size : int
         Samples of the profile and of one step.
     """
 
-    def __init__(self, reading: Reading, profile_batch_size: int, global_batch_size: int) -> None:
-        self.reading = reading
+    def __init__(self, model_spec: ModelSpec, profile_batch_size: int, global_batch_size: int) -> None:
+        self.model_spec = model_spec
         self.profile_batch_size = profile_batch_size
         self.global_batch_size = global_batch_size
         self.min_micro_batch_size = 1
@@ -74,8 +74,8 @@ class Model:
     @property
     def layers(self) -> list[Layer]:
         """The model's states, scaled to the global batch."""
-        states = _dapple_states.states_of(self.reading, fold=False)
-        seconds, activation_bytes, parameter_bytes = _dapple_states.interval_tables(self.reading, states)
+        states = _dapple_states.states_of(self.model_spec, fold=False)
+        seconds, activation_bytes, parameter_bytes = _dapple_states.interval_tables(self.model_spec, states)
         ratio = self.global_batch_size / self.profile_batch_size
         return [
             Layer(
@@ -131,7 +131,7 @@ class SyncOrchestrate:
             peak_activation_per_sample=self.m.peak_activation_per_batch,
             mode="published",
         )
-        problem = Problem(reading=replace(self.m.reading, notes=()), costs="dapple")
+        problem = Problem(model_spec=replace(self.m.model_spec, notes=()), costs="dapple")
         answer = dapple.search(problem, params, seed=0, stop=Stop())
         found = answer.extra["published"]
         assert isinstance(found, dict) and answer.objective is not None

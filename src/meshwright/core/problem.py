@@ -1,4 +1,4 @@
-"""The one argument of a search: what to train (`Reading`), where, how much at once (`Problem`), and when to stop (`Stop`)."""
+"""The one argument of a search: what to train (`ModelSpec`), where, how much at once (`Problem`), and when to stop (`Stop`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 
-__all__ = ["Batch", "Problem", "Program", "Reading", "Stop", "Training"]
+__all__ = ["Batch", "Framework", "MixedPrecision", "ModelSpec", "Problem", "Stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ModelSpec:
     """What a file or a name held.
 
     Parameters
@@ -58,7 +58,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class MixedPrecision:
     """How numbers are held and updated.
 
     Parameters
@@ -86,7 +86,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Framework:
     """How the program that trains carries out what a plan says; the default is a current one that does everything well.
 
     Parameters
@@ -145,7 +145,7 @@ class Problem:
 
     Parameters
     ----------
-    reading : Reading
+    model_spec : ModelSpec
         The model, as read.
     cluster : Cluster or None
         Where to run; None where the input has its own notion of devices (a published instance).
@@ -153,20 +153,20 @@ class Problem:
         Name of the cost model, a file of `meshwright.costs`.
     batch : Batch
         How much is trained at once.
-    training : Training
+    training : MixedPrecision
         Precision and optimizer.
-    program : Program
+    framework : Framework
         How the program that trains carries out the plan.
     """
 
-    reading: Reading
+    model_spec: ModelSpec
     cluster: Cluster | None = None
     costs: str = "analytic"
     batch: Batch = Batch()
-    training: Training = Training()
-    program: Program = Program()
+    training: MixedPrecision = MixedPrecision()
+    framework: Framework = Framework()
 
     @property
     def graph(self) -> Graph:
         """The model's layers."""
-        return self.reading.graph
+        return self.model_spec.graph

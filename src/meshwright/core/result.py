@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
 __all__ = ["Alternative", "Answer", "Bound", "Objective", "Result"]
@@ -108,7 +108,7 @@ class Result:
         Its seed.
     answer : Answer
         What it found.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         What each stage of the plan does; empty where the cost model cannot tell.
     timeline : Timeline or None
         The simulated step; None where the input lacks what is needed.
@@ -124,7 +124,7 @@ class Result:
     search: str
     seed: int
     answer: Answer
-    loads: tuple[StageLoad, ...] = ()
+    loads: tuple[StageCost, ...] = ()
     timeline: Timeline | None = None
     planning_seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,4 +1,4 @@
-"""What each choice of each layer costs (`CostTable`), and what a chosen stage does per micro-batch (`StageLoad`)."""
+"""What each choice of each layer costs (`CostTable`), and what a chosen stage does per micro-batch (`StageCost`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.base.identity import read_only
 from meshwright.core.strategy import Strategy
 
-__all__ = ["Collective", "CostTable", "StageLoad"]
+__all__ = ["Collective", "CostTable", "StageCost"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class StageLoad:
+class StageCost:
     """What one pipeline stage does and holds, per device: what the simulator plays and the report explains.
 
     All times are of one micro-batch unless they say step.

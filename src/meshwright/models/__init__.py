@@ -1,11 +1,11 @@
-"""Readers: from a file, or a name, to a `Reading`. One file per format; the file name is the format.
+"""Readers: from a file, or a name, to a `ModelSpec`. One file per format; the file name is the format.
 
 Promises of a reader module, checked by ``tests/contract/test_readers.py``:
 
 * ``recognises(source) -> bool`` looks at the content (never only at the file's ending) and never raises;
-* ``read(source) -> Reading`` raises `InputError` with file, place, value and what is allowed for anything wrong; fields that
+* ``read(source) -> ModelSpec`` raises `InputError` with file, place, value and what is allowed for anything wrong; fields that
   the format does not list are errors;
-* a published format's own numbers are kept in ``Reading.instance``, unscaled, in the file's own units.
+* a published format's own numbers are kept in ``ModelSpec.instance``, unscaled, in the file's own units.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from meshwright.base import registry
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
 __all__ = ["read"]
 
 
-def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str = "") -> Reading:
+def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str = "") -> ModelSpec:
     """Read a model from a built-in name, a file of any known format, or a generator like ``pase:alexnet``.
 
     Parameters
@@ -36,7 +36,7 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
 
     Returns
     -------
-    Reading
+    ModelSpec
         The model and whatever else the content holds.
 
     Raises
@@ -50,12 +50,12 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
     if source.repeated_key:
         raise InputError(f"{source.path}: {source.repeated_key}")
     if form:
-        reading: Reading = registry.load("readers", form, "format").read(source)
-        return reading
+        model_spec: ModelSpec = registry.load("readers", form, "format").read(source)
+        return model_spec
     for name in registry.names("readers"):
         module = registry.load("readers", name, "format")
         if module.recognises(source):
-            recognised: Reading = module.read(source)
+            recognised: ModelSpec = module.read(source)
             return recognised
     raise InputError(_unrecognised(source))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Line"]
+__all__ = ["AlphaBeta"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AlphaBeta:
     """One way to do a collective.
 
     Parameters

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from meshwright.base.errors import UnknownNameError
 from meshwright.core.cluster import Cluster
 from meshwright.network import collectives
-from meshwright.network.alpha_beta import Line
+from meshwright.network.alpha_beta import AlphaBeta
 
 __all__ = ["Axis"]
 
@@ -30,14 +30,14 @@ class Axis:
         self.cluster = cluster
         self.groups = groups.copy()
         self.groups.setflags(write=False)
-        self._found: dict[str, tuple[Line, ...]] = {}
+        self._found: dict[str, tuple[AlphaBeta, ...]] = {}
 
     @property
     def size(self) -> int:
         """Number of devices of one group."""
         return int(self.groups.shape[1])
 
-    def lines(self, kind: str) -> tuple[Line, ...]:
+    def lines(self, kind: str) -> tuple[AlphaBeta, ...]:
         """Return the algorithms for a collective, launch included, without those that are never the quickest.
 
         Parameters
@@ -47,7 +47,7 @@ class Axis:
 
         Returns
         -------
-        tuple of Line
+        tuple of AlphaBeta
             Latency rising, seconds per byte falling; a single line of zeros for groups of one device.
 
         Raises
@@ -59,11 +59,11 @@ class Axis:
         if found is None:
             if kind not in collectives.KINDS:
                 raise UnknownNameError("collective", kind, collectives.KINDS)
-            found = (Line("none", 0.0, 0.0),)
+            found = (AlphaBeta("none", 0.0, 0.0),)
             if self.size > 1:
                 launch = self.cluster.launch_seconds
                 found = tuple(
-                    Line(line.algorithm, launch + line.latency_seconds, line.seconds_per_byte)
+                    AlphaBeta(line.algorithm, launch + line.latency_seconds, line.seconds_per_byte)
                     for line in _envelope(collectives.lines(self.cluster, self.groups, kind))
                 )
             self._found[kind] = found
@@ -94,9 +94,9 @@ class Axis:
         return min(self.lines(kind), key=lambda line: line.latency_seconds + line.seconds_per_byte * n_bytes).algorithm
 
 
-def _envelope(lines: tuple[Line, ...]) -> list[Line]:
+def _envelope(lines: tuple[AlphaBeta, ...]) -> list[AlphaBeta]:
     """Return the lines that are the lowest somewhere: sorted by latency, each cheaper per byte than all before it."""
-    kept: list[Line] = []
+    kept: list[AlphaBeta] = []
     for line in sorted(lines, key=lambda line: (line.latency_seconds, line.seconds_per_byte, line.algorithm)):
         if not kept or line.seconds_per_byte < kept[-1].seconds_per_byte:
             kept.append(line)

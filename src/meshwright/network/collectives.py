@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster
 from meshwright.network import in_switch, packing, routes
-from meshwright.network.alpha_beta import Line
+from meshwright.network.alpha_beta import AlphaBeta
 from meshwright.network.orders import Layout, double_binary_tree, grid, layout, rings
 
-__all__ = ["ALGORITHMS", "KINDS", "Way", "lines", "ways"]
+__all__ = ["ALGORITHMS", "KINDS", "CollectiveAlgorithm", "lines", "ways"]
 
 ALGORITHMS = (
     "ring", "bidirectional_ring", "packed_rings", "tree", "halving_doubling", "hierarchical", "dimension_rings", "direct",
@@ -35,27 +35,27 @@ tensor degree 16) ran at the rate of rings, which is less than half of what two 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
+class CollectiveAlgorithm:
     """One algorithm for a collective, and what it puts on links.
 
     Parameters
     ----------
-    line : Line
+    line : AlphaBeta
         Its time.
     load : ndarray, shape (n_links,), float64
         Bytes that cross each link for every byte of the tensor.
     """
 
-    line: Line
+    line: AlphaBeta
     load: NDArray[np.float64]
 
 
-def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Line, ...]:
+def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[AlphaBeta, ...]:
     """Return every algorithm for a collective that all groups run at once, as the time it takes; see `ways`."""
     return tuple(way.line for way in ways(cluster, groups, kind))
 
 
-def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "") -> tuple[Way, ...]:
+def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "") -> tuple[CollectiveAlgorithm, ...]:
     """Return every algorithm for a collective that all groups run at once.
 
     Parameters
@@ -71,7 +71,7 @@ def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "")
 
     Returns
     -------
-    tuple of Way
+    tuple of CollectiveAlgorithm
         At least one; launch not included. Rings and the direct all-to-all always, others where the cluster's communication
         library has them. With `only`, those of that family.
     """
@@ -108,12 +108,12 @@ def _worst(cluster: Cluster, load: NDArray[np.float64]) -> float:
     return float((load / cluster.links.bytes_per_second).max(initial=0.0))
 
 
-def _way(cluster: Cluster, algorithm: str, latency_seconds: float, load: NDArray[np.float64]) -> Way:
+def _way(cluster: Cluster, algorithm: str, latency_seconds: float, load: NDArray[np.float64]) -> CollectiveAlgorithm:
     """Return an algorithm that takes as long as its slowest link."""
-    return Way(Line(algorithm, latency_seconds, _worst(cluster, load)), load)
+    return CollectiveAlgorithm(AlphaBeta(algorithm, latency_seconds, _worst(cluster, load)), load)
 
 
-def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
+def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[CollectiveAlgorithm]:
     """Return the ring algorithm, in one direction and, where that helps, in both at once."""
     walks = rings(shape)
     size = shape.groups.shape[1]
@@ -134,7 +134,7 @@ def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
     return found if quicker else found[:1]
 
 
-def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Way]:
+def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
     """Return all rings that fit into the direct links between the members at once; nothing where some group has none.
 
     They are taken to fill all of these links for the whole time: on the nodes we know they do.
@@ -156,11 +156,11 @@ def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> lis
         return []
     n_steps = 2 * (size - 1) if kind == "all_reduce" else size - 1
     share = 1.0 if kind == "broadcast" else n_steps / size
-    line = Line("packed_rings", n_steps * latency, share / slowest)
-    return [Way(line, np.where(direct, cluster.links.bytes_per_second * line.seconds_per_byte, 0.0))]
+    line = AlphaBeta("packed_rings", n_steps * latency, share / slowest)
+    return [CollectiveAlgorithm(line, np.where(direct, cluster.links.bytes_per_second * line.seconds_per_byte, 0.0))]
 
 
-def _tree(cluster: Cluster, shape: Layout, kind: str) -> Way:
+def _tree(cluster: Cluster, shape: Layout, kind: str) -> CollectiveAlgorithm:
     """Return the double binary tree over nodes with a chain inside each; one pair of trees per member of a node."""
     n_nodes, n_local = shape.n_nodes, shape.n_local
     blocks = shape.groups.reshape(-1, n_nodes, n_local)
@@ -192,7 +192,7 @@ def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, 
     return load, float(latency.max(initial=0.0))
 
 
-def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[Way]:
+def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
     """Return reduction (and copying) in one switch that all members of a group are plugged into; nothing where there is none."""
     links, n = cluster.links, cluster.n_devices
     switch = in_switch.common(cluster, groups)
@@ -211,7 +211,7 @@ def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[W
     return [_way(cluster, "in_switch", latency, senders + receivers)]
 
 
-def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> Way:
+def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> CollectiveAlgorithm:
     """Return recursive halving (and doubling back): the largest exchange with the nearest partner."""
     size = groups.shape[1]
     latency, seconds_per_byte, distance, amount = 0.0, 0.0, 1, 0.5
@@ -224,15 +224,15 @@ def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) ->
         total += load
         distance, amount = distance * 2, amount / 2
     n_passes = 2 if kind == "all_reduce" else 1
-    return Way(Line("halving_doubling", n_passes * latency, n_passes * seconds_per_byte), n_passes * total)
+    return CollectiveAlgorithm(AlphaBeta("halving_doubling", n_passes * latency, n_passes * seconds_per_byte), n_passes * total)
 
 
-def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
+def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[CollectiveAlgorithm]:
     """Return reduce-scatter inside the nodes, the collective across them on every rail, all-gather inside."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = blocks.reshape(-1, shape.n_local)
     across = blocks.transpose(0, 2, 1).reshape(-1, shape.n_nodes)
-    inner = [Way(Line("none", 0.0, 0.0), np.zeros(len(cluster.links)))]
+    inner = [CollectiveAlgorithm(AlphaBeta("none", 0.0, 0.0), np.zeros(len(cluster.links)))]
     if kind in ("all_reduce", "reduce_scatter"):
         inner = _sequences(inner, ways(cluster, inside, "reduce_scatter"))
     if kind in ("all_reduce", "all_gather"):
@@ -240,11 +240,13 @@ def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
     return _sequences(inner, ways(cluster, across, kind), "hierarchical({})", 1.0 / shape.n_local)
 
 
-def _sequences(left: list[Way], right: tuple[Way, ...], name: str = "{}", share: float = 1.0) -> list[Way]:
+def _sequences(
+    left: list[CollectiveAlgorithm], right: tuple[CollectiveAlgorithm, ...], name: str = "{}", share: float = 1.0
+) -> list[CollectiveAlgorithm]:
     """Return the sequence of two steps, each with any of its algorithms, the second one on a share of the tensor."""
     return [
-        Way(
-            Line(
+        CollectiveAlgorithm(
+            AlphaBeta(
                 name.format(b.line.algorithm),
                 a.line.latency_seconds + b.line.latency_seconds,
                 a.line.seconds_per_byte + b.line.seconds_per_byte * share,
@@ -256,7 +258,7 @@ def _sequences(left: list[Way], right: tuple[Way, ...], name: str = "{}", share:
     ]
 
 
-def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
+def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[CollectiveAlgorithm]:
     """Return rings along every dimension of a grid at once: each part of the tensor takes the dimensions in another order.
 
     References
@@ -285,10 +287,14 @@ def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[Way]:
         seconds_per_byte += _worst(cluster, load)
         total += load
         total_latency += max(latency * (size - 1) for latency, size in zip(around, sizes, strict=True))
-    return [Way(Line("dimension_rings", n_passes * total_latency, n_passes * seconds_per_byte), n_passes * total)]
+    return [
+        CollectiveAlgorithm(
+            AlphaBeta("dimension_rings", n_passes * total_latency, n_passes * seconds_per_byte), n_passes * total
+        )
+    ]
 
 
-def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Way:
+def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> CollectiveAlgorithm:
     """Return the all-to-all in which everybody sends to everybody at once."""
     size = groups.shape[1]
     load = np.zeros(len(cluster.links))
@@ -304,7 +310,7 @@ def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> Way:
     return _way(cluster, "direct", latency, load)
 
 
-def _hierarchical_all_to_all(cluster: Cluster, shape: Layout) -> Way:
+def _hierarchical_all_to_all(cluster: Cluster, shape: Layout) -> CollectiveAlgorithm:
     """Return the all-to-all that first brings everything to the right rail inside the node, then crosses on the rails."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = _direct(cluster, blocks.reshape(-1, shape.n_local))

@@ -117,7 +117,7 @@ def _table(title: str, *columns: str, left: int = 1) -> Table:
 def _question(result: Result) -> str:
     problem = result.problem
     graph = problem.graph
-    model = f"{problem.reading.name}: {len(graph.ops)} layers"
+    model = f"{problem.model_spec.name}: {len(graph.ops)} layers"
     if graph.n_parameters:
         model += f", {format_count(graph.n_parameters)} parameters"
     if graph.sequence_length > 1:
@@ -126,7 +126,7 @@ def _question(result: Result) -> str:
     if problem.cluster is not None:
         kinds = ", ".join(dict.fromkeys(kind.name for kind in problem.cluster.kinds))
         where = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
-        if problem.reading.instance is None:
+        if problem.model_spec.instance is None:
             where += f", products in {problem.training.precision}"
     return (
         f"{model}{where}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"

@@ -2,7 +2,7 @@
 
 Promises of a schedule module, checked by ``tests/contract/test_schedules.py``:
 
-* ``order(n_ranks, n_chunks, n_microbatches, times) -> Slots``: every micro-batch goes forward and backward once through every
+* ``order(n_ranks, n_chunks, n_microbatches, times) -> Actions``: every micro-batch goes forward and backward once through every
   stage, on the rank that ``placement`` names, and the order does not deadlock;
 * ``in_flight(n_ranks, n_chunks, n_microbatches) -> ndarray``: the largest number of (stage, micro-batch) activations that each
   rank holds at once, from the start of the forward to the end of the last backward task that needs it; `order` never holds more;
@@ -31,8 +31,8 @@ __all__ = [
     "BACKWARD_INPUT",
     "BACKWARD_WEIGHT",
     "FORWARD",
-    "Slots",
-    "Times",
+    "Actions",
+    "Durations",
     "folded",
     "load",
     "looped",
@@ -49,7 +49,7 @@ _ALIASES: Mapping[str, str] = MappingProxyType({"1f1b": "one_f_one_b", "interlea
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slots:
+class Actions:
     """The order of work of every pipeline rank.
 
     Parameters
@@ -106,7 +106,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class Durations:
     """How long the tasks of each stage take: what a schedule that is fitted to the model looks at.
 
     Parameters
@@ -123,11 +123,11 @@ class Times:
     transfer_seconds: NDArray[np.float64]
 
 
-def slots(rows: list[list[tuple[int, int, int]]], rank_of_stage: NDArray[np.int64]) -> Slots:
+def slots(rows: list[list[tuple[int, int, int]]], rank_of_stage: NDArray[np.int64]) -> Actions:
     """Return slots from one list of (stage, micro-batch, phase) per rank."""
     first = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
     flat = np.array([task for row in rows for task in row], dtype=np.int64).reshape(-1, 3)
-    return Slots(first, flat[:, 0], flat[:, 1], flat[:, 2], rank_of_stage)
+    return Actions(first, flat[:, 0], flat[:, 1], flat[:, 2], rank_of_stage)
 
 
 def looped(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:

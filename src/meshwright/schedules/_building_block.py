@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, folded, slots
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, folded, slots
 from meshwright.schedules._fitted import shortest
 
 __all__ = ["repeated", "two_chunks"]
@@ -40,8 +40,8 @@ def repeated(
     turns: tuple[int, int, int],
     limit: NDArray[np.int64],
     n_microbatches: int,
-    times: Times | None,
-) -> Slots:
+    times: Durations | None,
+) -> Actions:
     """Return the order in which ranks run a building block that repeats every six units, squeezed together.
 
     A micro-batch goes forward there (rank 0 to the last), forward back, backward there and backward back. A rank holds the
@@ -57,12 +57,12 @@ def repeated(
         Activations that each rank may hold.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Durations that the places of the weight gradients are fitted to; None for tasks of equal length.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
     """
     n_ranks = len(limit)
@@ -87,7 +87,7 @@ def repeated(
         rows.append([task for _, _, stage, i, phase in tasks for task in _with_weight_gradient(stage, i, phase)])
     plain = slots(rows, folded(n_ranks, 2))
     ones = np.ones(2 * n_ranks)
-    even = shortest(plain, Times(ones, ones, ones, np.zeros(2 * n_ranks - 1)), limit)
+    even = shortest(plain, Durations(ones, ones, ones, np.zeros(2 * n_ranks - 1)), limit)
     return shortest(even, times, limit)
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations
 
 __all__ = ["shortest"]
 
 
-def shortest(hand_made: Slots, times: Times | None, limit: NDArray[np.int64]) -> Slots:
+def shortest(hand_made: Actions, times: Durations | None, limit: NDArray[np.int64]) -> Actions:
     """Return the order that ends first: the hand-made one, or one that differs in the place of the weight gradients only.
 
     Parameters
     ----------
-    hand_made : Slots
+    hand_made : Actions
         The published order for tasks of equal length.
-    times : Times or None
+    times : Durations or None
         Durations; None for the hand-made order.
     limit : ndarray, shape (n_ranks,), int64
         Activations that each rank may hold.
 
     Returns
     -------
-    Slots
+    Actions
         The first of the shortest.
 
     References
@@ -69,7 +69,7 @@ def _locked(array: NDArray) -> NDArray:
     return array
 
 
-def _slots(codes: NDArray[np.int64], hand_made: Slots) -> Slots:
+def _slots(codes: NDArray[np.int64], hand_made: Actions) -> Actions:
     """Return slots from coded tasks, each stage taking its micro-batches in order."""
     n_ranks, length = codes.shape
     code = codes.ravel()
@@ -78,10 +78,10 @@ def _slots(codes: NDArray[np.int64], hand_made: Slots) -> Slots:
     n_microbatches = hand_made.n_microbatches
     microbatch[np.argsort(code, kind="stable")] = np.tile(np.arange(n_microbatches), len(code) // n_microbatches)
     names = np.array([FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT])
-    return Slots(np.arange(n_ranks + 1) * length, code // 3, microbatch, names[code % 3], hand_made.rank_of_stage)
+    return Actions(np.arange(n_ranks + 1) * length, code // 3, microbatch, names[code % 3], hand_made.rank_of_stage)
 
 
-def _played(slots: Slots, times: Times) -> float:
+def _played(slots: Actions, times: Durations) -> float:
     """Return when the last task ends, with transfers that queue on channels of their own."""
     from meshwright._kernels.events import order
 

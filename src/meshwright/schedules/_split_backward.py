@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, looped
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, looped
 
 __all__ = ["delayed"]
 
 
-def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches: int) -> Slots:
+def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches: int) -> Actions:
     """Return `warm_up[r]` forward tasks, then forward, input gradient, and the weight gradient of `delay[r]` micro-batches ago.
 
     Parameters
@@ -25,7 +25,7 @@ def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches
 
     Returns
     -------
-    Slots
+    Actions
         One stage per rank.
     """
     n_ranks = len(warm_up)
@@ -34,7 +34,7 @@ def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches
     # A turn is a forward task, an input gradient and a weight gradient; what a rank runs early or late has turns before or after.
     turn = np.concatenate((3 * (i - ahead), np.broadcast_to(3 * i + 1, (n_ranks, n_microbatches)), 3 * (i + late) + 2), axis=1)
     order = np.argsort(turn, axis=1, kind="stable")
-    return Slots(
+    return Actions(
         np.arange(n_ranks + 1) * 3 * n_microbatches,
         np.repeat(np.arange(n_ranks), 3 * n_microbatches),
         (order % n_microbatches).ravel(),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD, FORWARD, Slots, looped
+from meshwright.schedules import BACKWARD, FORWARD, Actions, looped
 
 __all__ = ["alternate"]
 
 
-def alternate(depths: NDArray[np.int64], n_microbatches: int) -> Slots:
+def alternate(depths: NDArray[np.int64], n_microbatches: int) -> Actions:
     """Return `depths[r]` forward tasks on rank r, then one backward and one forward in turn, then the remaining backward tasks.
 
     Parameters
@@ -23,7 +23,7 @@ def alternate(depths: NDArray[np.int64], n_microbatches: int) -> Slots:
 
     Returns
     -------
-    Slots
+    Actions
         One stage per rank.
     """
     n_ranks = len(depths)
@@ -39,7 +39,7 @@ def alternate(depths: NDArray[np.int64], n_microbatches: int) -> Slots:
         microbatch[rank, forward] = count
         phase[rank, forward] = FORWARD
         microbatch[rank, backward] = count
-    return Slots(
+    return Actions(
         first=np.arange(n_ranks + 1) * n_tasks,
         stage=np.repeat(np.arange(n_ranks), n_tasks),
         microbatch=microbatch.ravel(),

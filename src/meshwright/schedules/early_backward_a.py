@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules import Actions, Durations, looped, one_chunk
 from meshwright.schedules._warm_up import alternate
 
 __all__ = ["in_flight", "order", "placement"]
@@ -30,7 +30,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int, limit: int = 0) 
     return np.minimum(depths, limit) if limit else depths
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None, limit: int = 0) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None, limit: int = 0) -> Actions:
     """Return a warm-up of the policy's depth, then one backward and one forward task in turn.
 
     Parameters
@@ -41,14 +41,14 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; must be 1.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Not used: the order does not depend on durations.
     limit : int
         Micro-batches whose activations fit the memory; 0 for no limit.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Raises

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD, FORWARD, Slots, Times, looped, one_chunk
+from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations, looped, one_chunk
 
 __all__ = ["in_flight", "order", "placement"]
 
@@ -25,7 +25,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.full(n_ranks, n_microbatches, dtype=np.int64)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return all forward tasks, then all backward tasks, last micro-batch first.
 
     Parameters
@@ -36,12 +36,12 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; must be 1.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Not used: the order does not depend on durations.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Raises
@@ -57,7 +57,7 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
     one_chunk("gpipe", n_chunks)
     count = np.arange(n_microbatches)
     n_tasks = 2 * n_microbatches
-    return Slots(
+    return Actions(
         first=np.arange(n_ranks + 1) * n_tasks,
         stage=np.repeat(np.arange(n_ranks), n_tasks),
         microbatch=np.tile(np.concatenate((count, count[::-1])), n_ranks),

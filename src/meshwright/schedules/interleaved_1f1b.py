@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD, FORWARD, Slots, Times, looped
+from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations, looped
 
 __all__ = ["in_flight", "order", "placement"]
 
@@ -28,7 +28,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.minimum(_warm_up(n_ranks, n_chunks) + 1, n_chunks * n_microbatches)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of interleaved 1F1B.
 
     Micro-batches go in groups of `n_ranks`: a group passes through the first stage of a rank, then the second, and so on. After
@@ -42,12 +42,12 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; with one, the order is that of 1F1B.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Not used: the order does not depend on durations.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Notes
@@ -71,7 +71,7 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         what[rank, backward] = microbatch
         phase[rank, forward] = FORWARD
     there = what < n_microbatches
-    return Slots(
+    return Actions(
         first=np.concatenate(([0], np.cumsum(there.sum(axis=1)))),
         stage=stage[there],
         microbatch=what[there],

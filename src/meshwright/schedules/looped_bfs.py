@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD, FORWARD, Slots, Times, looped
+from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations, looped
 
 __all__ = ["in_flight", "order", "placement"]
 
@@ -25,7 +25,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.full(n_ranks, n_chunks * n_microbatches, dtype=np.int64)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return all forward tasks, stage by stage, then all backward tasks, last stage first.
 
     Parameters
@@ -36,12 +36,12 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Not used: the order does not depend on durations.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Notes
@@ -52,7 +52,7 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
     chunk = np.repeat(np.arange(n_chunks), n_microbatches)
     count = np.tile(np.arange(n_microbatches), n_chunks)
     both = np.concatenate((chunk, chunk[::-1]))
-    return Slots(
+    return Actions(
         first=np.arange(n_ranks + 1) * 2 * n_forward,
         stage=(both * n_ranks + np.arange(n_ranks)[:, None]).ravel(),
         microbatch=np.tile(count, 2 * n_ranks),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules import Actions, Durations, looped, one_chunk
 from meshwright.schedules._warm_up import alternate
 
 __all__ = ["in_flight", "order", "placement"]
@@ -27,7 +27,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.minimum(n_ranks - np.arange(n_ranks, dtype=np.int64), n_microbatches)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of 1F1B.
 
     Parameters
@@ -38,12 +38,12 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; must be 1.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Not used: the order does not depend on durations.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Raises

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import Slots, Times, folded
+from meshwright.schedules import Actions, Durations, folded
 from meshwright.schedules._building_block import repeated, two_chunks
 
 __all__ = ["in_flight", "order", "placement"]
@@ -30,7 +30,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.full(n_ranks, min(most, 2 * n_microbatches), dtype=np.int64)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of V-Half.
 
     Parameters
@@ -41,12 +41,12 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; must be 2.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Durations that the places of the weight gradients are fitted to, under the same memory; None for tasks of equal length.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Raises

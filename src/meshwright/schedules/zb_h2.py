@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import Slots, Times, looped, one_chunk
+from meshwright.schedules import Actions, Durations, looped, one_chunk
 from meshwright.schedules._fitted import shortest
 from meshwright.schedules._split_backward import delayed
 
@@ -27,7 +27,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.full(n_ranks, min(2 * n_ranks - 1, n_microbatches), dtype=np.int64)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of ZB-H2.
 
     Forward tasks and input gradients run as in 1F1B. Rank r runs its weight gradients r micro-batches later than their input
@@ -41,13 +41,13 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; must be 1.
     n_microbatches : int
         Micro-batches of one step.
-    times : Times or None
+    times : Durations or None
         Durations that the places of the weight gradients are fitted to, under the same memory; None for the paper's hand-made
         order, which suits tasks of equal length.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Raises

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Slots, Times, folded, slots
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, folded, slots
 from meshwright.schedules._building_block import two_chunks
 from meshwright.schedules._fitted import shortest
 
@@ -27,7 +27,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
     return np.full(n_ranks, 2 * min(n_ranks, n_microbatches), dtype=np.int64)
 
 
-def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None = None) -> Slots:
+def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of ZB-V.
 
     Rank r has stage r on the way there and stage ``2 n_ranks - 1 - r`` on the way back. It runs ``2 (n_ranks - r) - 1`` forward
@@ -43,13 +43,13 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Times | None 
         Stages per rank; must be 2.
     n_microbatches : int
         Micro-batches of one step; from ``2 n_ranks - 1`` on no rank waits if all tasks are equally long.
-    times : Times or None
+    times : Durations or None
         Durations that the places of the weight gradients are fitted to, under the same memory; None for the hand-made order,
         which suits tasks of equal length.
 
     Returns
     -------
-    Slots
+    Actions
         The order of every rank.
 
     Raises

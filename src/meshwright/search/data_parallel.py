@@ -41,7 +41,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     InputError
         When the devices do not divide the batch.
     """
-    if isinstance(problem.reading.instance, PaseInstance):
+    if isinstance(problem.model_spec.instance, PaseInstance):
         return _on_pase_graph(problem, params)
     if params != Params():
         raise InputError(

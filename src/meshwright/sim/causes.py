@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright._kernels.events.order import Moments
-from meshwright.core.stage_cost import StageLoad
+from meshwright._kernels.events.order import TaskTimes
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES
-from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Slots
-from meshwright.sim.end_of_step import Ending
+from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
+from meshwright.sim.end_of_step import StepTail
 
 __all__ = ["causes"]
 
 
 def causes(
-    slots: Slots, moments: Moments, end: Ending, loads: tuple[StageLoad, ...], n_microbatches: int
+    slots: Actions, moments: TaskTimes, end: StepTail, loads: tuple[StageCost, ...], n_microbatches: int
 ) -> tuple[tuple[str, float], ...]:
     """Return the seconds of the step by cause; they add up to its length.
 
     Parameters
     ----------
-    slots : Slots
+    slots : Actions
         The order of work.
-    moments : Moments
+    moments : TaskTimes
         When tasks and transfers run, in seconds.
-    end : Ending
+    end : StepTail
         The end of the step.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         One per stage.
     n_microbatches : int
         Micro-batches of the step.
@@ -74,7 +74,7 @@ def causes(
     return tuple((name, seconds[name]) for name in names)
 
 
-def _waited_for_transfers(slots: Slots, moments: Moments, rank: int) -> float:
+def _waited_for_transfers(slots: Actions, moments: TaskTimes, rank: int) -> float:
     """Return for how long a rank stood still while what it waited for was on its way."""
     lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
     if upper == lower:

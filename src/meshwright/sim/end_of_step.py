@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.events.shared_events import Ends
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES
-from meshwright.schedules import BACKWARD, BACKWARD_WEIGHT, Slots
+from meshwright.schedules import BACKWARD, BACKWARD_WEIGHT, Actions
 from meshwright.sim.traffic import PARTS
 
-__all__ = ["Ending", "Items", "ending", "followed", "items"]
+__all__ = ["StepTail", "TailTasks", "ending", "followed", "items"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Items:
+class TailTasks:
     """The end of a step before it is played: what every rank does, one after the other, in order of rank.
 
     Parameters
@@ -34,7 +34,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ending:
+class StepTail:
     """Spans of the end of a step, and when each rank is done.
 
     Parameters
@@ -60,7 +60,7 @@ class Ending:
     rank_end_seconds: NDArray[np.float64]
 
 
-def items(slots: Slots, loads: tuple[StageLoad, ...]) -> Items:
+def items(slots: Actions, loads: tuple[StageCost, ...]) -> TailTasks:
     """Return what every rank does at the end of the step.
 
     Gradients of a stage become ready evenly while its last backward task runs, and leave as they come: the share
@@ -69,14 +69,14 @@ def items(slots: Slots, loads: tuple[StageLoad, ...]) -> Items:
 
     Parameters
     ----------
-    slots : Slots
+    slots : Actions
         The order of work.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         One per stage.
 
     Returns
     -------
-    Items
+    TailTasks
         In order of rank.
 
     Notes
@@ -109,14 +109,14 @@ def items(slots: Slots, loads: tuple[StageLoad, ...]) -> Items:
     )
     for array in ends:
         array.setflags(write=False)
-    return Items(
+    return TailTasks(
         ends,
         np.array([row[1] for row in rows], dtype=np.int64),
         np.array([PHASES.index(row[0]) for row in rows], dtype=np.int64),
     )
 
 
-def _last_tasks(slots: Slots, rank: int) -> list[tuple[int, int]]:
+def _last_tasks(slots: Actions, rank: int) -> list[tuple[int, int]]:
     """Return the stages of a rank with the last backward task of each, in order of these tasks."""
     lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
     phase, stage_of_task = slots.phase[lower:upper], slots.stage[lower:upper]
@@ -127,13 +127,13 @@ def _last_tasks(slots: Slots, rank: int) -> list[tuple[int, int]]:
 
 
 def followed(
-    slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], ends: Ends
+    slots: Actions, start: NDArray[np.float64], end: NDArray[np.float64], ends: Ends
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return when the items start and end where nothing shares their links.
 
     Parameters
     ----------
-    slots : Slots
+    slots : Actions
         The order of work.
     start, end : ndarray, shape (n_tasks,), float64
         Of each task, in seconds.
@@ -151,24 +151,24 @@ def followed(
     return item_start, item_end
 
 
-def _compute_end(slots: Slots, end: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_end(slots: Actions, end: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return when each rank ends its last task; 0 for one that has none."""
     last = slots.first[1:] - 1
     return np.where(last >= slots.first[:-1], end[last], 0.0)
 
 
 def ending(
-    slots: Slots, end: NDArray[np.float64], what: Items, item_start: NDArray[np.float64], item_end: NDArray[np.float64]
-) -> Ending:
+    slots: Actions, end: NDArray[np.float64], what: TailTasks, item_start: NDArray[np.float64], item_end: NDArray[np.float64]
+) -> StepTail:
     """Return the end of the step as it was played.
 
     Parameters
     ----------
-    slots : Slots
+    slots : Actions
         The order of work.
     end : ndarray, shape (n_tasks,), float64
         Of each task, in seconds.
-    what : Items
+    what : TailTasks
         The items.
     item_start, item_end : ndarray, shape (n_items,), float64
         When they were played.
@@ -179,7 +179,7 @@ def ending(
     reduce_end, rank_end = compute_end.copy(), compute_end.copy()
     np.maximum.at(reduce_end, rank_of_item[reduces], item_end[reduces])
     np.maximum.at(rank_end, rank_of_item, item_end)
-    return Ending(
+    return StepTail(
         what.stage, what.phase, np.where(reduces, -1, rank_of_item), item_start, item_end, rank_of_item,
         compute_end, reduce_end, rank_end,
     )  # fmt: skip

@@ -12,11 +12,11 @@ from meshwright._kernels.events import order, shared_events
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
-from meshwright.schedules import Slots, Times
+from meshwright.schedules import Actions, Durations
 from meshwright.sim import causes, memory, sharing, tasks, transfers
-from meshwright.sim.end_of_step import Ending, ending, followed, items
+from meshwright.sim.end_of_step import StepTail, ending, followed, items
 from meshwright.sim.links import busiest
 from meshwright.sim.traffic import Traffic, traffic
 from meshwright.sim.transfers import Transfers
@@ -24,7 +24,7 @@ from meshwright.sim.transfers import Transfers
 __all__ = ["estimate", "least_seconds", "play", "played_seconds", "simulate", "step_seconds"]
 
 
-def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Timeline:
+def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Timeline:
     """Play one training step of a plan.
 
     Parameters
@@ -33,7 +33,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
         Where it runs; without a cluster transfers between stages take no time.
     plan : Plan
         The plan; all data-parallel replicas behave alike, so that one pipeline is played.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         What each stage does and holds.
 
     Returns
@@ -51,7 +51,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Time
     return play(plan, loads, transfers.transfers(problem, plan, loads), traffic(problem, plan, loads))
 
 
-def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> float:
+def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> float:
     """Return the seconds of a step if collectives had links of their own: never more than `simulate` says, and quicker.
 
     Parameters
@@ -60,7 +60,7 @@ def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) ->
         Where it runs.
     plan : Plan
         The plan.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         What each stage does.
 
     Raises
@@ -71,14 +71,14 @@ def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) ->
     return played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
 
 
-def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collectives: Traffic | None = None) -> Timeline:
+def play(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None = None) -> Timeline:
     """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
     Parameters
     ----------
     plan : Plan
         The plan.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         What each stage does and holds.
     sends : Transfers
         What stages send each other.
@@ -120,14 +120,14 @@ def play(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collectives
     )
 
 
-def played_seconds(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -> float:
+def played_seconds(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers) -> float:
     """Return the seconds of a step with known transfers: what `play` says, without its memory, causes and spans.
 
     Parameters
     ----------
     plan : Plan
         The plan.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         What each stage does.
     sends : Transfers
         What stages send each other.
@@ -145,14 +145,14 @@ def played_seconds(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers) -
     return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())
 
 
-def estimate(plan: Plan, loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -> float:
+def estimate(plan: Plan, loads: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> float:
     """Return the seconds of a step with given transfers: what `simulate` says where nothing shares a link, but quicker.
 
     Parameters
     ----------
     plan : Plan
         The plan.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         What each stage does.
     transfer_seconds : ndarray, shape (n_stages - 1,), float64
         From each stage to the next, and back.
@@ -204,7 +204,7 @@ def step_seconds(
     InputError
         When the schedule is unknown or cannot run so many stages per rank.
     """
-    stage_times = Times(forward_seconds, backward_input_seconds, backward_weight_seconds, transfer_seconds)
+    stage_times = Durations(forward_seconds, backward_input_seconds, backward_weight_seconds, transfer_seconds)
     slots = schedules.load(schedule).order(n_ranks, n_chunks, n_microbatches, stage_times)
     sends = transfers.fixed(slots.rank_of_stage, transfer_seconds)
     return float(_alone(slots, tasks.task_seconds(stage_times), sends, schedule).end.max())
@@ -213,12 +213,12 @@ def step_seconds(
 class _Played(NamedTuple):
     """What was played: the order of work, when tasks and transfers ran, the end of the step."""
 
-    slots: Slots
-    moments: order.Moments
-    end: Ending
+    slots: Actions
+    moments: order.TaskTimes
+    end: StepTail
 
 
-def _played(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collectives: Traffic | None) -> _Played:
+def _played(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None) -> _Played:
     """Play a step: event by event where traffic shares links, as a longest path where none does."""
     stage_times = tasks.times(loads, sends.seconds[0, :-1])
     slots = tasks.order(plan, stage_times)
@@ -240,18 +240,18 @@ def _played(plan: Plan, loads: tuple[StageLoad, ...], sends: Transfers, collecti
         *_arguments(slots, task_seconds, sends), flows, what.ends, slots.rank_of_stage, slots.n_microbatches
     )
     _check(status, plan.schedule)
-    moments = order.Moments(*moments)
+    moments = order.TaskTimes(*moments)
     return _Played(slots, moments, ending(slots, moments.end, what, item_start, item_end))
 
 
-def _alone(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> order.Moments:
+def _alone(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> order.TaskTimes:
     """Run the order of work where nothing shares a link."""
     status, moments = order.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
     _check(status, schedule)
-    return order.Moments(*moments)
+    return order.TaskTimes(*moments)
 
 
-def _arguments(slots: Slots, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[order.Orders, order.Seconds]:
+def _arguments(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[order.Orders, order.Seconds]:
     """Return the order of work and its seconds as kernels take them."""
     orders = order.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
     return orders, order.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
@@ -263,7 +263,7 @@ def _check(status: int, schedule: str) -> None:
         raise InputError(f"schedule {schedule}: its order of work deadlocks: some task waits for one that never runs")
 
 
-def _spans(slots: Slots, moments: order.Moments, end: Ending) -> dict[str, NDArray]:
+def _spans(slots: Actions, moments: order.TaskTimes, end: StepTail) -> dict[str, NDArray]:
     """Return the columns of the spans: tasks, transfers, end of step; in order of start, then as listed here."""
     rank = np.repeat(np.arange(slots.n_ranks), np.diff(slots.first))
     sent = np.flatnonzero(moments.send_end > moments.end)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
-from meshwright.core.stage_cost import StageLoad
-from meshwright.schedules import BACKWARD_INPUT, FORWARD, Slots
+from meshwright.core.stage_cost import StageCost
+from meshwright.schedules import BACKWARD_INPUT, FORWARD, Actions
 
 __all__ = ["Memory", "excess_bytes", "memory"]
 
@@ -53,7 +53,7 @@ def excess_bytes(cluster: Cluster, plan: Plan, peak_bytes: tuple[float, ...]) ->
     )
 
 
-def memory(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageLoad, ...]) -> Memory:
+def memory(slots: Actions, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageCost, ...]) -> Memory:
     """Return the memory held over one step.
 
     Weights, gradients, optimizer state and what the process reserves are held all the time; an activation from the start of its
@@ -61,11 +61,11 @@ def memory(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], l
 
     Parameters
     ----------
-    slots : Slots
+    slots : Actions
         The order of work.
     start, end : ndarray, shape (n_tasks,), float64
         Of each task, in seconds.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         One per stage.
 
     Returns
@@ -88,7 +88,7 @@ def memory(slots: Slots, start: NDArray[np.float64], end: NDArray[np.float64], l
 
 
 def _of_rank(
-    slots: Slots, rank: int, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageLoad, ...]
+    slots: Actions, rank: int, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageCost, ...]
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64], tuple[tuple[str, float], ...]]:
     """Return peak, times, levels and causes of one rank."""
     tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))

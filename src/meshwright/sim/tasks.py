@@ -10,9 +10,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
-from meshwright.schedules import Slots, Times
+from meshwright.schedules import Actions, Durations
 
 __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
 
@@ -86,7 +86,7 @@ def _check_layers(graph: Graph, plan: Plan) -> None:
         raise InputError(f"layer '{lost[0]}'{more} is in no stage; {rule}")
 
 
-def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:
+def check_loads(plan: Plan, loads: tuple[StageCost, ...]) -> None:
     """Refuse loads that do not go with the plan.
 
     Raises
@@ -97,7 +97,7 @@ def check_loads(plan: Plan, loads: tuple[StageLoad, ...]) -> None:
     if len(loads) != len(plan.stages):
         raise InputError(f"the plan has {len(plan.stages)} stages, but {len(loads)} loads were given; give one per stage")
     for i, load in enumerate(loads):
-        for name in StageLoad.__dataclass_fields__:
+        for name in StageCost.__dataclass_fields__:
             value = getattr(load, name)
             if name == "collectives":
                 value = tuple((name, one.seconds + one.n_bytes * one.n_times) for one in value)
@@ -128,18 +128,18 @@ def _check_devices(problem: Problem, i: int, devices: tuple[int, ...]) -> None:
         )
 
 
-def times(loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -> Times:
+def times(loads: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> Durations:
     """Return how long the tasks of each stage take, blocking communication and recomputation included.
 
     Parameters
     ----------
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         One per stage.
     transfer_seconds : ndarray, shape (n_stages - 1,), float64
         From each stage to the next.
     """
     weight = np.array([load.backward_weight_seconds for load in loads])
-    return Times(
+    return Durations(
         forward_seconds=np.array([load.forward_total_seconds for load in loads]),
         # The weight gradient alone may be delayed: recomputation and communication come with the input gradient.
         backward_input_seconds=np.maximum(np.array([load.backward_total_seconds for load in loads]) - weight, 0.0),
@@ -148,19 +148,19 @@ def times(loads: tuple[StageLoad, ...], transfer_seconds: NDArray[np.float64]) -
     )
 
 
-def order(plan: Plan, stage_times: Times) -> Slots:
+def order(plan: Plan, stage_times: Durations) -> Actions:
     """Return the order of work that the plan's schedule gives each rank.
 
     Parameters
     ----------
     plan : Plan
         Its stages name the devices; stages on the same devices are virtual stages of one rank.
-    stage_times : Times
+    stage_times : Durations
         Durations, for schedules that are fitted to them.
 
     Returns
     -------
-    Slots
+    Actions
         The order.
 
     Raises
@@ -178,11 +178,11 @@ def order(plan: Plan, stage_times: Times) -> Slots:
             f"schedule {plan.schedule}: the plan's {len(ranks)} stages lie on pipeline ranks {list(ranks)}; the schedule needs the "
             f"same number of stages on every rank, in the order {[int(rank) for rank in expected]}"
         )
-    result: Slots = module.order(n_ranks, n_chunks, plan.n_microbatches, stage_times)
+    result: Actions = module.order(n_ranks, n_chunks, plan.n_microbatches, stage_times)
     return result
 
 
-def task_seconds(stage_times: Times) -> NDArray[np.float64]:
+def task_seconds(stage_times: Durations) -> NDArray[np.float64]:
     """Return the seconds of a task by phase and stage; shape (4, n_stages), float64."""
     both = stage_times.backward_input_seconds + stage_times.backward_weight_seconds
     return np.stack(

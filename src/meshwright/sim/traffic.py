@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import Collective, StageLoad
+from meshwright.core.stage_cost import Collective, StageCost
 
 __all__ = ["PARTS", "Traffic", "groups", "traffic"]
 
@@ -51,7 +51,7 @@ class Traffic:
         return replace(self, seconds=seconds)
 
 
-def traffic(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Traffic | None:
+def traffic(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Traffic | None:
     """Return what the collectives of a plan put on the links of its cluster, all replicas at once.
 
     Parameters
@@ -60,7 +60,7 @@ def traffic(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Traff
         Its cluster has the links.
     plan : Plan
         Its stages name the devices.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         Their ``collectives``, and the seconds that these take.
 
     Returns

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.network import Network
 
 __all__ = ["Transfers", "channels", "fixed", "pairs", "transfers"]
@@ -114,7 +114,7 @@ def pairs(
     )
 
 
-def transfers(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Transfers:
+def transfers(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Transfers:
     """Return the transfers of a plan on the links of its cluster, all replicas sending at once.
 
     Parameters
@@ -123,7 +123,7 @@ def transfers(problem: Problem, plan: Plan, loads: tuple[StageLoad, ...]) -> Tra
         Its cluster has the links; without one, transfers take no time.
     plan : Plan
         Its stages name the devices.
-    loads : tuple of StageLoad
+    loads : tuple of StageCost
         Their ``output_bytes`` is what each device sends forward, and what it gets back.
 
     Returns

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from meshwright import schedules
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Problem, Reading
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.costs import analytic
 from meshwright.validation._runs import Predicted, Run, layers_of_stages, predict
 
@@ -30,9 +30,9 @@ class _Rank:
 
     Parameters
     ----------
-    layers : mapping of str to StageLoad
+    layers : mapping of str to StageCost
         One layer between embedding and head, by what it recomputes.
-    others : tuple of StageLoad
+    others : tuple of StageCost
         Embedding or head, where the rank holds them.
     room_bytes : float
         Memory of its devices.
@@ -40,8 +40,8 @@ class _Rank:
         Micro-batches whose activations it holds at once (1F1B).
     """
 
-    layers: Mapping[str, StageLoad]
-    others: tuple[StageLoad, ...]
+    layers: Mapping[str, StageCost]
+    others: tuple[StageCost, ...]
     room_bytes: float
     in_flight: int
 
@@ -148,8 +148,8 @@ def _most(row: Sequence[tuple[tuple[str, ...], float]], seconds: float) -> int:
 def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
     """Price the layers on every rank."""
     problem = Problem(
-        Reading(run.graph.name, "validation", run.graph.name, run.graph),
-        run.cluster, training=run.training, program=run.program,
+        ModelSpec(run.graph.name, "validation", run.graph.name, run.graph),
+        run.cluster, training=run.training, framework=run.framework,
     )  # fmt: skip
     rows = analytic.rows(problem)
     ranks, start = [], 0

@@ -6,15 +6,15 @@ import tomllib
 from pathlib import Path
 
 from meshwright.base import units
-from meshwright.core.problem import Program
+from meshwright.core.problem import Framework
 
-__all__ = ["DATA", "program"]
+__all__ = ["DATA", "framework"]
 
 DATA = Path(__file__).parent.parent / "frameworks" / "data"
 """Folder of the data file."""
 
 
-def program(name: str) -> Program:
+def framework(name: str) -> Framework:
     """Return a program by the name of its table in ``frameworks/data/programs.toml``.
 
     Parameters
@@ -30,7 +30,7 @@ def program(name: str) -> Program:
     def number(key: str, default: float) -> float:
         return float(entry[key]["value"]) if key in entry else default
 
-    return Program(
+    return Framework(
         issue_seconds=quantity("issue", "seconds"),
         expert_issue_seconds=quantity("expert_issue", "seconds"),
         memory_passes_ratio=number("memory_passes", 1.0),

@@ -13,8 +13,8 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Program, Reading, Training
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import Framework, MixedPrecision, ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
@@ -44,13 +44,13 @@ class Run:
         What layers recompute; the embedding and the head never do.
     schedule : str
         Empty: 1F1B, or interleaved with virtual stages.
-    training : Training
+    training : MixedPrecision
         Precision and optimizer.
     overlap : bool
         Whether gradient reduction runs beside the backward pass.
     used_of_domain : tuple of (int, int)
         Devices used of each domain and its size, where a run leaves some out (64 of the 72 of an NVL72 rack); (1, 1) for all.
-    program : Program
+    framework : Framework
         How the program that trained carried it out.
     recompute_of_stage : tuple of tuple of str
         What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
@@ -66,10 +66,10 @@ class Run:
     global_batch: int = 1
     recompute: str = "none"
     schedule: str = ""
-    training: Training = Training()
+    training: MixedPrecision = MixedPrecision()
     overlap: bool = False
     used_of_domain: tuple[int, int] = (1, 1)
-    program: Program = Program()
+    framework: Framework = Framework()
     recompute_of_stage: tuple[tuple[str, ...], ...] = ()
 
 
@@ -169,7 +169,7 @@ def rack(cluster: Cluster) -> tuple[int, int]:
     return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
 
 
-def predict(run: Run, change: Callable[[StageLoad], StageLoad] | None = None) -> Predicted:
+def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
     """Return what we predict of a run.
 
     Parameters
@@ -186,10 +186,10 @@ def predict(run: Run, change: Callable[[StageLoad], StageLoad] | None = None) ->
     """
     plan = _plan(run)
     problem = Problem(
-        Reading(run.graph.name, "validation", run.graph.name, run.graph),
+        ModelSpec(run.graph.name, "validation", run.graph.name, run.graph),
         run.cluster,
         training=run.training,
-        program=run.program,
+        framework=run.framework,
     )
     loads = analytic.loads(problem, plan)
     if change is not None:

@@ -18,11 +18,11 @@ from meshwright import clusters
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Run, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -35,7 +35,7 @@ BEFORE = 3
 HEADS = 16
 """Of every size: the published scripts fix it."""
 
-TRAINING = Training("fp16", gradient_bytes=4, optimizer_bytes=14, loss_bytes=10, fragmentation_ratio=0.1)
+TRAINING = MixedPrecision("fp16", gradient_bytes=4, optimizer_bytes=14, loss_bytes=10, fragmentation_ratio=0.1)
 """20 bytes a weight: it and its gradient in fp16; of DeepSpeed's fp16 optimizer the weight, two moments and the gradient in fp32, which
 is what is reduced (``fp32_allreduce`` in the published configuration). 14 bytes a logit: in fp16 of this micro-batch and of the one
 before, which the pipeline's buffers hold, their gradient, the fp32 copy, and 4 for a second one that Megatron-LM 1.1.5 does not need:
@@ -54,12 +54,12 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
     homogeneous, mixed = (_with_context(cluster) for cluster in (clusters.cluster("g4dn-t4:16"), _mixed()))
     graphs: dict[str, Graph] = {}
-    run_by = program("megatron_deepspeed")
+    run_by = framework("megatron_deepspeed")
     return [_point(i, fields, homogeneous, mixed, graphs, run_by) for i, fields in enumerate(rows, 1)]
 
 
 def _point(
-    row: int, fields: Mapping[str, str], homogeneous: Cluster, mixed: Cluster, graphs: dict[str, Graph], run_by: Program
+    row: int, fields: Mapping[str, str], homogeneous: Cluster, mixed: Cluster, graphs: dict[str, Graph], run_by: Framework
 ) -> Point | Skipped:
     try:
         measured = math.inf if fields["real_s"].strip().lower() in FAILED else ratio(fields, "real_s")
@@ -72,7 +72,7 @@ def _point(
         run = Run(
             graphs[name], cluster, (Strategy(data=count(fields, "dp"), tensor=count(fields, "tp")),),
             pipeline=pipeline, layers_per_stage=_layers(fields["layer_bounds"], pipeline, n_layers),
-            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING, program=run_by,
+            micro_batch=count(fields, "mbs"), global_batch=batch, training=TRAINING, framework=run_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

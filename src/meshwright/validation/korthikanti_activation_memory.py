@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Problem, Reading, Training
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.validation._points import Point, Skipped, ratio
@@ -53,7 +53,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
         "megatron-1T": _Model(25600, 160, 128, 64, 1, 1),
     }
     cluster = clusters()(f"dgx-a100:{TENSOR}")
-    priced: dict[str, dict[str, StageLoad]] = {}
+    priced: dict[str, dict[str, StageCost]] = {}
     found: list[Point | Skipped] = []
     for i, fields in enumerate(rows, 1):
         try:
@@ -64,7 +64,9 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
                 model = models[name]
                 graph = gpt(name, hidden=model.hidden, layers=2, heads=model.heads, sequence=2048, vocabulary=51200)
                 problem = Problem(
-                    Reading(name, "validation", name, graph), cluster, training=Training("fp16", fragmentation_ratio=0.0)
+                    ModelSpec(name, "validation", name, graph),
+                    cluster,
+                    training=MixedPrecision("fp16", fragmentation_ratio=0.0),
                 )
                 priced[name] = _layer(problem, graph, model.micro_batch)
             predicted, unit = _predicted(fields["mode"], priced[name], models[name])
@@ -75,7 +77,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     return found
 
 
-def _layer(problem: Problem, graph: Graph, micro_batch: int) -> dict[str, StageLoad]:
+def _layer(problem: Problem, graph: Graph, micro_batch: int) -> dict[str, StageCost]:
     """Return the load of one layer by technique, as the figure names them."""
     row = next(i for i, op in enumerate(graph.ops) if op.kind not in ("embedding", "head"))
     plain = analytic.row_loads(problem, Strategy(tensor=TENSOR), range(TENSOR), micro_batch)
@@ -86,7 +88,7 @@ def _layer(problem: Problem, graph: Graph, micro_batch: int) -> dict[str, StageL
     }  # fmt: skip
 
 
-def _predicted(mode: str, layer: dict[str, StageLoad], model: _Model) -> tuple[float, float]:
+def _predicted(mode: str, layer: dict[str, StageCost], model: _Model) -> tuple[float, float]:
     """Return our figure and its unit: percent of none (1), or GiB (2**30 bytes)."""
     gib = 2.0**30
     if mode in layer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
@@ -57,7 +57,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             graph, where(f"dgx-a100:{tensor * pipeline * data}"),
             (Strategy(data=data, tensor=tensor, sequence_parallel=split and tensor > 1),), pipeline=pipeline,
             virtual=count(fields, "interleave", 1), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
-            recompute="selective" if "selective" in fields["mode"] else "full", training=Training("fp16"),
+            recompute="selective" if "selective" in fields["mode"] else "full", training=MixedPrecision("fp16"),
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

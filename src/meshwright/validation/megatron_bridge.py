@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, rack, racks
 
 __all__ = ["COLUMNS", "points"]
@@ -35,7 +35,7 @@ CAPTURED_RELEASE = "26.06"
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
-    where, programs = clusters(), {name: program(name) for name in PROGRAMS}
+    where, programs = clusters(), {name: framework(name) for name in PROGRAMS}
     known: dict[Run, tuple[Predicted, str]] = {}
     graphs: dict[tuple[str, int], Graph] = {}
     return [_point(i, fields, where, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
@@ -45,7 +45,7 @@ def _point(
     row: int,
     fields: Mapping[str, str],
     where: Clusters,
-    trained_by: Program,
+    trained_by: Framework,
     graphs: dict[tuple[str, int], Graph],
     known: dict[Run, tuple[Predicted, str]],
 ) -> Point | Skipped:
@@ -71,8 +71,8 @@ def _point(
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,
-            training=Training(_precision(fields["precision"]), gradient_bytes=GRADIENT_BYTES), overlap=True,
-            used_of_domain=rack(cluster), program=trained_by,
+            training=MixedPrecision(_precision(fields["precision"]), gradient_bytes=GRADIENT_BYTES), overlap=True,
+            used_of_domain=rack(cluster), framework=trained_by,
         )  # fmt: skip
         predicted, note = known[run] if run in known else known.setdefault(run, least_recomputed(run))
     except InputError as error:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -51,11 +51,11 @@ def step_seconds(*, batch: int, sequence: int, layers: int, hidden: int, vocabul
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where, trained_by = clusters(), program("megatron_2021")
+    where, trained_by = clusters(), framework("megatron_2021")
     return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         hidden, layers, batch = count(fields, "hidden"), count(fields, "layers"), count(fields, "gbs")
         sequence, vocabulary = count(fields, "seq", 2048), count(fields, "vocab", 51200)
@@ -72,7 +72,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=count(fields, "tp_INFERRED")),), pipeline=pipeline,
             virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else 1, global_batch=batch,
-            recompute="full", training=Training("fp16"), program=trained_by,
+            recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -25,11 +25,11 @@ SEQUENCE, VOCABULARY, TENSOR = 2048, 51200, 8
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where, programs = clusters(), (program("megatron_2021"), program("zero3_2021"))
+    where, programs = clusters(), (framework("megatron_2021"), framework("zero3_2021"))
     return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Program, Program]) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Framework, Framework]) -> Point | Skipped:
     sizes = {"174.6": (12288, 96, 96), "529.6": (20480, 105, 128)}
     try:
         if fields["params_b"] not in sizes:
@@ -53,8 +53,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
             strategy, pipeline = Strategy(data=gpus // ranks, tensor=TENSOR), ranks // TENSOR
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,
-            recompute="full", training=Training("fp16", gradient_bytes=2 if strategy.shard else 4),
-            program=programs[strategy.shard > 0],
+            recompute="full", training=MixedPrecision("fp16", gradient_bytes=2 if strategy.shard else 4),
+            framework=programs[strategy.shard > 0],
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

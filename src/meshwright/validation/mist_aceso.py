@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -36,11 +36,11 @@ SAID = NOTE.format("tensor degree = devices of the stage")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, its plan completed: the plan file is not part of the set."""
-    where, trained_by = clusters(), program("aceso")
+    where, trained_by = clusters(), framework("aceso")
     return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured = ratio(fields, "measured_ms") / 1e3
         sizes = counts(fields, "gpus_per_stage")
@@ -52,7 +52,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         run = Run(
             graph, where(cluster_of(fields["cluster"], sum(sizes))), tuple(Strategy(tensor=size) for size in sizes),
             pipeline=len(sizes), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
-            training=Training("fp16", gradient_bytes=4), program=trained_by,
+            training=MixedPrecision("fp16", gradient_bytes=4), framework=trained_by,
         )  # fmt: skip
         predicted = predict(complete(run))
     except InputError as error:

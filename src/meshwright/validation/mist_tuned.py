@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Predicted, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -27,11 +27,11 @@ SAID = NOTE.format("data degree = devices of the stage, optimizer state sharded,
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, its plan completed."""
-    where, trained_by = clusters(), program("mist")
+    where, trained_by = clusters(), framework("mist")
     return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured = ratio(fields, "measured_s")
         found = re.fullmatch(r"([\d.]+)b-s_(\d+)-v_(\d+)-b_(\d+)-n_(\d+)-m_(\d+)-f_(True|False)", fields["config"].strip())
@@ -49,8 +49,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
                 continue
             run = Run(
                 graph, where(cluster_of(fields["cluster"], gpus)), (Strategy(data, shard=1 if data > 1 else 0),) * n_stages,
-                pipeline=n_stages, micro_batch=micro_batch, global_batch=batch, training=Training("fp16", gradient_bytes=2),
-                overlap=True, program=trained_by,
+                pipeline=n_stages, micro_batch=micro_batch, global_batch=batch, training=MixedPrecision("fp16", gradient_bytes=2),
+                overlap=True, framework=trained_by,
             )  # fmt: skip
             try:
                 predicted = predict(complete(run))

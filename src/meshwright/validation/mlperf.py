@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, rack, racks
 
 __all__ = ["COLUMNS", "points"]
@@ -52,7 +52,7 @@ SAID = "plan completed: that of the nearest run of this file on the same kind of
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; plans that are not told are completed from other rows where one agrees."""
-    where, trained_by = clusters(), program("megatron")
+    where, trained_by = clusters(), framework("megatron")
     found = []
     for i, fields in enumerate(rows, 1):
         told = bool(fields["tp"].strip())
@@ -85,7 +85,7 @@ def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> 
     return {**fields, **{column: rows[min(agreeing)[2]].get(column, "") for column in PLAN}} if agreeing else fields
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         if not fields["tp"].strip():
             raise InputError("the set does not tell the plan of this run")
@@ -101,8 +101,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         strategy = Strategy(gpus // ranks, tensor, context, 1, tensor > 1, shard=1 if gpus > tensor * pipeline else 0)
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline, virtual=_virtual(fields, pipeline),
-            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=Training(precision), overlap=True,
-            used_of_domain=rack(cluster), program=trained_by,
+            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=MixedPrecision(precision), overlap=True,
+            used_of_domain=rack(cluster), framework=trained_by,
         )  # fmt: skip
         predicted, note = least_recomputed(run)
     except InputError as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from meshwright import models
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, clusters, predict
@@ -51,7 +51,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
             graphs[model], where(fields["cluster"].strip()), (strategy,), pipeline=count(fields, "pipeline"),
             virtual=count(fields, "virtual", 1), micro_batch=count(fields, "micro_batch"), global_batch=count(fields, "global_batch"),
             recompute=recompute, schedule=fields.get("schedule", "").strip(),
-            training=Training(fields.get("precision", "").strip() or "bf16"), overlap=True,
+            training=MixedPrecision(fields.get("precision", "").strip() or "bf16"), overlap=True,
         )  # fmt: skip
         predicted = predict(run)
         reserved = bool(fields.get("reserved_gib", "").strip())

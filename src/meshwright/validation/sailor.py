@@ -9,11 +9,11 @@ from meshwright.base.errors import InputError
 from meshwright.clusters import wires
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -33,7 +33,7 @@ COLUMNS = (
     "max_mem_bytes",
 )
 
-TRAINING = Training("tf32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+TRAINING = MixedPrecision("tf32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
 """The set does not tell the precision; its memory column is that of four-byte activations without drop-out, hence this reading."""
 
 SINGLE = replace(TRAINING, precision="fp32")
@@ -55,11 +55,11 @@ SAID = "the set does not tell which machine runs which stage: kinds of device ta
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""
-    where, trained_by = clusters(), program("megatron_deepspeed_fp32")
+    where, trained_by = clusters(), framework("megatron_deepspeed_fp32")
     return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Program) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured, held = ratio(fields, "real_iter_s"), ratio(fields, "max_mem_bytes")
         tensor, pipeline, batch = count(fields, "tp"), count(fields, "pp"), count(fields, "gbs")
@@ -76,7 +76,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Pro
         cluster = _workstations(fields["gpu_types"], gpus // tensor, tensor) if unlike else where(f"alps-gh200:{max(4, gpus)}")
         run = Run(
             graph, cluster, (Strategy(data, tensor),), pipeline=pipeline, layers_per_stage=tuple(stages),
-            micro_batch=count(fields, "mbs"), global_batch=batch, training=SINGLE if unlike else TRAINING, program=trained_by,
+            micro_batch=count(fields, "mbs"), global_batch=batch, training=SINGLE if unlike else TRAINING, framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
@@ -41,7 +41,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             graph, cluster, (strategy,), pipeline=count(fields, "pp"), micro_batch=micro_batch,
             global_batch=micro_batch * count(fields, "num_microbatches") * data,
             recompute="full" if "full" in case else "selective" if "selective" in case or "recompute" in case else "none",
-            training=Training("fp8" if "fp8" in case else "bf16"),
+            training=MixedPrecision("fp8" if "fp8" in case else "bf16"),
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

@@ -8,11 +8,11 @@ from functools import partial
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph, Operator
-from meshwright.core.problem import Program, Training
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import program
+from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -35,11 +35,11 @@ FAST_FLOAT8 = ("1", "tensorwise")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""
-    where, programs = clusters(), (program("torchtitan"), program("torchtitan_async"))
+    where, programs = clusters(), (framework("torchtitan"), framework("torchtitan_async"))
     return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Program, Program]) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Framework, Framework]) -> Point | Skipped:
     try:
         gpus, batch, sequence = count(fields, "gpus"), count(fields, "global_bs"), count(fields, "seq")
         measured = batch * sequence / (ratio(fields, "tps_per_gpu") * gpus)
@@ -59,7 +59,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )
         virtual = VIRTUAL if "interleaved" in fields["schedule"].lower() else 1
         recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective")
-        training = Training(
+        training = MixedPrecision(
             "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=_loss_bytes(graph, tensor),
             fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
         )  # fmt: skip
@@ -67,7 +67,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
             _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
             pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
             global_batch=batch, recompute=recompute, training=training, overlap=True,
-            program=programs[fields.get("async_tp", "0") == "1"],
+            framework=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
         unit = max(op.n_parameters for op in graph.ops) / tensor
         predicted = predict(
@@ -98,7 +98,7 @@ def _loss_bytes(graph: Graph, tensor: int) -> int:
     )  # the gathered input, by logits of a rank
 
 
-def _gathered(load: StageLoad, n_shards: int, tensor: int, unit: float) -> StageLoad:
+def _gathered(load: StageCost, n_shards: int, tensor: int, unit: float) -> StageCost:
     """Return the load of a stage whose weights FSDP keeps gathered between micro-batches, as torchtitan does with a pipeline.
 
     Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the sharded

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshwright.core.problem import Reading
+    from meshwright.core.problem import ModelSpec
 
 __all__ = ["run"]
 
@@ -17,7 +17,7 @@ def run(plan: Callable[..., object]) -> object:
 
     row, many = _layers(4, side_by_side=False), _layers(20, side_by_side=True)
     every = {"any_replicas": "true", "tensor_once": "true", "shard_optimizer": "true", "layer_buffers": "true"}
-    for reading, settings in (
+    for model_spec, settings in (
         (row, {"curve": "devices"}),
         (row, {"knapsack": "greedy"}),
         (row, {"fill_drain": "true", "layer_buffers": "true"}),
@@ -27,13 +27,13 @@ def run(plan: Callable[..., object]) -> object:
         (many, {}),
         (many, {"memory": "0.1"}),
     ):
-        plan(reading, search="piper", settings=settings)
+        plan(model_spec, search="piper", settings=settings)
     return plan("gpt2", "dgx-h100:4", search="piper", batch=Batch(global_batch=16))
 
 
-def _layers(n_layers: int, *, side_by_side: bool) -> Reading:
+def _layers(n_layers: int, *, side_by_side: bool) -> ModelSpec:
     """Return layers behind a first one, each with two choices at two tensor degrees, in memory that makes them choose."""
-    from meshwright.core.problem import Reading
+    from meshwright.core.problem import ModelSpec
     from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance, PiperNode
     from meshwright.planners.piper.readers import piper_json
 
@@ -56,4 +56,4 @@ def _layers(n_layers: int, *, side_by_side: bool) -> Reading:
         nodes.append(PiperNode(v, "", choices))
     instance = PiperInstance(tuple(nodes), edges, 8, 8, 10.0, 12.0 * n_layers)
     graph, cluster = piper_json.graph_of(instance, "layers"), piper_json.flat_cluster(instance)
-    return Reading("layers", "piper_json", "layers", graph, instance, cluster, costs="piper", search="piper")
+    return ModelSpec("layers", "piper_json", "layers", graph, instance, cluster, costs="piper", search="piper")

@@ -12,10 +12,10 @@ def run(plan: Callable[..., object]) -> object:
     from meshwright import clusters, sim
     from meshwright.core.graph import Graph, Op
     from meshwright.core.plan import Plan, Stage
-    from meshwright.core.problem import Problem, Reading
-    from meshwright.core.stage_cost import StageLoad
+    from meshwright.core.problem import ModelSpec, Problem
+    from meshwright.core.stage_cost import StageCost
 
     graph = Graph("warm", tuple(Op(f"layers.{i}", "mlp") for i in range(3)))
-    problem = Problem(Reading("warm", "warm", "warm", graph), clusters.cluster("two-level:4,per_node=2"))
+    problem = Problem(ModelSpec("warm", "warm", "warm", graph), clusters.cluster("two-level:4,per_node=2"))
     stages = tuple(Stage((i,), (device,)) for i, device in enumerate((0, 2, 1)))
-    return sim.simulate(problem, Plan(stages, 3, 1, "zb_h1", 3), (StageLoad(0.1, 0.1, 0.1, output_bytes=25e9),) * 3)
+    return sim.simulate(problem, Plan(stages, 3, 1, "zb_h1", 3), (StageCost(0.1, 0.1, 0.1, output_bytes=25e9),) * 3)

@@ -62,7 +62,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
-            "model": result.problem.reading.name,
+            "model": result.problem.model_spec.name,
             "cluster": "" if result.problem.cluster is None else result.problem.cluster.name,
             "schedule": result.plan.schedule,
             "step_seconds": timeline.step_seconds,

@@ -71,7 +71,7 @@ def as_json(result: Result) -> dict[str, Any]:
     answer, problem = result.answer, result.problem
     entry: dict[str, Any] = {
         "format": FORMAT,
-        "model": {"name": problem.reading.name, "spec": problem.reading.spec, "format": problem.reading.format},
+        "model": {"name": problem.model_spec.name, "spec": problem.model_spec.spec, "format": problem.model_spec.format},
         "cluster": _cluster_json(result),
         "search": result.search,
         "settings": dict(result.settings),
@@ -119,7 +119,7 @@ def _cluster_json(result: Result) -> dict[str, Any] | None:
     if cluster is None:
         return None
     entry: dict[str, Any] = {"name": cluster.name, "n_devices": cluster.n_devices}
-    if asked.cluster is None or asked.cluster is asked.reading.cluster:
+    if asked.cluster is None or asked.cluster is asked.model_spec.cluster:
         return entry | {"origin": "question"}
     if stored.is_named(cluster):
         return entry | {"origin": "name"}

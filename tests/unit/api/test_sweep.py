@@ -29,7 +29,7 @@ SETTINGS = {"profile_batch": "1", "machines": "2,4"}
 def problem(tmp_path: pathlib.Path):
     path = tmp_path / "p.txt"
     path.write_text(PROFILE + "\n")
-    return api.pose(str(path), batch=Batch(4))
+    return api.make_problem(str(path), batch=Batch(4))
 
 
 def test_sizes_are_numbers_and_ranges() -> None:
@@ -100,7 +100,7 @@ def test_the_command_prints_one_json_object(problem, capsys: pytest.CaptureFixtu
     out, plot = tmp_path / "t.csv", tmp_path / "t.svg"
     words = [
         "sweep",
-        problem.reading.spec,
+        problem.model_spec.spec,
         "--global-batches",
         "4,8",
         "--jobs",

@@ -151,13 +151,13 @@ def test_a_model_of_ours_becomes_a_profile_that_dapple_plans(meshwright: Any, ti
     done = meshwright("export", "plan.json", "--to", "pipedream_txt", "--out", "tiny.txt")
     assert done.code == 0
     assert "not measured" in done.err and "--set profile_batch=2" in done.err
-    reading = mw.read(str(tmp_path / "tiny.txt"))
+    model_spec = mw.read(str(tmp_path / "tiny.txt"))
     question = mw.read(tiny).graph
-    assert len(reading.instance.nodes) == len(question.ops)
-    assert sum(node.parameter_bytes for node in reading.instance.nodes) >= 4 * question.n_parameters
-    problem = api.pose(tiny, "dgx-h100:4", batch=Batch(8, 2))
+    assert len(model_spec.instance.nodes) == len(question.ops)
+    assert sum(node.parameter_bytes for node in model_spec.instance.nodes) >= 4 * question.n_parameters
+    problem = api.make_problem(tiny, "dgx-h100:4", batch=Batch(8, 2))
     whole = analytic.loads(problem, Plan((Stage(tuple(range(len(question.ops))), (0,)),), 4, 2, "1f1b", 8))[0]
-    seconds = sum(node.forward_milli_seconds for node in reading.instance.nodes) / 1e3
+    seconds = sum(node.forward_milli_seconds for node in model_spec.instance.nodes) / 1e3
     assert seconds == pytest.approx(whole.forward_total_seconds, rel=1e-9)
     planned = meshwright("plan", "tiny.txt", "--search", "dapple", "--cluster", "dgx-h100:4", "--global-batch", "8", "--set",
                          "profile_batch=2", "--json")  # fmt: skip
@@ -183,7 +183,7 @@ def test_what_cannot_be_exported_is_refused_in_one_message(tiny: str, tmp_path: 
 
 def megatron(tiny: str, counts: tuple[int, ...], strategy: Strategy, **changes: Any) -> Result:
     """A plan of the tiny model (embedding, four layers, head) with stages of these many layers on consecutive devices."""
-    problem = api.pose(tiny, "dgx-h100:16", batch=Batch(32, 1))
+    problem = api.make_problem(tiny, "dgx-h100:16", batch=Batch(32, 1))
     edges = [0, *itertools.accumulate(counts)]
     size = strategy.n_devices
     n_ranks = changes.pop("n_ranks", len(counts))

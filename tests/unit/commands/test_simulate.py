@@ -26,7 +26,7 @@ from meshwright.writers import plan_json
 @pytest.fixture(scope="module")
 def written() -> dict[str, Any]:
     """A plan of GPT-2 in two stages of four devices, as the plan command writes it."""
-    problem = api.pose("gpt2", "dgx-h100:8", batch=Batch(64, 2))
+    problem = api.make_problem("gpt2", "dgx-h100:8", batch=Batch(64, 2))
     n_ops = len(problem.graph.ops)
     strategy = Strategy(data=2, tensor=2, sequence_parallel=True)
     stages = tuple(

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op, Operator
-from meshwright.core.problem import Problem, Reading, Training
+from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.network import Network
 
 SEQUENCE, HIDDEN, HEADS, VOCABULARY = 512, 1024, 16, 4096
@@ -108,7 +108,7 @@ def graph(n_layers: int = 4, layer: Callable[[], tuple[Operator, ...]] = gpt_lay
     return Graph("small", ops, tuple(Edge(i, i + 1, SEQUENCE * HIDDEN) for i in range(n_layers + 1)), SEQUENCE)
 
 
-def problem(n_devices: int = 8, training: Training | None = None, **parts: object) -> Problem:
+def problem(n_devices: int = 8, training: MixedPrecision | None = None, **parts: object) -> Problem:
     model = graph(**parts)  # type: ignore[arg-type]
-    training = training or Training(fragmentation_ratio=0.0)  # so that bytes are those of the tensors
-    return Problem(Reading("small", "test", "small", model), cluster(n_devices), training=training)
+    training = training or MixedPrecision(fragmentation_ratio=0.0)  # so that bytes are those of the tensors
+    return Problem(ModelSpec("small", "test", "small", model), cluster(n_devices), training=training)

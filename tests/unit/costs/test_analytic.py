@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Training
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import MixedPrecision
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic.products import PROLOGUE, Product, product_seconds
@@ -23,7 +23,7 @@ from .conftest import HEADS, HIDDEN, SEQUENCE, VOCABULARY, cluster, device, grap
 LAYER_PARAMETERS = 12 * HIDDEN**2 + 4 * HIDDEN
 
 
-def _row(strategy: Strategy, row: int = 1, recompute: str = "none", micro_batch: int = 1, **parts: object) -> StageLoad:
+def _row(strategy: Strategy, row: int = 1, recompute: str = "none", micro_batch: int = 1, **parts: object) -> StageCost:
     posed = problem(max(8, strategy.n_devices), **parts)  # type: ignore[arg-type]
     return analytic.row_loads(posed, strategy, range(strategy.n_devices), micro_batch)[row, recompute]
 
@@ -52,7 +52,7 @@ def test_fp8_products_run_at_their_own_share_of_their_own_peak() -> None:
     assert product_seconds(product, device(fp8_ratio=0.5), "fp8") == pytest.approx(2 * halved)
 
 
-def _on(kind: Device, row: int = 1) -> StageLoad:
+def _on(kind: Device, row: int = 1) -> StageCost:
     posed = dataclasses.replace(problem(1), cluster=cluster(1, kind))
     return analytic.row_loads(posed, Strategy(), range(1), 1)[row, "none"]
 
@@ -106,7 +106,7 @@ def test_mixed_precision_adam_holds_eighteen_bytes_per_weight_until_it_is_sharde
 
 
 def test_sharded_weights_without_an_fp32_copy_are_held_as_they_are() -> None:
-    training = Training("bf16", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+    training = MixedPrecision("bf16", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
     posed = problem(4, training=training)
     load = analytic.row_loads(posed, Strategy(data=4, shard=3), range(4), 1)[1, "none"]
     assert load.weight_bytes == pytest.approx(LAYER_PARAMETERS)
@@ -122,7 +122,7 @@ def test_sharded_weights_need_two_gathered_layers_their_gradients_and_a_buffer_e
 
 def test_what_the_allocator_cannot_use_is_a_share_of_what_comes_and_goes() -> None:
     exact = analytic.row_loads(problem(4), Strategy(data=4), range(4), 1)[1, "none"]
-    wasteful = problem(4, training=Training(fragmentation_ratio=0.25))
+    wasteful = problem(4, training=MixedPrecision(fragmentation_ratio=0.25))
     load = analytic.row_loads(wasteful, Strategy(data=4), range(4), 1)[1, "none"]
     assert load.activation_bytes == pytest.approx(1.25 * exact.activation_bytes)
     assert load.working_bytes == pytest.approx(1.25 * exact.working_bytes)

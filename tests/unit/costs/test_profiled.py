@@ -43,7 +43,7 @@ def problem(folder: pathlib.Path, **changed: Any) -> Problem:
     """Return the problem of a profile file."""
     path = folder / "profile.json"
     path.write_text(json.dumps(content() | changed))
-    return api.pose(str(path))
+    return api.make_problem(str(path))
 
 
 def plan(*stages: Stage, **options: Any) -> Plan:

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from meshwright.core.problem import Problem, Program, Training
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import Framework, MixedPrecision, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic.stage import distinct
@@ -18,18 +18,18 @@ PARAMETERS = 12 * HIDDEN**2 + 4 * HIDDEN
 
 
 def _row(
-    strategy: Strategy, program: Program | None = None, posed: Problem | None = None, recompute: str = "none"
-) -> StageLoad:
-    posed = dataclasses.replace(posed or problem(max(8, strategy.n_devices)), program=program or Program())
+    strategy: Strategy, framework: Framework | None = None, posed: Problem | None = None, recompute: str = "none"
+) -> StageCost:
+    posed = dataclasses.replace(posed or problem(max(8, strategy.n_devices)), framework=framework or Framework())
     return analytic.row_loads(posed, strategy, range(strategy.n_devices), 1)[1, recompute]
 
 
-def _seconds(load: StageLoad, cause: str) -> tuple[float, float]:
+def _seconds(load: StageCost, cause: str) -> tuple[float, float]:
     return dict(load.forward_communication).get(cause, 0.0), dict(load.backward_communication).get(cause, 0.0)
 
 
 def test_a_program_that_issues_slowly_makes_the_device_wait_whatever_the_device_says() -> None:
-    load = _row(Strategy(), Program(issue_seconds=1.0))
+    load = _row(Strategy(), Framework(issue_seconds=1.0))
     assert load.forward_seconds == pytest.approx(11.0)
     assert load.backward_weight_seconds == pytest.approx(4.0)
 
@@ -38,31 +38,31 @@ def test_experts_issued_one_by_one_cost_their_number_on_the_device() -> None:
     mixture = problem(8, layer=moe_layer)
     n_grouped = sum(operator.kind == "grouped_matmul" for operator in moe_layer())
     n_experts = next(operator.size("experts") for operator in moe_layer() if operator.kind == "grouped_matmul")
-    one = _row(Strategy(data=8), Program(expert_issue_seconds=1.0), mixture)
-    spread = _row(Strategy(data=8, expert=2), Program(expert_issue_seconds=1.0), mixture)
+    one = _row(Strategy(data=8), Framework(expert_issue_seconds=1.0), mixture)
+    spread = _row(Strategy(data=8, expert=2), Framework(expert_issue_seconds=1.0), mixture)
     assert one.forward_seconds == pytest.approx(n_grouped * n_experts)
     assert spread.forward_seconds == pytest.approx(n_grouped * n_experts / 2)
 
 
 def test_unfused_passes_cost_more_only_where_bytes_are_moved() -> None:
-    fused, twice = _row(Strategy()), _row(Strategy(), Program(memory_passes_ratio=2.0))
+    fused, twice = _row(Strategy()), _row(Strategy(), Framework(memory_passes_ratio=2.0))
     assert twice.forward_seconds > fused.forward_seconds
     assert twice.backward_weight_seconds == fused.backward_weight_seconds  # products only
 
 
 def test_overlap_hides_its_share_of_gatherings_and_scatterings_but_no_plain_all_reduce() -> None:
     split = Strategy(tensor=4, sequence_parallel=True)
-    plain, half = _row(split), _row(split, Program(tensor_overlap_ratio=0.5))
+    plain, half = _row(split), _row(split, Framework(tensor_overlap_ratio=0.5))
     assert _seconds(half, "tensor") == pytest.approx(tuple(seconds / 2 for seconds in _seconds(plain, "tensor")))
     whole = Strategy(tensor=4)
-    assert _row(whole, Program(tensor_overlap_ratio=0.5)) == _row(whole)
+    assert _row(whole, Framework(tensor_overlap_ratio=0.5)) == _row(whole)
 
 
 def test_fully_sharded_weights_are_copied_apart_and_gradients_laid_out() -> None:
     kind = device()
     posed = dataclasses.replace(problem(8), cluster=cluster(8, kind))
     load = _row(Strategy(data=8, shard=3), posed=posed)
-    training = Training()
+    training = MixedPrecision()
     unpack = 2.0 * training.weight_bytes * PARAMETERS / kind.memory_bytes_per_second
     pack = (training.weight_bytes + training.gradient_bytes) * PARAMETERS / kind.memory_bytes_per_second
     gather = 7 / 8 * training.weight_bytes * PARAMETERS / 100e9
@@ -74,8 +74,8 @@ def test_fully_sharded_weights_are_copied_apart_and_gradients_laid_out() -> None
 
 
 def test_a_program_may_scatter_after_the_backward_pass_and_at_its_own_rate() -> None:
-    load = _row(Strategy(data=8, shard=3), Program(shard_bytes_per_second=1e9, overlaps_scatter=False))
-    beside = _row(Strategy(data=8, shard=3), Program(shard_bytes_per_second=1e9))
+    load = _row(Strategy(data=8, shard=3), Framework(shard_bytes_per_second=1e9, overlaps_scatter=False))
+    beside = _row(Strategy(data=8, shard=3), Framework(shard_bytes_per_second=1e9))
     gather, reduce = 2 * PARAMETERS / 1e9, 4 * PARAMETERS / 1e9
     computed = load.backward_input_seconds + load.backward_weight_seconds
     after = _seconds(load, "gather")[1] - _seconds(beside, "gather")[1]
@@ -91,11 +91,11 @@ def test_a_ring_of_plain_chunks_waits_for_the_rank_that_attends_to_all() -> None
     attention = Operator("core", "causal_attention", (("sequence", SEQUENCE), ("heads", 8), ("head", 128)), "heads")
     for context in (1, 2, 4, 8):
         slowest = max((2 * rank + 1) / context**2 for rank in range(context))  # of the lower triangle in rows of one chunk
-        factor = _slower(attention, Shape(context=context), Program(ring_imbalance_ratio=1.0))
+        factor = _slower(attention, Shape(context=context), Framework(ring_imbalance_ratio=1.0))
         chunks = 2 * context / (context + 1)  # chunk pairs of the last rank over the mean, the diagonal counted whole
         assert factor == pytest.approx(chunks)
         assert factor <= slowest * context + 1e-12
-    assert _slower(attention, Shape(context=8), Program()) == 1.0
+    assert _slower(attention, Shape(context=8), Framework()) == 1.0
 
 
 def test_copies_of_a_token_meet_on_the_same_target() -> None:
@@ -108,7 +108,7 @@ def test_a_token_sent_once_per_device_moves_fewer_bytes() -> None:
     mixture = problem(8, layer=moe_layer)
     top_k = next(operator.size("top_k") for operator in moe_layer() if operator.kind == "dispatch")
     plain = _row(Strategy(data=8, expert=4), posed=mixture)
-    once = _row(Strategy(data=8, expert=4), Program(dispatches_once=True), mixture)
+    once = _row(Strategy(data=8, expert=4), Framework(dispatches_once=True), mixture)
     assert _seconds(once, "expert")[0] == pytest.approx(_seconds(plain, "expert")[0] * distinct(4, top_k) / top_k)
 
 
@@ -139,7 +139,7 @@ def test_narrow_precisions_run_at_their_own_share_and_blocks_are_cast_twice() ->
 
     def forward(precision: str, bandwidth: float) -> float:
         slow = dataclasses.replace(kind, memory_bytes_per_second=bandwidth)
-        posed = dataclasses.replace(problem(1), cluster=cluster(1, slow), training=Training(precision))
+        posed = dataclasses.replace(problem(1), cluster=cluster(1, slow), training=MixedPrecision(precision))
         return analytic.row_loads(posed, Strategy(), range(1), 1)[1, "none"].forward_seconds
 
     assert forward("fp8", 1e16) == pytest.approx(forward("fp4", 1e16))  # half the share of twice the peak
@@ -149,23 +149,23 @@ def test_narrow_precisions_run_at_their_own_share_and_blocks_are_cast_twice() ->
 def test_the_default_program_changes_nothing() -> None:
     assert graph() is not None
     for strategy in (Strategy(), Strategy(tensor=4, sequence_parallel=True), Strategy(data=4, context=2)):
-        assert _row(strategy, Program()) == _row(strategy)
+        assert _row(strategy, Framework()) == _row(strategy)
 
 
 def test_an_output_that_all_ranks_of_a_tensor_axis_hold_is_sent_in_pieces_where_the_program_does_so() -> None:
-    whole, split = _row(Strategy(tensor=4)), _row(Strategy(tensor=4), Program(splits_transfers=True))
+    whole, split = _row(Strategy(tensor=4)), _row(Strategy(tensor=4), Framework(splits_transfers=True))
     assert split.output_bytes == pytest.approx(whole.output_bytes / 4)
     pieces = Strategy(tensor=4, sequence_parallel=True)
-    assert _row(pieces, Program(splits_transfers=True)).output_bytes == _row(pieces).output_bytes  # these are pieces anyway
+    assert _row(pieces, Framework(splits_transfers=True)).output_bytes == _row(pieces).output_bytes  # these are pieces anyway
 
 
 def test_inputs_of_products_kept_as_cast_take_fewer_bytes() -> None:
-    posed = dataclasses.replace(problem(8), training=Training("fp8"))
-    wide, cast = _row(Strategy(), posed=posed), _row(Strategy(), Program(keeps_casts=True), posed)
+    posed = dataclasses.replace(problem(8), training=MixedPrecision("fp8"))
+    wide, cast = _row(Strategy(), posed=posed), _row(Strategy(), Framework(keeps_casts=True), posed)
     # two norms of two tensors each and the activation function of four widths, at one byte less an element
     handed_on = (2 * 2 + 4) * SEQUENCE * HIDDEN
     assert wide.activation_bytes - cast.activation_bytes == pytest.approx(1.05 * handed_on)
     assert wide.forward_seconds == cast.forward_seconds
-    assert _row(Strategy(), Program(keeps_casts=True)) == _row(
+    assert _row(Strategy(), Framework(keeps_casts=True)) == _row(
         Strategy()
     )  # products in the activations' own precision cast nothing

@@ -12,8 +12,8 @@ import pytest
 from meshwright import api, clusters, sim
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Batch, Problem, Program
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import Batch, Framework, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic import stage as _stage
@@ -23,10 +23,10 @@ from meshwright.sim import engine, transfers
 from meshwright.sim.traffic import PARTS, groups
 
 PROGRAMS = {
-    "default": Program(),
-    "each expert's node once": Program(dispatches_once=True),
-    "tensor collectives beside products": Program(tensor_overlap_ratio=0.4),
-    "gradients scattered afterwards, at a rate of their own": Program(shard_bytes_per_second=2e10, overlaps_scatter=False),
+    "default": Framework(),
+    "each expert's node once": Framework(dispatches_once=True),
+    "tensor collectives beside products": Framework(tensor_overlap_ratio=0.4),
+    "gradients scattered afterwards, at a rate of their own": Framework(shard_bytes_per_second=2e10, overlaps_scatter=False),
 }
 DENSE = [
     Strategy(data=data, tensor=tensor, context=context, sequence_parallel=tensor > 1 and shard != 1, shard=shard)
@@ -57,8 +57,8 @@ def plain_network() -> None:
     """Here collectives take what real links take, not the one formula of the other tests of this room."""
 
 
-def posed(model: str, cluster: str | Cluster, program: Program) -> Problem:
-    return replace(api.pose(model, cluster, batch=Batch(global_batch=64)), program=program)
+def posed(model: str, cluster: str | Cluster, framework: Framework) -> Problem:
+    return replace(api.make_problem(model, cluster, batch=Batch(global_batch=64)), framework=framework)
 
 
 def planned(problem: Problem, strategy: Strategy, how: str) -> Plan:
@@ -77,7 +77,7 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
     devices = [problem.cluster.kinds[kind] for kind in sorted(set(problem.cluster.kind_of_device[:16].tolist()))]
     for op, how in zip(analytic.rows(problem), stage.recompute, strict=True):
         works = [analytic._works(problem, analytic._shape(stage.strategy, plan.micro_batch), device)[op] for device in devices]
-        costs = (stage.strategy, problem.training, problem.program)
+        costs = (stage.strategy, problem.training, problem.framework)
         priced = [
             _stage.layer_load(work, how, axes, costs[0], device, *costs[1:])
             for work, device in zip(works, devices, strict=True)
@@ -90,7 +90,7 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
     return found
 
 
-def check(problem: Problem, strategy: Strategy, how: str) -> StageLoad:
+def check(problem: Problem, strategy: Strategy, how: str) -> StageCost:
     """Compare the ledger of the whole model on one stage with its load."""
     plan = planned(problem, strategy, how)
     (load,) = analytic.loads(problem, plan)
@@ -108,14 +108,14 @@ def check(problem: Problem, strategy: Strategy, how: str) -> StageLoad:
     return load
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("framework", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize(
     ("model", "strategies"), [("llama-3.1-8b", DENSE), ("mixtral-8x7b", MIXED)], ids=["a dense model", "a mixture of experts"]
 )
 def test_the_collectives_of_a_stage_take_the_seconds_it_counts(
-    model: str, strategies: list[Strategy], program: Program
+    model: str, strategies: list[Strategy], framework: Framework
 ) -> None:
-    problem = posed(model, "dgx-h100:32", program)
+    problem = posed(model, "dgx-h100:32", framework)
     for i, strategy in enumerate(strategies):
         assert not analytic.illegal(problem, strategy)
         check(problem, strategy, ("none", "selective", "full")[i % 3])
@@ -127,7 +127,7 @@ def test_where_devices_differ_collectives_run_beside_the_compute_of_the_kind_tha
 ) -> None:
     path = tmp_path / "mixed.yaml"
     path.write_text(MIXED_KINDS)
-    problem = posed("llama-3.1-8b", str(path), Program())
+    problem = posed("llama-3.1-8b", str(path), Framework())
     assert problem.cluster is not None
     assert len(problem.cluster.kinds) == 2
     for strategy in DENSE[:8]:
@@ -136,7 +136,7 @@ def test_where_devices_differ_collectives_run_beside_the_compute_of_the_kind_tha
 
 def test_groups_of_the_ledger_are_those_of_the_mesh() -> None:
     """The seconds of every collective are what the network says of its groups, also where experts are folded."""
-    problem = posed("mixtral-8x7b", "dgx-h100:32", Program())
+    problem = posed("mixtral-8x7b", "dgx-h100:32", Framework())
     for strategy in MIXED:
         plan = planned(problem, strategy, "none")
         (load,) = analytic.loads(problem, plan)
@@ -148,8 +148,8 @@ def test_groups_of_the_ledger_are_those_of_the_mesh() -> None:
 def test_dispatching_once_puts_fewer_bytes_on_the_links_between_nodes() -> None:
     """Of two experts of eight over two nodes, a token reaches 1.5 nodes on average instead of 2."""
     carried = []
-    for program in (Program(), Program(dispatches_once=True)):
-        problem = posed("mixtral-8x7b", "dgx-h100:16", program)
+    for framework in (Framework(), Framework(dispatches_once=True)):
+        problem = posed("mixtral-8x7b", "dgx-h100:16", framework)
         plan = planned(problem, Strategy(data=16, expert=16 // 2), "none")
         plan = replace(plan, stages=(replace(plan.stages[0], devices=tuple(np.arange(16).reshape(2, 8).T.ravel().tolist())),))
         (load,) = analytic.loads(problem, plan)
@@ -160,7 +160,7 @@ def test_dispatching_once_puts_fewer_bytes_on_the_links_between_nodes() -> None:
 @pytest.mark.parametrize("how", ["none", "full"])
 def test_a_plan_on_links_of_its_own_takes_to_the_last_bit_what_it_takes_without_the_ledger(how: str) -> None:
     """One stage, nothing sharded over micro-batches, no reduction: its blocking collectives are alone on every link."""
-    problem = posed("llama-3.1-8b", clusters.cluster("dgx-h100:16"), Program())
+    problem = posed("llama-3.1-8b", clusters.cluster("dgx-h100:16"), Framework())
     for strategy in (Strategy(tensor=8), Strategy(tensor=8, sequence_parallel=True), Strategy(data=2, tensor=8)):
         n_ops = len(problem.graph.ops)
         stage = Stage(tuple(range(n_ops)), tuple(range(strategy.n_devices)), strategy, (how,) * n_ops)

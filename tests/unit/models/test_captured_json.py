@@ -48,9 +48,14 @@ def _written(folder: pathlib.Path, document: dict[str, Any]) -> str:
 
 
 def test_a_captured_graph_is_recognised_and_read(tmp_path: pathlib.Path) -> None:
-    reading = models.read(_written(tmp_path, _document()))
-    graph = reading.graph
-    assert (reading.format, reading.costs, reading.search, reading.notes) == ("captured_json", "analytic", "best", ("a note",))
+    model_spec = models.read(_written(tmp_path, _document()))
+    graph = model_spec.graph
+    assert (model_spec.format, model_spec.costs, model_spec.search, model_spec.notes) == (
+        "captured_json",
+        "analytic",
+        "best",
+        ("a note",),
+    )
     assert [op.name for op in graph.ops] == ["embed", "layers.0", "layers.1", "head"]
     assert [op.like for op in graph.ops] == [0, 1, 1, 3]
     assert graph.ops[2].body is graph.ops[1].body

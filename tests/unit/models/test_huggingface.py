@@ -56,8 +56,13 @@ def test_tied_embeddings_are_counted_once(tmp_path: pathlib.Path) -> None:
 def test_a_file_is_named_after_itself_or_its_folder(tmp_path: pathlib.Path) -> None:
     assert models.read(write(tmp_path, LLAMA)).name == "tiny"
     (tmp_path / "my-model").mkdir()
-    reading = models.read(write(tmp_path / "my-model", LLAMA, "config.json"))
-    assert (reading.name, reading.format, reading.costs, reading.search) == ("my-model", "huggingface", "analytic", "best")
+    model_spec = models.read(write(tmp_path / "my-model", LLAMA, "config.json"))
+    assert (model_spec.name, model_spec.format, model_spec.costs, model_spec.search) == (
+        "my-model",
+        "huggingface",
+        "analytic",
+        "best",
+    )
 
 
 def test_architectures_stand_in_for_a_missing_model_type(tmp_path: pathlib.Path) -> None:
@@ -153,9 +158,9 @@ def test_a_sliding_window_shortens_the_keys_of_the_layers_that_have_one(tmp_path
 
 
 def test_the_sequence_may_be_longer_than_the_model_was_made_for_but_is_noted(tmp_path: pathlib.Path) -> None:
-    reading = models.read(write(tmp_path, LLAMA), sequence_length=256)
-    assert reading.graph.sequence_length == 256
-    assert reading.notes == ("tiny: 256 tokens per sample are more than the 128 the model was made for",)
+    model_spec = models.read(write(tmp_path, LLAMA), sequence_length=256)
+    assert model_spec.graph.sequence_length == 256
+    assert model_spec.notes == ("tiny: 256 tokens per sample are more than the 128 the model was made for",)
     assert models.read(write(tmp_path, LLAMA), sequence_length=128).notes == ()
     assert "table of learned positions" in models.read("gpt2", sequence_length=2048).notes[0]
 
@@ -210,8 +215,8 @@ def test_the_language_model_of_a_configuration_of_several_parts_is_read_and_note
         "num_hidden_layers": 34,
         "sliding_window": 1024,
     }
-    reading = models.read(write(tmp_path, {"model_type": "gemma3", "text_config": text, "vision_config": {}}))
-    assert reading.graph.n_parameters == 3_880_263_168  # Gemma 3 report, arXiv 2503.19786, table 1: 675 M + 3,209 M
-    assert "vision tower is left out" in reading.notes[0]
+    model_spec = models.read(write(tmp_path, {"model_type": "gemma3", "text_config": text, "vision_config": {}}))
+    assert model_spec.graph.n_parameters == 3_880_263_168  # Gemma 3 report, arXiv 2503.19786, table 1: 675 M + 3,209 M
+    assert "vision tower is left out" in model_spec.notes[0]
     with pytest.raises(InputError, match="text_config is 3; it must be a JSON object"):
         models.read(write(tmp_path, {"model_type": "gemma3", "text_config": 3}))

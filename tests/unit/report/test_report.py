@@ -13,9 +13,9 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core import formatting
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Answer, Result
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.report import text as report
 
 
@@ -50,8 +50,8 @@ def test_notes_are_printed(planned: Result) -> None:
 
 
 def test_square_brackets_in_a_name_are_printed_as_they_are(planned: Result) -> None:
-    reading = replace(planned.problem.reading, name="[bold]model[/bold]")
-    assert "[bold]model[/bold]" in report.explain(replace(planned, problem=replace(planned.problem, reading=reading)))
+    model_spec = replace(planned.problem.model_spec, name="[bold]model[/bold]")
+    assert "[bold]model[/bold]" in report.explain(replace(planned, problem=replace(planned.problem, model_spec=model_spec)))
 
 
 def test_a_change_is_told_with_its_gain(planned: Result) -> None:
@@ -76,10 +76,10 @@ def test_progress_is_silent_for_quick_work_and_ends_with_it(capsys: pytest.Captu
 
 def test_causes_say_from_which_rank_they_are_seen_where_another_is_busier() -> None:
     graph = Graph("two", (Op("light", "mlp"), Op("heavy", "mlp")), (Edge(0, 1, 1),))
-    problem = Problem(Reading("two", "two", "two", graph), None)
+    problem = Problem(ModelSpec("two", "two", "two", graph), None)
     plan = Plan((Stage((0,), (0,)), Stage((1,), (1,))), 4, 1, "1f1b", 4)
     result = Result(problem, "by hand", 0, Answer(plan))
-    light, heavy = StageLoad(1.0, 1.0, 1.0), StageLoad(3.0, 3.0, 3.0)
+    light, heavy = StageCost(1.0, 1.0, 1.0), StageCost(3.0, 3.0, 3.0)
     uneven = replace(result, timeline=api.simulate(problem, plan, (light, heavy)))
     assert formatting.seen_from(uneven) == "seen from rank 0, which ends last; rank 1 is the busiest"
     even = replace(result, timeline=api.simulate(problem, plan, (heavy, heavy)))

@@ -91,13 +91,13 @@ def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sampl
     from torch.distributed.tensor import DTensor
 
     from meshwright.runtime.model.cut import cut
-    from meshwright.runtime.parallel.experts import SpreadExperts
+    from meshwright.runtime.parallel.experts import ExpertParallel
 
     units = cut(alone, names, sample)
     furthest = 0.0
     for stage, weights in trainer.weights.items():
         expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
-        divided = {p for part in weights.module.modules() if isinstance(part, SpreadExperts) for p in part.parameters()}
+        divided = {p for part in weights.module.modules() if isinstance(part, ExpertParallel) for p in part.parameters()}
         for mine, theirs in zip(weights.parameters, expected, strict=True):
             whole = mine.detach().full_tensor() if isinstance(mine, DTensor) else mine.detach()
             if mine in divided:

@@ -27,7 +27,7 @@ def predicted(kind: str, sequence_length: int, rows: int) -> tuple[float, float]
     """Return seconds, forward and backward, and kept bytes of one of the layers, as the analytic cost model says."""
     model = str(ROOT / "examples" / "layer.json")
     batch = Batch(rows, rows, sequence_length)
-    problem = api.pose(model, f"{kind}:1", costs="analytic", batch=batch, training=api.training("bf16"))
+    problem = api.make_problem(model, f"{kind}:1", costs="analytic", batch=batch, training=api.training("bf16"))
     layer = next(i for i, op in enumerate(problem.graph.ops) if op.name == "layers.0")
     (load,), _ = api.judge(problem, Plan((Stage((layer,), (0,)),), 1, rows, "1f1b", rows))
     return sum(getattr(load, name) for name in TIMES), load.activation_bytes / (1.0 + load.fragmentation_ratio)

@@ -33,8 +33,8 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
     assert found["layers"][1]["output_bytes"] == 8 * 64 * 4
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"format": "meshwright/profile/1", "model": "m", "sequence_length": 8, **found}))
-    reading = api.read(str(path))
-    assert (reading.format, reading.costs, reading.graph.n_parameters) == (
+    model_spec = api.read(str(path))
+    assert (model_spec.format, model_spec.costs, model_spec.graph.n_parameters) == (
         "profile_json",
         "profiled",
         sum(p.numel() for p in model.parameters()),
@@ -170,7 +170,7 @@ def test_processes_on_gpus_are_at_most_as_many_as_these(
 def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
     import models
 
-    from meshwright.runtime.step.split_backward import Later, delay_weight_gradients
+    from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
 
     torch.manual_seed(0)
     block = models.Block(16, 2, 32)
@@ -180,7 +180,7 @@ def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
     of_input = x.grad.clone()
     block.zero_grad()
     x.grad = None
-    later = Later()
+    later = DeferredWeightGrad()
     assert delay_weight_gradients(block, later) == 6
     later.collecting = []
     block(x).square().sum().backward()

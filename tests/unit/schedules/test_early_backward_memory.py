@@ -28,7 +28,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def played(chain: str, schedule: str, n_microbatches: int) -> Timeline:
     settings = {"profile_batch": "1", "machines": str(N_STAGES), "global_batch": str(n_microbatches)}
-    problem: Problem = api.completed(api.pose(chain), "dapple", settings)
+    problem: Problem = api.completed(api.make_problem(chain), "dapple", settings)
     stages = tuple(Stage((i,), (i,), recompute=("none",)) for i in range(N_STAGES))
     _, timeline = api.judge(problem, Plan(stages, n_microbatches, 1, schedule, n_microbatches))
     assert timeline is not None

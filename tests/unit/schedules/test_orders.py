@@ -7,10 +7,10 @@ import pytest
 
 from meshwright import schedules
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.schedules import Slots
+from meshwright.schedules import Actions
 
 
-def drawn(slots: Slots, by_stage: bool = False) -> list[str]:
+def drawn(slots: Actions, by_stage: bool = False) -> list[str]:
     """Return one word per rank: F0 F1 B0 ..., the stage before the letter where asked."""
     rows = []
     for a, b in zip(slots.first[:-1], slots.first[1:], strict=True):

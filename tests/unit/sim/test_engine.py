@@ -11,8 +11,8 @@ from meshwright import sim
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.sim import engine
 from meshwright.sim.transfers import fixed
@@ -20,7 +20,7 @@ from meshwright.sim.transfers import fixed
 
 def posed(n_stages: int) -> Problem:
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
-    return Problem(Reading("tiny", "test", "tiny", graph))
+    return Problem(ModelSpec("tiny", "test", "tiny", graph))
 
 
 def piped(n_stages: int, n_microbatches: int, schedule: str = "1f1b") -> Plan:
@@ -49,8 +49,8 @@ def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
     ========  =====================  =====================================================
     """
     loads = (
-        StageLoad(1.0, 1.5, 0.5, reduce_seconds=1.0, optimizer_seconds=0.25, activation_bytes=3.0, weight_bytes=10.0),
-        StageLoad(2.0, 2.0, 1.0, reduce_seconds=4.0, overlap_ratio=0.5, optimizer_seconds=1.0, working_bytes=7.0),
+        StageCost(1.0, 1.5, 0.5, reduce_seconds=1.0, optimizer_seconds=0.25, activation_bytes=3.0, weight_bytes=10.0),
+        StageCost(2.0, 2.0, 1.0, reduce_seconds=4.0, overlap_ratio=0.5, optimizer_seconds=1.0, working_bytes=7.0),
     )
     timeline = engine.play(piped(2, 2), loads, fixed(np.arange(2), np.array([0.5])))
     assert timeline.step_seconds == 15.25
@@ -87,7 +87,7 @@ def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
 
 
 def test_blocking_communication_and_recomputation_lengthen_the_tasks_and_are_named() -> None:
-    load = StageLoad(
+    load = StageCost(
         1.0, 1.0, 1.0, recompute_seconds=0.5,
         forward_communication=(("tensor", 0.25), ("expert", 0.125)), backward_communication=(("tensor", 0.5),),
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_blocking_communication_and_recomputation_lengthen_the_tasks_and_are_nam
 
 def test_a_long_transfer_queues_behind_the_one_before_it() -> None:
     """Forward 1 s, transfer 3 s: stage 1 gets micro-batches at 4, 7 and 10 although stage 0 is done with all of them at 3."""
-    loads = (StageLoad(1.0, 1.0), StageLoad(1.0, 1.0))
+    loads = (StageCost(1.0, 1.0), StageCost(1.0, 1.0))
     timeline = engine.play(piped(2, 3, "gpipe"), loads, fixed(np.arange(2), np.array([3.0])))
     sends = [(a, b) for stage, _, phase, a, b in rows(timeline) if phase == "send" and stage == 0]
     assert sends == [(1.0, 4.0), (4.0, 7.0), (7.0, 10.0)]
@@ -109,7 +109,7 @@ def test_a_long_transfer_queues_behind_the_one_before_it() -> None:
 def test_the_quick_answers_equal_the_whole_one_to_the_last_bit() -> None:
     rng = np.random.default_rng(0)
     for n_stages in (1, 2, 5):
-        loads = tuple(StageLoad(*rng.random(3), reduce_seconds=0.3, overlap_ratio=0.4) for _ in range(n_stages))
+        loads = tuple(StageCost(*rng.random(3), reduce_seconds=0.3, overlap_ratio=0.4) for _ in range(n_stages))
         transfer = rng.random(n_stages - 1)
         plan = piped(n_stages, 7)
         whole = engine.play(plan, loads, fixed(np.arange(n_stages), transfer))
@@ -150,7 +150,7 @@ def wrong_plans() -> list[tuple[Plan, str]]:
 @pytest.mark.parametrize(("plan", "message"), wrong_plans())
 def test_a_plan_that_cannot_be_played_is_refused_with_the_reason(plan: Plan, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        sim.simulate(posed(2), plan, (StageLoad(1.0, 1.0),) * len(plan.stages))
+        sim.simulate(posed(2), plan, (StageCost(1.0, 1.0),) * len(plan.stages))
 
 
 def test_virtual_stages_on_one_device_and_layers_in_any_order_are_a_plan() -> None:
@@ -160,23 +160,23 @@ def test_virtual_stages_on_one_device_and_layers_in_any_order_are_a_plan() -> No
 
 def test_an_unknown_schedule_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="no schedule called '1f1bb'; did you mean '1f1b'"):
-        sim.simulate(posed(2), piped(2, 2, "1f1bb"), (StageLoad(1.0, 1.0),) * 2)
+        sim.simulate(posed(2), piped(2, 2, "1f1bb"), (StageCost(1.0, 1.0),) * 2)
 
 
 @pytest.mark.parametrize(
     "load",
     [
-        StageLoad(-1.0, 1.0),
-        StageLoad(np.nan, 1.0),
-        StageLoad(1.0, 1.0, overlap_ratio=1.5),
-        StageLoad(1.0, 1.0, weight_bytes=np.inf),
+        StageCost(-1.0, 1.0),
+        StageCost(np.nan, 1.0),
+        StageCost(1.0, 1.0, overlap_ratio=1.5),
+        StageCost(1.0, 1.0, weight_bytes=np.inf),
     ],
 )
-def test_loads_that_are_not_finite_and_positive_are_refused(load: StageLoad) -> None:
+def test_loads_that_are_not_finite_and_positive_are_refused(load: StageCost) -> None:
     with pytest.raises(InputError, match="stage 1: "):
-        sim.simulate(posed(2), piped(2, 2), (StageLoad(1.0, 1.0), load))
+        sim.simulate(posed(2), piped(2, 2), (StageCost(1.0, 1.0), load))
 
 
 def test_a_load_for_every_stage_is_needed() -> None:
     with pytest.raises(InputError, match="2 stages, but 1 loads"):
-        sim.simulate(posed(2), piped(2, 2), (StageLoad(1.0, 1.0),))
+        sim.simulate(posed(2), piped(2, 2), (StageCost(1.0, 1.0),))

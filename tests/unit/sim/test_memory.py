@@ -8,19 +8,19 @@ import pytest
 from meshwright import sim
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
 
-LOAD = StageLoad(
+LOAD = StageCost(
     1.0, 1.0, weight_bytes=20.0, gradient_bytes=10.0, optimizer_bytes=60.0, activation_bytes=11.0, working_bytes=5.5,
     reserved_bytes=9.0, communication_bytes=6.0, fragmentation_ratio=0.1,
 )  # fmt: skip
 
 
-def _timeline(loads: tuple[StageLoad, ...], n_microbatches: int = 4) -> sim.engine.Timeline:
+def _timeline(loads: tuple[StageCost, ...], n_microbatches: int = 4) -> sim.engine.Timeline:
     graph = Graph("chain", tuple(Op(f"layer{i}", "other") for i in range(len(loads))))
     plan = Plan(tuple(Stage((i,), (i,)) for i in range(len(loads))), n_microbatches, 1, "1f1b", n_microbatches)
-    return sim.simulate(Problem(Reading("chain", "test", "chain", graph)), plan, loads)
+    return sim.simulate(Problem(ModelSpec("chain", "test", "chain", graph)), plan, loads)
 
 
 def test_a_peak_is_tensors_what_the_allocator_wastes_and_the_context() -> None:

@@ -10,8 +10,8 @@ import pytest
 from meshwright import api, clusters, sim
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Batch, Problem, Reading
-from meshwright.core.stage_cost import Collective, StageLoad
+from meshwright.core.problem import Batch, ModelSpec, Problem
+from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.costs.analytic import device_mesh
@@ -28,7 +28,7 @@ TREE = "fat-tree:16,oversubscription=4,bandwidth=8 GB/s,latency=0 s,launch=0 s"
 
 def posed(spec: str, n_layers: int = 2) -> Problem:
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_layers)))
-    return Problem(Reading("tiny", "test", "tiny", graph), clusters.cluster(spec))
+    return Problem(ModelSpec("tiny", "test", "tiny", graph), clusters.cluster(spec))
 
 
 def piped(*devices: tuple[int, ...], count: int = 1) -> Plan:
@@ -55,7 +55,7 @@ def two_reductions(spec: str, first: tuple[int, ...], second: tuple[int, ...], n
     for devices in (first, second):
         one = reduction(problem, devices, n_bytes)
         assert one.seconds == pytest.approx(seconds, rel=1e-12)
-        loads.append(StageLoad(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)))
+        loads.append(StageCost(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)))
     return sim.simulate(problem, piped(first, second), tuple(loads))
 
 
@@ -99,8 +99,8 @@ def test_a_reduction_beside_a_transfer_on_one_port_slows_both() -> None:
     problem = posed(PORTS)
     one = reduction(problem, (2, 3), 1e9)
     loads = (
-        StageLoad(1.0, 1.0, output_bytes=1e9),
-        StageLoad(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)),
+        StageCost(1.0, 1.0, output_bytes=1e9),
+        StageCost(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)),
     )
     timeline = sim.simulate(problem, piped((0, 1), (2, 3)), loads)
     assert when(timeline, "reduce") == [(1, pytest.approx(4.0), pytest.approx(6.0))]
@@ -119,8 +119,8 @@ def test_whoever_needs_less_than_half_of_a_link_leaves_the_rest() -> None:
     problem = posed(NODES)
     slow, fast = reduction(problem, (0, 8), 2e9), reduction(problem, (1, 9), 2e9)
     loads = (
-        StageLoad(1.0, 1.0, reduce_seconds=8.0, collectives=(replace(slow, seconds=8.0),)),
-        StageLoad(1.0, 1.0, reduce_seconds=2.0, collectives=(fast,)),
+        StageCost(1.0, 1.0, reduce_seconds=8.0, collectives=(replace(slow, seconds=8.0),)),
+        StageCost(1.0, 1.0, reduce_seconds=2.0, collectives=(fast,)),
     )
     timeline = sim.simulate(problem, piped((0, 8), (1, 9)), loads)
     assert when(timeline, "reduce") == [
@@ -141,7 +141,7 @@ def test_what_blocks_a_task_lengthens_it_and_the_rest_is_called_contention() -> 
     one = reduction(problem, (0, 8), 1e9)
     three = replace(one, n_bytes=3e9, seconds=3.0)
     blocking = tuple(replace(one, part=part) for part in ("forward", "backward"))
-    load = StageLoad(
+    load = StageCost(
         1.0, 1.0, forward_communication=(("tensor", 1.0),), backward_communication=(("tensor", 1.0),), reduce_seconds=3.0,
         overlap_ratio=0.5, collectives=(*blocking, three),
     )  # fmt: skip
@@ -163,7 +163,7 @@ def test_what_runs_beside_a_task_delays_its_end_only_when_it_is_slowed_down() ->
     """
     problem = posed(NODES)
     gather = Collective("forward_beside", "all_gather", 2, 1, 1.6e9, 1.0, 0.8)
-    load = StageLoad(1.0, 1.0, collectives=(gather,))
+    load = StageCost(1.0, 1.0, collectives=(gather,))
     assert sim.simulate(problem, piped((0, 8), (1, 9)), (load,) * 2).step_seconds == 4.0
     timeline = sim.simulate(problem, piped((0, 8), (1, 9), count=2), (load,) * 2)
     assert when(timeline, "forward")[:3] == [(0, 0.0, 1.0), (0, 1.0, pytest.approx(2.6)), (1, 1.0, pytest.approx(2.6))]
@@ -173,7 +173,7 @@ def test_more_beside_a_task_than_its_links_carry_lengthens_it_even_alone() -> No
     """Two gathers of 0.8 s each beside one second of compute: together they need 1.6 s of the port."""
     problem = posed(NODES, 1)
     gathers = tuple(Collective("forward_beside", kind, 2, 1, 1.6e9, 1.0, 0.8) for kind in ("all_gather", "reduce_scatter"))
-    load = StageLoad(1.0, 1.0, collectives=gathers)
+    load = StageCost(1.0, 1.0, collectives=gathers)
     timeline = sim.simulate(problem, piped((0, 8)), (load,))
     assert timeline.step_seconds == pytest.approx(2.6)
 
@@ -189,10 +189,10 @@ def test_groups_are_those_of_the_stages_mesh() -> None:
 
 
 @pytest.fixture(scope="module")
-def planned() -> tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]]:
+def planned() -> tuple[Problem, tuple[tuple[Plan, tuple[StageCost, ...]], ...]]:
     """Return a small model with every sharding, context and expert degrees, as the cost model prices them."""
     found = []
-    problem = api.pose("mixtral-8x7b", "dgx-h100:32", batch=Batch(global_batch=64))
+    problem = api.make_problem("mixtral-8x7b", "dgx-h100:32", batch=Batch(global_batch=64))
     n_ops = len(problem.graph.ops)
     for shard in (0, 1, 2, 3):
         for strategy in (
@@ -210,7 +210,7 @@ def planned() -> tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]]:
 
 
 def test_sharing_never_shortens_a_step_and_no_link_carries_more_than_it_can(
-    planned: tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]],
+    planned: tuple[Problem, tuple[tuple[Plan, tuple[StageCost, ...]], ...]],
 ) -> None:
     problem, cases = planned
     longer = 0
@@ -225,7 +225,7 @@ def test_sharing_never_shortens_a_step_and_no_link_carries_more_than_it_can(
 
 
 def test_a_plan_without_contention_takes_to_the_last_bit_what_it_takes_alone(
-    planned: tuple[Problem, tuple[tuple[Plan, tuple[StageLoad, ...]], ...]],
+    planned: tuple[Problem, tuple[tuple[Plan, tuple[StageCost, ...]], ...]],
 ) -> None:
     problem, _ = planned
     graph_stage = Stage(tuple(range(len(problem.graph.ops))), tuple(range(8)), Strategy(data=1, tensor=8))

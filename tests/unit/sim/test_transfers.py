@@ -10,8 +10,8 @@ import pytest
 from meshwright import clusters, sim
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.network import Network
 from meshwright.sim import engine, sharing
@@ -22,7 +22,7 @@ TWO_NODES = "two-level:16,per_node=8,node_bandwidth=300 GB/s,bandwidth=25 GB/s,l
 
 def posed(n_stages: int, spec: str) -> Problem:
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
-    return Problem(Reading("tiny", "test", "tiny", graph), clusters.cluster(spec))
+    return Problem(ModelSpec("tiny", "test", "tiny", graph), clusters.cluster(spec))
 
 
 def piped(*devices: tuple[int, ...], count: int = 4) -> Plan:
@@ -47,7 +47,7 @@ def test_equal_stages_send_peer_to_peer() -> None:
 def test_all_replicas_share_the_link_between_two_nodes() -> None:
     problem = posed(2, TWO_NODES)
     plan = piped(tuple(range(8)), tuple(range(8, 16)))
-    load = StageLoad(1.0, 1.0, output_bytes=25e9)
+    load = StageCost(1.0, 1.0, output_bytes=25e9)
     found = transfers(problem, plan, (load, load))
     latency, slope = Network.of(problem.cluster).transfer([(i, i + 8) for i in range(8)])
     assert found.seconds[0, 0] == pytest.approx(latency + 25e9 * slope) == pytest.approx(8.0 + 9e-6)
@@ -57,7 +57,7 @@ def test_all_replicas_share_the_link_between_two_nodes() -> None:
 
 def test_a_transfer_to_twice_as_many_devices_is_cut_in_two() -> None:
     problem = posed(2, TWO_NODES)
-    load = StageLoad(1.0, 1.0, output_bytes=25e9)
+    load = StageCost(1.0, 1.0, output_bytes=25e9)
     found = transfers(problem, piped((0,), (8, 9)), (load, load))
     assert found.seconds[0, 0] == pytest.approx(1.0 + 9e-6)
     assert sorted(np.unique(np.round(found.busy_bytes[0] / 25e9, 6))) == [0.5, 1.0]
@@ -66,7 +66,7 @@ def test_a_transfer_to_twice_as_many_devices_is_cut_in_two() -> None:
 def test_stages_of_one_rank_and_stages_without_output_send_nothing() -> None:
     problem = posed(4, TWO_NODES)
     plan = replace(piped((0,), (8,), (8,), (0,)), schedule="zb_v")
-    loads = tuple(StageLoad(1.0, 1.0, 1.0, output_bytes=n_bytes) for n_bytes in (25e9, 25e9, 0.0, 25e9))
+    loads = tuple(StageCost(1.0, 1.0, 1.0, output_bytes=n_bytes) for n_bytes in (25e9, 25e9, 0.0, 25e9))
     found = transfers(problem, plan, loads)
     assert np.round(found.seconds, 3).tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
     assert sim.simulate(problem, plan, loads).step_seconds > 0.0
@@ -74,14 +74,14 @@ def test_stages_of_one_rank_and_stages_without_output_send_nothing() -> None:
 
 def test_without_a_cluster_transfers_take_no_time() -> None:
     problem = replace(posed(2, TWO_NODES), cluster=None)
-    load = StageLoad(1.0, 1.0, output_bytes=1e12)
+    load = StageCost(1.0, 1.0, output_bytes=1e12)
     assert not transfers(problem, piped((0,), (1,)), (load, load)).seconds.any()
 
 
 def test_going_to_and_fro_between_two_nodes_shares_the_uplinks() -> None:
     """Stages on nodes 0, 1, 0: what stage 0 sends forward and stage 2 sends backward leave node 0 through one link."""
     problem, plan = posed(3, TWO_NODES), piped((0,), (8,), (1,), count=8)
-    load = StageLoad(0.5, 0.5, output_bytes=25e9)
+    load = StageCost(0.5, 0.5, output_bytes=25e9)
     found = transfers(problem, plan, (load,) * 3)
     flows = sharing.flows(found, None, np.arange(3))
     assert flows is not None
@@ -97,7 +97,7 @@ def test_going_to_and_fro_between_two_nodes_shares_the_uplinks() -> None:
 
 def test_the_busiest_links_carry_their_share_of_what_they_could() -> None:
     problem, plan = posed(2, TWO_NODES), piped((0,), (8,), count=3)
-    load = StageLoad(4.0, 4.0, output_bytes=25e9)
+    load = StageCost(4.0, 4.0, output_bytes=25e9)
     timeline = sim.simulate(problem, plan, (load, load))
     assert timeline.link_busy_ratio[0][1] == pytest.approx(3.0 / timeline.step_seconds)
     assert timeline.link_bytes[timeline.link_busy_ratio[0][0]] == 3 * 25e9

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._runs import Run, clusters, gpt, layers_of_stages, predict
@@ -17,7 +17,7 @@ def _run(n_layers: int = 24, micro_batch: int = 1, pipeline: int = 2, virtual: i
     graph = gpt("gpt", hidden=2048, layers=n_layers, heads=16, sequence=2048, vocabulary=51200, _attn_implementation="flash")
     return Run(
         graph, clusters()("p3-v100:8"), (Strategy(data=4),), pipeline=pipeline, virtual=virtual,
-        micro_batch=micro_batch, global_batch=16 * micro_batch, training=Training("fp16", gradient_bytes=2, optimizer_bytes=6),
+        micro_batch=micro_batch, global_batch=16 * micro_batch, training=MixedPrecision("fp16", gradient_bytes=2, optimizer_bytes=6),
     )  # fmt: skip
 
 

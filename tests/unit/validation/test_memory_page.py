@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import clusters, sim
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.validation._runs import built_in
@@ -29,7 +29,7 @@ def test_the_example_is_what_the_model_says_and_what_the_arithmetic_says() -> No
     graph = built_in("llama-3.1-8b", TOKENS)
     assert graph.n_parameters == WEIGHTS and graph.ops[-1].n_parameters == HEAD
     plan = Plan((Stage(tuple(range(len(graph.ops))), tuple(range(8)), Strategy(8, shard=3)),), 8, 1, "1f1b", 64)
-    problem = Problem(Reading("llama", "test", "llama", graph), clusters.cluster("dgx-h100:8"))
+    problem = Problem(ModelSpec("llama", "test", "llama", graph), clusters.cluster("dgx-h100:8"))
     timeline = sim.simulate(problem, plan, analytic.loads(problem, plan))
     by_hand = {
         "weights": 4 * WEIGHTS / 8, "gradients": 4 * WEIGHTS / 8, "optimizer": 8 * WEIGHTS / 8,

@@ -13,12 +13,12 @@ from meshwright import validation
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core import interval
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped, megatron_bridge
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
-from meshwright.validation._programs import DATA, program
+from meshwright.validation._programs import DATA, framework
 from meshwright.validation._runs import Run, clusters, gpt, predict
 
 SMALL = {
@@ -168,17 +168,17 @@ def test_a_completed_plan_deals_every_layer_and_recomputes_no_more_than_it_must(
     graph = gpt("gpt", hidden=2048, layers=12, heads=16, sequence=2048, vocabulary=51200)
     where = clusters()
     strategies = (Strategy(tensor=1), Strategy(tensor=2), Strategy(tensor=1))
-    roomy = complete(Run(graph, where("dgx-a100:8"), strategies, pipeline=3, global_batch=8, training=Training("fp16")))
+    roomy = complete(Run(graph, where("dgx-a100:8"), strategies, pipeline=3, global_batch=8, training=MixedPrecision("fp16")))
     assert sum(roomy.layers_per_stage) == 12
     assert {how for stage in roomy.recompute_of_stage for how in stage} == {"none"}
     assert roomy.layers_per_stage[1] > max(roomy.layers_per_stage[0], roomy.layers_per_stage[2])  # it has two devices
     tight = complete(
-        Run(graph, where("p3-v100:8"), strategies, pipeline=3, micro_batch=4, global_batch=16, training=Training("fp16"))
+        Run(graph, where("p3-v100:8"), strategies, pipeline=3, micro_batch=4, global_batch=16, training=MixedPrecision("fp16"))
     )
     assert {how for stage in tight.recompute_of_stage for how in stage} != {"none"}
     assert predict(tight).fits
     with pytest.raises(InputError, match="no deal of the layers"):
-        complete(Run(graph, where("p3-v100:8"), (Strategy(),), global_batch=8, micro_batch=8, training=Training("fp16")))
+        complete(Run(graph, where("p3-v100:8"), (Strategy(),), global_batch=8, micro_batch=8, training=MixedPrecision("fp16")))
 
 
 def test_a_completed_plan_says_so_in_its_row_and_its_set(tmp_path: pathlib.Path) -> None:
@@ -217,7 +217,7 @@ def test_every_program_of_a_measured_run_is_read() -> None:
     names = re.findall(r"^\[(\w+)\]$", (DATA / "programs.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(names) > 5
     for name in names:
-        assert program(name) != Program()
+        assert framework(name) != Framework()
 
 
 @pytest.mark.parametrize(

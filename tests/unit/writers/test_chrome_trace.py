@@ -16,9 +16,9 @@ from meshwright.base import trace_events
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Batch, Problem, Reading
+from meshwright.core.problem import Batch, ModelSpec, Problem
 from meshwright.core.result import Answer, Result
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.core.timeline import PHASES
 from meshwright.sim import engine
@@ -28,11 +28,11 @@ from meshwright.writers import chrome_trace
 
 def answered() -> Result:
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(4)))
-    problem = Problem(Reading("tiny", "test", "tiny", graph))
+    problem = Problem(ModelSpec("tiny", "test", "tiny", graph))
     stages = tuple(Stage((i,), ((0, 1), (2, 3), (2, 3), (0, 1))[i]) for i in range(4))
     plan = Plan(stages, 3, 1, "zb_v", 3)
     loads = tuple(
-        StageLoad(1.0, 1.0, 1.0, activation_bytes=5.0, weight_bytes=7.0, reduce_seconds=1.0, optimizer_seconds=0.5, gather_seconds=0.25)
+        StageCost(1.0, 1.0, 1.0, activation_bytes=5.0, weight_bytes=7.0, reduce_seconds=1.0, optimizer_seconds=0.5, gather_seconds=0.25)
         for _ in stages
     )  # fmt: skip
     timeline = engine.play(plan, loads, fixed(np.array(plan.rank_of_stage()), np.full(3, 0.125)))
@@ -43,12 +43,12 @@ def piped(schedule: str, n_ranks: int, n_chunks: int, transfer_seconds: float, n
     """Return a pipeline whose times are no round numbers."""
     n_stages = n_ranks * n_chunks
     graph = Graph("tiny", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
-    problem = Problem(Reading("tiny", "test", "tiny", graph))
+    problem = Problem(ModelSpec("tiny", "test", "tiny", graph))
     place = schedules.load(schedule).placement(n_ranks, n_chunks)
     stages = tuple(Stage((i,), (int(place[i]),)) for i in range(n_stages))
     plan = Plan(stages, n_microbatches, 1, schedule, n_microbatches)
     loads = tuple(
-        StageLoad(
+        StageCost(
             1 / 3 + i / 77, 1 / 7, 1 / 11, activation_bytes=5.0, reduce_seconds=0.1, overlap_ratio=0.3, optimizer_seconds=1e-3
         )
         for i in range(n_stages)
@@ -82,7 +82,7 @@ def test_traces_of_all_schedules_keep_the_rules_of_the_format(
 
 def test_a_trace_of_a_real_plan_on_shared_links_keeps_the_rules(tmp_path: pathlib.Path) -> None:
     """Stages of devices far apart reduce while others send: rates change at odd moments."""
-    problem = api.pose("llama-3.1-8b", "pcie-a100:32", batch=Batch(global_batch=64))
+    problem = api.make_problem("llama-3.1-8b", "pcie-a100:32", batch=Batch(global_batch=64))
     n = len(problem.graph.ops)
     spread = [tuple(range(i, 32, 4)) for i in range(4)]
     stages = tuple(

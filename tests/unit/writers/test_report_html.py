@@ -114,8 +114,8 @@ def test_the_page_loads_nothing(planned: Result) -> None:
 
 def test_a_closing_tag_in_a_name_does_not_end_the_script(planned: Result) -> None:
     name = '<!--<script>x</script><script>alert("1")</script>'
-    reading = replace(planned.problem.reading, name=name)
-    hostile = replace(planned, problem=replace(planned.problem, reading=reading))
+    model_spec = replace(planned.problem.model_spec, name=name)
+    hostile = replace(planned, problem=replace(planned.problem, model_spec=model_spec))
     page = report_html.page(hostile)
     parser, data = _read(page)
     assert len(parser.scripts) == 2

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Moments", "Orders", "Seconds", "play"]
+__all__ = ["Orders", "Seconds", "TaskTimes", "play"]
 
 
 class Orders(NamedTuple):
@@ -45,7 +45,7 @@ class Seconds(NamedTuple):
     send: np.ndarray
 
 
-class Moments(NamedTuple):
+class TaskTimes(NamedTuple):
     """When things happen; a send that does not exist starts and ends when its task ends.
 
     Attributes
@@ -71,13 +71,13 @@ def play(orders, seconds, n_microbatches):
     -------
     status : int
         0, or 1 when the order deadlocks.
-    moments : Moments
+    moments : TaskTimes
         When each task and transfer starts and ends.
     """
     n_ranks = len(orders.first) - 1
     n_stages = orders.channel.shape[1]
     n_tasks = len(orders.stage)
-    moments = Moments(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
+    moments = TaskTimes(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
     # Times below zero mean: not yet known.
     activation = np.full((n_stages, n_microbatches), -1.0)
     activation[0, :] = 0.0

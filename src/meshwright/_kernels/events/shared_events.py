@@ -9,7 +9,7 @@ from numba import njit
 
 from meshwright._kernels.events.event_queue import put, take
 from meshwright._kernels.events.max_min import KIND_BITS, begin, enter, expect, idle, leave, share
-from meshwright._kernels.events.order import Moments
+from meshwright._kernels.events.order import TaskTimes
 
 __all__ = ["Ends", "play"]
 
@@ -98,7 +98,7 @@ def _prepared(orders, ends):
 @njit(cache=True)
 def _moments(tasks):
     """Return when each task and transfer starts and ends."""
-    moments = Moments(np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)))
+    moments = TaskTimes(np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)))
     for t in range(len(tasks)):
         moments.start[t], moments.end[t] = tasks[t]["start"], tasks[t]["end"]
         moments.send_start[t], moments.send_end[t] = tasks[t]["send_start"], tasks[t]["send_end"]
@@ -178,7 +178,7 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
     -------
     status : int
         0, or 1 when the order deadlocks.
-    moments : Moments
+    moments : TaskTimes
         When each task and transfer starts and ends.
     item_start, item_end : ndarray, shape (n_items,), float64
         The same for the end of the step.

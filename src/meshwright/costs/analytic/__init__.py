@@ -13,8 +13,8 @@ from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Program, Training
-from meshwright.core.stage_cost import Collective, CostTable, StageLoad
+from meshwright.core.problem import Framework, MixedPrecision, Problem
+from meshwright.core.stage_cost import Collective, CostTable, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs.analytic import legal as _legal
 from meshwright.costs.analytic import stage as _stage
@@ -25,11 +25,11 @@ from meshwright.costs.analytic.roofline import Shape
 
 __all__ = ["RowLoads", "combine", "compute_seconds", "distinct_rows", "illegal", "loads", "row_loads", "rows", "table"]
 
-RowLoads = dict[tuple[int, str], StageLoad]
-"""``(row, recompute) -> StageLoad`` of one layer."""
+RowLoads = dict[tuple[int, str], StageCost]
+"""``(row, recompute) -> StageCost`` of one layer."""
 
 
-def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
+def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
     """Return the load of a stage from loads of its layers and how often each occurs; see `meshwright.costs.analytic.stage.combine`."""
     return _stage.combine(loads)
 
@@ -80,7 +80,7 @@ def row_loads(
     Returns
     -------
     dict
-        ``(row, recompute) -> StageLoad`` of that one layer. `combine` adds them up.
+        ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def row_loads(
     """
     cluster = problem.cluster
     if cluster is None:
-        raise InputError(f"model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+        raise InputError(f"model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
     if len(devices) != strategy.n_devices:
         raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
     axes = mesh(cluster, devices, strategy, inside_only=inside_only)
@@ -115,16 +115,16 @@ def _shape(strategy: Strategy, micro_batch: int) -> Shape:
     return Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded)
 
 
-def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageLoad:
+def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageCost:
     """Return the load of one layer on one kind of device."""
-    return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.program)
+    return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.framework)
 
 
 class _LayerWorks:
     """What every distinct layer of a graph does on one device, once for each shape, since many strategies share a shape."""
 
-    def __init__(self, graph: Graph, device: Device, training: Training, program: Program) -> None:
-        self._graph, self._asked = graph, (device, training, program)
+    def __init__(self, graph: Graph, device: Device, training: MixedPrecision, framework: Framework) -> None:
+        self._graph, self._asked = graph, (device, training, framework)
         self._n_in, self._n_out = [0] * len(graph.ops), [0] * len(graph.ops)
         for edge in graph.edges:
             self._n_in[edge.target] += edge.n_elements
@@ -150,19 +150,19 @@ class _LayerWorks:
 
 
 @lru_cache(maxsize=32)
-def _layer_works(graph: ById[Graph], device: Device, training: Training, program: Program) -> _LayerWorks:
+def _layer_works(graph: ById[Graph], device: Device, training: MixedPrecision, framework: Framework) -> _LayerWorks:
     """Return the works of a graph, told apart by identity: it never changes, so they cannot be stale."""
-    return _LayerWorks(graph.of, device, training, program)
+    return _LayerWorks(graph.of, device, training, framework)
 
 
 def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
     """Return what every distinct layer does on one device."""
-    return _layer_works(ById(problem.graph), device, problem.training, problem.program).of(shape)
+    return _layer_works(ById(problem.graph), device, problem.training, problem.framework).of(shape)
 
 
 def loads(
     problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loads, *, ledger: bool = True
-) -> tuple[StageLoad, ...]:
+) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
     Parameters
@@ -178,7 +178,7 @@ def loads(
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         One per stage; empty where the layers hold no operators.
 
     Raises
@@ -239,7 +239,7 @@ def _collectives(
         return works[priced.index(_stage.slowest_kind(priced))][row]
 
     return traffic.collectives(
-        counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.program
+        counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.framework
     )
 
 
@@ -279,12 +279,12 @@ def table(
     legal = [strategy for strategy, reason in zip(strategies, reasons, strict=True) if not reason]
     if not legal:
         raise InputError(
-            f"model {problem.reading.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
+            f"model {problem.model_spec.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
         )
     distinct = distinct_rows(problem.graph)
     position = {row: i for i, row in enumerate(distinct)}
     priced = [(strategy, price(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
-    chosen: list[StageLoad] = []
+    chosen: list[StageCost] = []
     kept: list[tuple[Strategy, str]] = []
     first = [0]
     for row in distinct:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshwright.core.cluster import Device
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph, Op, Operator
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.costs.analytic.roofline import (
     Seconds,
     Shape,
@@ -89,8 +89,8 @@ def layer_work(
     body: tuple[Operator, ...],
     shape: Shape,
     device: Device,
-    training: Training,
-    program: Program,
+    training: MixedPrecision,
+    framework: Framework,
     *,
     input_elements: int,
     output_elements: int,
@@ -105,14 +105,14 @@ def layer_work(
         The device's share.
     device : Device
         Where.
-    training : Training
+    training : MixedPrecision
         Precision and bytes.
-    program : Program
+    framework : Framework
         How the program runs it.
     input_elements, output_elements : int
         Elements per sample of the tensors that enter and leave the layer.
     """
-    times = _times(body, shape, device, training, program)
+    times = _times(body, shape, device, training, framework)
     forward: list[Transfer] = []
     backward: list[Transfer] = []
     selective: list[Transfer] = []
@@ -121,7 +121,7 @@ def layer_work(
         there, back = _transfers(body, i, shape, training, times)
         forward += there
         backward += back
-        n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, program))
+        n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, framework))
         saved += n_bytes
         if operator.selective:
             selective += there
@@ -136,8 +136,8 @@ def layer_work(
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
     n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
-    issue_seconds = program.issue_seconds or device.issue_seconds
-    held = program.expert_issue_seconds * sum(
+    issue_seconds = framework.issue_seconds or device.issue_seconds
+    held = framework.expert_issue_seconds * sum(
         operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul"
     )
     passes = [
@@ -164,7 +164,9 @@ def layer_work(
     )
 
 
-def _times(body: tuple[Operator, ...], shape: Shape, device: Device, training: Training, program: Program) -> list[Seconds]:
+def _times(
+    body: tuple[Operator, ...], shape: Shape, device: Device, training: MixedPrecision, framework: Framework
+) -> list[Seconds]:
     """Return the seconds of each operator; attention followed by a softmax of its own is not fused."""
     times = [
         unfused_attention_seconds(operator, shape, device, training)
@@ -172,21 +174,21 @@ def _times(body: tuple[Operator, ...], shape: Shape, device: Device, training: T
         else operator_seconds(operator, shape, device, training)
         for i, operator in enumerate(body)
     ]
-    slower = [_slower(operator, shape, program) for operator in body]
+    slower = [_slower(operator, shape, framework) for operator in body]
     return [
         seconds if factor == 1.0 else Seconds(*(part * factor for part in seconds))
         for seconds, factor in zip(times, slower, strict=True)
     ]
 
 
-def _slower(operator: Operator, shape: Shape, program: Program) -> float:
+def _slower(operator: Operator, shape: Shape, framework: Framework) -> float:
     """Return how much longer than alone and fused an operator runs in a program.
 
     The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
     """
     if operator.kind == "causal_attention" and shape.context > 1:
-        return 1.0 + program.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
-    return program.memory_passes_ratio if operator.kind in PASSES else 1.0
+        return 1.0 + framework.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
+    return framework.memory_passes_ratio if operator.kind in PASSES else 1.0
 
 
 def parameters(operator: Operator, shape: Shape) -> float:
@@ -204,17 +206,17 @@ def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
     return n_bytes * shape.micro_batch / shape.context / split
 
 
-def _kept_width(body: tuple[Operator, ...], i: int, training: Training, program: Program) -> float:
+def _kept_width(body: tuple[Operator, ...], i: int, training: MixedPrecision, framework: Framework) -> float:
     """Return the bytes of an element that operator `i` keeps: what norms, activation functions and dispatch keep is what they hand
     to the next product, which may keep it as cast.
     """
     handed_on = body[i].kind in HANDING_ON and i + 1 < len(body) and body[i + 1].kind in ("matmul", "grouped_matmul")
-    if program.keeps_casts and handed_on:
+    if framework.keeps_casts and handed_on:
         return operand_bytes(training)[1]
     return float(training.activation_bytes)
 
 
-def _working_bytes(operator: Operator, shape: Shape, training: Training) -> float:
+def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -> float:
     """Return what an operator needs beside what is kept: gradients of its output and input."""
     tokens = shape.tokens(operator) / shape.split(operator)
     width = training.activation_bytes
@@ -238,7 +240,7 @@ def _working_bytes(operator: Operator, shape: Shape, training: Training) -> floa
 
 
 def _transfers(
-    body: tuple[Operator, ...], i: int, shape: Shape, training: Training, times: list[Seconds]
+    body: tuple[Operator, ...], i: int, shape: Shape, training: MixedPrecision, times: list[Seconds]
 ) -> tuple[list[Transfer], list[Transfer]]:
     """Return the collectives that operator `i` causes, forward and backward."""
     operator, width = body[i], training.activation_bytes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshwright.core.cluster import Device
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Operator
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.products import Product, product_seconds
 
 __all__ = ["Seconds", "Shape", "operand_bytes", "operator_seconds", "unfused_attention_seconds"]
@@ -22,7 +22,7 @@ ATTENTION_BACKWARD_RATIO = 0.8
 measured)."""
 
 
-def wide_precision(training: Training) -> str:
+def wide_precision(training: MixedPrecision) -> str:
     """Return the precision of products that stay out of fp8 and fp4: attention."""
     return "bf16" if training.precision in ("fp8", "mxfp8", "fp4") else training.precision
 
@@ -57,7 +57,7 @@ class Shape:
         return self.tensor if operator.tensor_axis else 1
 
 
-def operator_seconds(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
+def operator_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Return the seconds of one operator for one micro-batch on one device.
 
     Parameters
@@ -68,7 +68,7 @@ def operator_seconds(operator: Operator, shape: Shape, device: Device, training:
         The device's share.
     device : Device
         Where.
-    training : Training
+    training : MixedPrecision
         Precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
 
     Returns
@@ -90,7 +90,7 @@ def operator_seconds(operator: Operator, shape: Shape, device: Device, training:
     return Seconds(forward / rate, backward / rate, 0.0)
 
 
-def _matmul(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
+def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Three products: the output, the gradient of the input, the gradient of the weight (accumulated in memory)."""
     rows, n_products = shape.tokens(operator), 1.0
     inner, columns = float(operator.size("in")), float(operator.size("out"))
@@ -119,12 +119,12 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: Training
     return Seconds(forward, backward, weight if operator.n_parameters else 0.0)
 
 
-def operand_bytes(training: Training) -> tuple[float, float]:
+def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
     """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer.
 
     Parameters
     ----------
-    training : Training
+    training : MixedPrecision
         Precision.
 
     Notes
@@ -140,7 +140,7 @@ def operand_bytes(training: Training) -> tuple[float, float]:
     return 0.0, float(training.activation_bytes)
 
 
-def _attention(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
+def _attention(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Fused attention: scores stay on the chip; small heads use the matrix units less."""
     heads = operator.size("heads") / shape.split(operator)
     key_heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
@@ -160,7 +160,7 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Train
     return Seconds(forward, backward, 0.0)
 
 
-def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
+def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Return the seconds of attention whose scores go through memory: two products per head, four backward.
 
     Parameters
@@ -186,7 +186,7 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
     return Seconds(forward, backward, 0.0)
 
 
-def _other(operator: Operator, shape: Shape, device: Device, training: Training) -> Seconds:
+def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Return a plain roofline where only totals are known: the gradients of input and weight cost as much as forward each."""
     share = shape.micro_batch / shape.context / shape.split(operator)
     flops = forward_flops(operator) * share
@@ -197,7 +197,7 @@ def _other(operator: Operator, shape: Shape, device: Device, training: Training)
     return Seconds(seconds, seconds, seconds if operator.n_parameters else 0.0)
 
 
-def _moved_bytes(operator: Operator, shape: Shape, training: Training) -> tuple[float, float]:
+def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -> tuple[float, float]:
     """Return the bytes that a memory-bound operator moves forward and backward."""
     width = training.activation_bytes
     positions = shape.tokens(operator) / shape.split(operator)

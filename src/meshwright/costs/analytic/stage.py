@@ -1,4 +1,4 @@
-"""From the work of a layer and the mesh of its stage to a `StageLoad`, and from loads of layers to the load of a stage."""
+"""From the work of a layer and the mesh of its stage to a `StageCost`, and from loads of layers to the load of a stage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwright.core.cluster import Device
-from meshwright.core.problem import Program, Training
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Transfer
@@ -21,9 +21,9 @@ def layer_load(
     mesh: Mesh,
     strategy: Strategy,
     device: Device,
-    training: Training,
-    program: Program,
-) -> StageLoad:
+    training: MixedPrecision,
+    framework: Framework,
+) -> StageCost:
     """Return the load of one layer.
 
     Parameters
@@ -38,14 +38,14 @@ def layer_load(
         Degrees and sharding.
     device : Device
         Kind of device.
-    training : Training
+    training : MixedPrecision
         Precision and bytes.
-    program : Program
+    framework : Framework
         How the program carries it out.
 
     Returns
     -------
-    StageLoad
+    StageCost
         Of this one layer.
 
     Notes
@@ -56,24 +56,24 @@ def layer_load(
     gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
     """
     again, again_transfers = repeated(work, recompute)
-    forward = _communication(work.forward, mesh, strategy, program)
-    backward = _communication((*work.backward, *again_transfers), mesh, strategy, program)
+    forward = _communication(work.forward, mesh, strategy, framework)
+    backward = _communication((*work.backward, *again_transfers), mesh, strategy, framework)
     backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
-    gather, reduce = sharded_seconds(work, mesh, strategy, training, program)
+    gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
     if gather or reduce:
         unpack, pack = _copy_seconds(work, strategy, device, training)
-        beside, after = (reduce, 0.0) if program.overlaps_scatter else (0.0, reduce)
+        beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
         backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
     weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training)
     saved, working = _activation_bytes(work, recompute)
     gathered, communication = _unit_bytes(work, mesh, strategy, training)
     with_waste = 1.0 + training.fragmentation_ratio
-    splits = program.splits_transfers and not strategy.sequence_parallel
+    splits = framework.splits_transfers and not strategy.sequence_parallel
     moved = 2.0 * gradients + 2.0 * optimizer + weights
     if strategy.shard < 3 and strategy.shard > 0:
         moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + weights
-    return StageLoad(
+    return StageCost(
         forward_seconds=work.forward_seconds,
         backward_input_seconds=work.backward_input_seconds,
         backward_weight_seconds=work.backward_weight_seconds,
@@ -106,28 +106,28 @@ def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ..
 
 
 def _communication(
-    transfers: Iterable[Transfer], mesh: Mesh, strategy: Strategy, program: Program
+    transfers: Iterable[Transfer], mesh: Mesh, strategy: Strategy, framework: Framework
 ) -> tuple[tuple[str, float], ...]:
     """Return the exposed seconds by cause."""
     seconds: dict[str, float] = {}
     for transfer in transfers:
         if mesh.axis(transfer.axis) is not None and transfer.n_bytes > 0.0:
-            seconds[transfer.cause] = seconds.get(transfer.cause, 0.0) + exposed(transfer, mesh, strategy, program)[2]
+            seconds[transfer.cause] = seconds.get(transfer.cause, 0.0) + exposed(transfer, mesh, strategy, framework)[2]
     return tuple(sorted(seconds.items()))
 
 
-def exposed(transfer: Transfer, mesh: Mesh, strategy: Strategy, program: Program) -> tuple[float, float, float]:
+def exposed(transfer: Transfer, mesh: Mesh, strategy: Strategy, framework: Framework) -> tuple[float, float, float]:
     """Return what a collective inside a layer puts on the network: its bytes, its seconds, and those that no compute hides."""
     cause, name, kind, n_bytes, hidden_seconds, n_copies = transfer
     axis = mesh.axis(name)
     if axis is None or n_bytes <= 0.0:
         return 0.0, 0.0, 0.0
-    if cause == "expert" and program.dispatches_once:
+    if cause == "expert" and framework.dispatches_once:
         n_bytes *= distinct(mesh.n_expert_targets, n_copies) / n_copies
     seconds = axis.seconds(kind, n_bytes)
     waited = max(0.0, seconds - hidden_seconds)
     if cause == "tensor" and kind != "all_reduce" and strategy.sequence_parallel:
-        waited *= 1.0 - program.tensor_overlap_ratio
+        waited *= 1.0 - framework.tensor_overlap_ratio
     return n_bytes, seconds, waited
 
 
@@ -143,7 +143,7 @@ def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> t
     return tuple(sorted(together.items()))
 
 
-def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: Training) -> tuple[float, float]:
+def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: MixedPrecision) -> tuple[float, float]:
     """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
     rate = device.memory_bytes_per_second * device.memory_ratio
     n_parameters = work.n_dense_parameters + work.n_expert_parameters
@@ -152,15 +152,15 @@ def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training:
 
 
 def sharded_seconds(
-    work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training, program: Program
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
     """Return the seconds of gathering weights (ZeRO-3) and of scattering gradients (ZeRO-2 and 3) of every micro-batch."""
     if strategy.shard < 2:
         return 0.0, 0.0
-    if program.shard_bytes_per_second:
+    if framework.shard_bytes_per_second:
         n_parameters = work.n_dense_parameters + work.n_expert_parameters
-        gather = n_parameters * training.weight_bytes / program.shard_bytes_per_second if strategy.shard == 3 else 0.0
-        return gather, n_parameters * training.gradient_bytes / program.shard_bytes_per_second
+        gather = n_parameters * training.weight_bytes / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
+        return gather, n_parameters * training.gradient_bytes / framework.shard_bytes_per_second
     gather = 0.0
     if strategy.shard == 3:
         gather = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
@@ -170,7 +170,7 @@ def sharded_seconds(
     return gather, reduce
 
 
-def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> float:
+def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
     """Return the seconds of the gradient reduction that happens once a step."""
     dense = work.n_dense_parameters * training.gradient_bytes
     replicas = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
@@ -181,7 +181,7 @@ def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: T
     return seconds + bucket_seconds(mesh.expert_data, kind, work.n_expert_parameters * training.gradient_bytes)
 
 
-def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> float:
+def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
     """Return the seconds of gathering updated weights after the optimizer (ZeRO-1 and 2)."""
     if strategy.shard not in (1, 2):
         return 0.0
@@ -189,7 +189,7 @@ def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: T
     return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
 
 
-def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float, float]:
+def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float, float]:
     """Return the bytes of weights, gradients and optimizer state after sharding.
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
@@ -207,7 +207,7 @@ def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Trai
     return weight_bytes * share, gradients, (training.optimizer_bytes - copy_bytes) * share
 
 
-def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Training) -> tuple[float, float]:
+def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float]:
     """Return what sharded weights (ZeRO-3) need beside the shards: as tensors while the layer runs, and as buffers all step.
 
     FSDP2 works layer by layer: it holds this layer's gathered weights, the next one's on their way, and this layer's gradients until
@@ -229,17 +229,17 @@ def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
     return work.saved_bytes, work.working_bytes
 
 
-def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
+def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
     """Return the load of a stage from those of its layers.
 
     Parameters
     ----------
-    loads : sequence of (StageLoad, int)
+    loads : sequence of (StageCost, int)
         Loads of layers and how often each occurs; the last one is the stage's last layer.
 
     Returns
     -------
-    StageLoad
+    StageCost
         Sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's. The gradient
         reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete only at its end.
     """
@@ -262,7 +262,7 @@ def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
         fragmentation = max(fragmentation, load.fragmentation_ratio)
         largest = max(largest, load.reduce_seconds)
     reduce_seconds = sums[4]
-    return StageLoad(
+    return StageCost(
         forward_seconds=sums[0],
         backward_input_seconds=sums[1],
         backward_weight_seconds=sums[2],
@@ -286,7 +286,7 @@ def combine(loads: Sequence[tuple[StageLoad, int]]) -> StageLoad:
     )
 
 
-def _summed(load: StageLoad) -> tuple[float, ...]:
+def _summed(load: StageCost) -> tuple[float, ...]:
     """Return the figures of a layer that add up over layers."""
     return (
         load.forward_seconds, load.backward_input_seconds, load.backward_weight_seconds, load.recompute_seconds,
@@ -295,12 +295,12 @@ def _summed(load: StageLoad) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-def slowest(loads: Sequence[StageLoad]) -> StageLoad:
+def slowest(loads: Sequence[StageCost]) -> StageCost:
     """Return the load of a stage whose devices differ: every time the slowest kind's, every size the largest.
 
     Parameters
     ----------
-    loads : sequence of StageLoad
+    loads : sequence of StageCost
         The same layer on each kind of device of the stage.
     """
     if len(loads) == 1:
@@ -313,6 +313,6 @@ def slowest(loads: Sequence[StageLoad]) -> StageLoad:
     )
 
 
-def slowest_kind(loads: Sequence[StageLoad]) -> StageLoad:
+def slowest_kind(loads: Sequence[StageCost]) -> StageCost:
     """Return which of the same layer's loads, one for each kind of device, takes longest; the first of several."""
     return max(loads, key=lambda load: load.forward_total_seconds + load.backward_total_seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.core.problem import Program, Training
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
@@ -22,8 +22,8 @@ def collectives(
     works: Mapping[tuple[int, str], LayerWork],
     mesh: Mesh,
     strategy: Strategy,
-    training: Training,
-    program: Program,
+    training: MixedPrecision,
+    framework: Framework,
 ) -> tuple[Collective, ...]:
     """Return the collectives of one stage, equal ones together.
 
@@ -37,9 +37,9 @@ def collectives(
         Axes of the stage.
     strategy : Strategy
         Degrees and sharding.
-    training : Training
+    training : MixedPrecision
         Bytes of weights and gradients.
-    program : Program
+    framework : Framework
         How the program carries it out.
 
     Returns
@@ -48,7 +48,7 @@ def collectives(
         The blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered weights, which use
         no link; those beside compute take what it leaves out.
     """
-    ledger = _Ledger(mesh, strategy, program)
+    ledger = _Ledger(mesh, strategy, framework)
     for key, n_layers in layers.items():
         work = works[key]
         again_seconds, again = repeated(work, key[1])
@@ -65,8 +65,8 @@ def collectives(
             ("expert_data", kind, float(expert * training.gradient_bytes)),
         )
         backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again_seconds
-        gather, scatter = sharded_seconds(work, mesh, strategy, training, program)
-        beside = gather + scatter if program.overlaps_scatter else gather
+        gather, scatter = sharded_seconds(work, mesh, strategy, training, framework)
+        beside = gather + scatter if framework.overlaps_scatter else gather
         hidden = min(1.0, backward_seconds / beside) if beside > 0.0 else 0.0
         if strategy.shard == 3:
             ledger.beside(
@@ -74,7 +74,7 @@ def collectives(
             )
             ledger.beside("backward", gathered, gather, hidden, n_layers)
         if strategy.shard >= 2:
-            ledger.beside("backward", reduced, scatter, hidden if program.overlaps_scatter else 0.0, n_layers)
+            ledger.beside("backward", reduced, scatter, hidden if framework.overlaps_scatter else 0.0, n_layers)
         else:
             ledger.once("reduce", reduced, n_layers)
         ledger.once("reduce", (("replicate", "all_reduce", dense * training.gradient_bytes / mesh.n_shards),), n_layers)
@@ -86,9 +86,9 @@ def collectives(
 class _Ledger:
     """Adds up collectives by what they are."""
 
-    def __init__(self, mesh: Mesh, strategy: Strategy, program: Program) -> None:
+    def __init__(self, mesh: Mesh, strategy: Strategy, framework: Framework) -> None:
         self._sums: dict[tuple[str, str, int, int, float], list[float]] = {}
-        self._costs = (mesh, strategy, program)
+        self._costs = (mesh, strategy, framework)
         ranks, tensor = strategy.data * strategy.context, strategy.tensor
         expert_stride = 1 if strategy.folded else tensor
         self._axes: dict[str, tuple[Axis | None, int, int]] = {

@@ -10,7 +10,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs.profiled.readers.profile_json import Layer, Measure, Profile
 
@@ -35,7 +35,7 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     micro_batch : int
         Samples of one micro-batch and replica; any number can be priced.
     """
-    profile = problem.reading.instance
+    profile = problem.model_spec.instance
     assert isinstance(profile, Profile)
     if strategy.context > 1 or strategy.expert > 1:
         return _NO_AXES
@@ -44,7 +44,7 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     return ""
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
     Parameters
@@ -56,7 +56,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         One per stage.
 
     Raises
@@ -69,10 +69,10 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     Times between measured numbers of rows are interpolated, outside they follow the nearest two. A tensor degree that was not
     measured takes the whole layer's time divided by it.
     """
-    profile = problem.reading.instance
+    profile = problem.model_spec.instance
     if not isinstance(profile, Profile):
         raise InputError(
-            f"costs profiled: {problem.reading.name} is no profile; measure one with 'meshwright profile' and name its file as the model"
+            f"costs profiled: {problem.model_spec.name} is no profile; measure one with 'meshwright profile' and name its file as the model"
         )
     rows_of_microbatch = plan.global_batch / plan.n_microbatches
     result = []
@@ -83,7 +83,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     return tuple(result)
 
 
-def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> StageLoad:
+def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> StageCost:
     """Return the load of one stage."""
     strategy = stage.strategy
     recompute = stage.recompute or ("none",) * len(stage.ops)
@@ -103,7 +103,7 @@ def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> Sta
     tensor = 2.0 * _collective(problem, profile, stage, "tensor", "all_reduce", tensor_bytes)
     n_shards = (strategy.shard_degree or strategy.data) if strategy.shard else 1
     gather, scatter, reduce, update = _data_axis(problem, profile, stage, weights)
-    return StageLoad(
+    return StageCost(
         forward_seconds=float(sums[0]),
         backward_input_seconds=float(sums[1]),
         backward_weight_seconds=float(sums[2]),
@@ -141,7 +141,7 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
     dict of int to float
         Seconds by id of the layer.
     """
-    profile = problem.reading.instance
+    profile = problem.model_spec.instance
     assert isinstance(profile, Profile)
     return {op: sum(layer_seconds(profile, op, micro_batch, strategy.tensor)) for op in range(len(profile.layers))}
 
@@ -195,7 +195,7 @@ def _data_axis(problem: Problem, profile: Profile, stage: Stage, weights: float)
 def _measured_there(problem: Problem) -> bool:
     """Whether collectives measured among the first ranks hold for any: the profile's own machine, all links nearly alike."""
     cluster = problem.cluster
-    if cluster is None or cluster is not problem.reading.cluster:
+    if cluster is None or cluster is not problem.model_spec.cluster:
         return False
     widths = cluster.links.bytes_per_second
     return bool(widths.max() <= _ALIKE_RATIO * widths.min())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from meshwright.core.cluster import Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import CostTable, StageLoad
+from meshwright.core.stage_cost import CostTable, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded.against_megatron import Saving, savings
@@ -36,7 +36,7 @@ def row_loads(
     Returns
     -------
     dict
-        ``(row, recompute) -> StageLoad`` of that one layer.
+        ``(row, recompute) -> StageCost`` of that one layer.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def row_loads(
     return {key: _less(load, saved[key[0]]) if key[0] in saved else load for key, load in layers.items()}
 
 
-def _less(load: StageLoad, saving: Saving) -> StageLoad:
+def _less(load: StageCost, saving: Saving) -> StageCost:
     """Return a load without what is saved."""
     return replace(
         load,
@@ -74,7 +74,7 @@ def _reduced(causes: tuple[tuple[str, float], ...], seconds: float) -> tuple[tup
     return tuple(left.items())
 
 
-def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
     Parameters
@@ -88,7 +88,7 @@ def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageLo
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         One per stage; empty where the layers hold no operators.
 
     Raises

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Problem, Training
+from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic.device_mesh import mesh
@@ -92,7 +92,7 @@ def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bo
 class _Savings:
     """The savings of one graph on one cluster, found once for each strategy and micro-batch."""
 
-    def __init__(self, graph: Graph, cluster: Cluster, training: Training) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, training: MixedPrecision) -> None:
         self._graph, self._cluster, self._training = graph, cluster, training
         self._rows = tuple(row for row in analytic.distinct_rows(graph) if graph.ops[row].body)
         self._found: dict[tuple[Strategy, int, bool], dict[int, Saving]] = {}
@@ -129,7 +129,7 @@ class _Savings:
 
 
 @lru_cache(maxsize=REMEMBERED_CLUSTERS)
-def _savings(graph: ById[Graph], cluster: Cluster, training: Training) -> _Savings:
+def _savings(graph: ById[Graph], cluster: Cluster, training: MixedPrecision) -> _Savings:
     """Return the savings on a cluster; graph and cluster are told apart by identity and never change: none can be stale."""
     return _Savings(graph.of, cluster, training)
 

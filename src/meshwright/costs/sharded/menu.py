@@ -103,7 +103,7 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     """
     cluster = problem.cluster
     if cluster is None:
-        raise InputError(f"model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+        raise InputError(f"model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
     row_of_op = analytic.rows(problem)
     counts = {row: row_of_op.count(row) for row in sorted(set(row_of_op)) if problem.graph.ops[row].body}
     found: list[MenuRow] = []
@@ -309,7 +309,7 @@ def table(
         ):
             made.append(row)
     if not made:
-        raise InputError(f"model {problem.reading.name}: no strategy given can run it")
+        raise InputError(f"model {problem.model_spec.name}: no strategy given can run it")
     distinct = sorted({row.row for row in made})
     made.sort(key=lambda row: row.row)
     first = np.concatenate(([0], np.cumsum([sum(row.row == one for row in made) for one in distinct])))

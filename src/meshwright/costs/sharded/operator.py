@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Device
 from meshwright.core.graph import Operator
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.device_mesh import bucket_seconds
 from meshwright.costs.analytic.roofline import Seconds, Shape, operator_seconds, unfused_attention_seconds
 from meshwright.costs.sharded.choices import SEQUENCE, Choice, choices
@@ -32,7 +32,7 @@ class MeshCosts:
         Mesh axes, outermost first.
     device : Device
         Kind of device.
-    training : Training
+    training : MixedPrecision
         Precision and bytes.
     batch : int
         Samples of one micro-batch on the whole mesh.
@@ -45,7 +45,7 @@ class MeshCosts:
 
     axes: tuple[Axis, ...]
     device: Device
-    training: Training
+    training: MixedPrecision
     batch: int
     recompute: str = "none"
     reduced_later: tuple[int, ...] = ()

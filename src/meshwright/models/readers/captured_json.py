@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Edge, Graph, Op, Operator
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
 __all__ = ["FORMAT", "read", "recognises"]
@@ -37,7 +37,7 @@ def recognises(source: Source) -> bool:
     return isinstance(source.json, dict) and source.json.get("format") == FORMAT
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a captured graph.
 
     Parameters
@@ -47,7 +47,7 @@ def read(source: Source) -> Reading:
 
     Returns
     -------
-    Reading
+    ModelSpec
         The graph; costs ``analytic``; search ``best`` for layers, ``pase`` is at home with single operators as well.
 
     Raises
@@ -79,7 +79,7 @@ def read(source: Source) -> Reading:
             f"{where}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; the file was changed"
         )
     notes = tuple(str(note) for note in _list(content, "notes", where))
-    return Reading(graph.name, "captured_json", source.spec, graph, notes=notes)
+    return ModelSpec(graph.name, "captured_json", source.spec, graph, notes=notes)
 
 
 def _ops(entries: list[Any], bodies: list[tuple[Operator, ...]], where: str) -> tuple[Op, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.models import dense_families, encoder_families, mixture_families
 from meshwright.models.config import Config
 
@@ -32,7 +32,7 @@ _LONGEST_SEQUENCE = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a configuration says about a model besides its graph; `Reading.instance` stays empty, this is for listings.
+    """What a configuration says about a model besides its graph; `ModelSpec.instance` stays empty, this is for listings.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def recognises(source: Source) -> bool:
     return isinstance(source.json, dict) and ("model_type" in source.json or "architectures" in source.json)
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a built-in model or a ``config.json``.
 
     Parameters
@@ -112,7 +112,7 @@ def read(source: Source) -> Reading:
 
     Returns
     -------
-    Reading
+    ModelSpec
         The graph; costs ``analytic``, search ``best``.
 
     Raises
@@ -130,7 +130,7 @@ def read(source: Source) -> Reading:
     config = _language_model(config)
     sequence = _length(config, source.sequence_length)
     graph = _graph(config, name, sequence, _fused(config, source.attention))
-    return Reading(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
+    return ModelSpec(name, "huggingface", source.spec, graph, notes=_notes(config, name, sequence))
 
 
 def configuration(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from meshwright.core.result import Answer
 from meshwright.costs import sharded
 from meshwright.planners.best import splits
 from meshwright.planners.best.branch_and_bound import Search
-from meshwright.planners.best.incumbents import Found, rank
+from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import pools
 
@@ -44,7 +44,7 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     assert problem.cluster is not None
     if params.memory_ratio > 1.0:
         raise InputError(f"--set memory_ratio={params.memory_ratio:g}: more than all of the memory; give a share up to 1")
-    first: list[Found] = []
+    first: list[Incumbent] = []
     if problem.costs == "sharded":
         # its plans are the first ones known, so the answer is never slower than Megatron's split gives
         plain = _searched(replace(problem, costs="analytic"), params, stop, [])
@@ -55,7 +55,7 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
 
 
-def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Found]) -> Search:
+def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumbent]) -> Search:
     """Return the search after it has run, with plans known before it starts."""
     assert problem.cluster is not None
     state = Search(problem, params, stop)

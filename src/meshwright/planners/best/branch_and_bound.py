@@ -17,7 +17,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.best import bounds, limits, plans
 from meshwright.planners.best.costs import Costs, spread
-from meshwright.planners.best.incumbents import Found, alternatives, degrees_key, describe, rank
+from meshwright.planners.best.incumbents import Incumbent, alternatives, degrees_key, describe, rank
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import Config, Mesh, Pool, meshes, pools, schedules_of
@@ -40,7 +40,7 @@ class Search:
         self.chain = chain_of(problem.graph)
         self.heap: list[tuple[float, int, int, Mesh | Config, Plan | None]] = []
         self.costs: list[Costs] = []
-        self.found: list[Found] = []
+        self.found: list[Incumbent] = []
         self.others: list[tuple[float, Config, int, Plan | None]] = []
         self.refused: dict[str, int] = {}
         self.too_large: list[tuple[int, Config, bool]] = []
@@ -190,7 +190,7 @@ class Search:
         if found is not None:
             self.found.append(found)
 
-    def play(self, pool: int, config: Config, plan: Plan) -> Found | None:
+    def play(self, pool: int, config: Config, plan: Plan) -> Incumbent | None:
         """Return the plan simulated; None when it does not fit its devices after all."""
         cluster = self.problem.cluster
         assert cluster is not None
@@ -198,7 +198,7 @@ class Search:
         for i, devices in enumerate(plan.ranks()):
             if timeline.peak_bytes[i] > self.params.memory_ratio * cluster.device(devices[0]).memory_bytes:
                 return None
-        return Found(pool, config, plan, timeline)
+        return Incumbent(pool, config, plan, timeline)
 
     def runners_up(self) -> None:
         """Play the most promising plans that were not played, one of each combination of degrees."""
@@ -246,7 +246,7 @@ class Search:
             extra=extra,
         )
 
-    def _memory_note(self, best: Found) -> tuple[str, ...]:
+    def _memory_note(self, best: Incumbent) -> tuple[str, ...]:
         """Warn where the plan leaves little room for an error of the memory model."""
         cluster = self.problem.cluster
         assert cluster is not None
@@ -271,7 +271,9 @@ class Search:
         if closest is None:
             reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
-                None, notes=(*notes, f"no plan of the space is legal for {self.problem.reading.name}: {reasons}"), extra=extra
+                None,
+                notes=(*notes, f"no plan of the space is legal for {self.problem.model_spec.name}: {reasons}"),
+                extra=extra,
             )
         nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(closest[1])}"
         return Answer(None, missing_bytes=closest[0], nearest=nearest, notes=notes, extra=extra)

@@ -12,7 +12,7 @@ from meshwright import schedules
 from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.planners.best.layer_sums import Chain, Digest, RowLoads, digest
 from meshwright.planners.best.space import Config, Pool
@@ -78,7 +78,7 @@ class Costs:
         Returns
         -------
         list of dict
-            ``(row, recompute) -> StageLoad`` of that one layer.
+            ``(row, recompute) -> StageCost`` of that one layer.
         """
         key = _key(config, light)
         if key not in self._rows:
@@ -142,7 +142,7 @@ class Costs:
         useful = (row, "selective") in rows and rows[row, "selective"].activation_bytes < rows[row, "none"].activation_bytes
         return tuple(word for word in self.recompute if (word != "selective" or useful) and (row, word) in rows)
 
-    def transfer_seconds(self, config: Config, plan: Plan, loads: tuple[StageLoad, ...]) -> NDArray[np.float64]:
+    def transfer_seconds(self, config: Config, plan: Plan, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
 
         Parameters
@@ -151,7 +151,7 @@ class Costs:
             The configuration.
         plan : Plan
             Any of its plans.
-        loads : tuple of StageLoad
+        loads : tuple of StageCost
             What its stages do.
 
         Returns

@@ -9,11 +9,11 @@ from meshwright.core.result import Alternative, Objective
 from meshwright.core.timeline import Timeline
 from meshwright.planners.best.space import Config
 
-__all__ = ["Found", "alternatives", "degrees_key", "describe", "rank"]
+__all__ = ["Incumbent", "alternatives", "degrees_key", "describe", "rank"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class Incumbent:
     """One plan, simulated."""
 
     pool: int
@@ -27,7 +27,7 @@ class Found:
         return self.timeline.step_seconds
 
 
-def alternatives(ranked: list[Found]) -> tuple[Alternative, ...]:
+def alternatives(ranked: list[Incumbent]) -> tuple[Alternative, ...]:
     """Return the best plan of every other combination of degrees, with the causes that cost it the most."""
     best = ranked[0]
     own = dict(best.timeline.causes)
@@ -45,7 +45,7 @@ def alternatives(ranked: list[Found]) -> tuple[Alternative, ...]:
     return tuple(others)
 
 
-def rank(found: Found) -> tuple[object, ...]:
+def rank(found: Incumbent) -> tuple[object, ...]:
     """Order plans: the shorter step first; of steps alike to nine digits the simpler plan."""
     mesh = found.config.mesh
     complexity = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, found.config.chunks, found.config.shard)

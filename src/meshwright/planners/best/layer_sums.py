@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.core.graph import Graph
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.solvers.pipeline.layer_split import Relief, relief
 
 __all__ = ["Chain", "Digest", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
@@ -66,7 +66,7 @@ def chain_of(graph: Graph) -> Chain:
     return Chain(order[:first], layers, order[last + 1 :], tuple(row[i] for i in layers), main_row)
 
 
-RowLoads = dict[tuple[int, str], StageLoad]
+RowLoads = dict[tuple[int, str], StageCost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:
     return Pinned(**{name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__})
 
 
-def _one(load: StageLoad) -> Pinned:
+def _one(load: StageCost) -> Pinned:
     """Return what one layer adds, but for the end of the step."""
     backward = load.backward_total_seconds - load.recompute_seconds
     return Pinned(
@@ -297,6 +297,6 @@ def stage_sums(
     return StageSums(*np.moveaxis(np.array(of_kind)[of_rank[:, None], :, own], -1, 0))
 
 
-def work_of(load: StageLoad) -> float:
+def work_of(load: StageCost) -> float:
     """Return the seconds one layer keeps its device busy for one micro-batch."""
     return load.forward_total_seconds + load.backward_total_seconds

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best import inequalities
 from meshwright.planners.best.costs import Costs, spread
 from meshwright.planners.best.layer_sums import RowLoads
@@ -240,7 +240,7 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
     kinds, of_rank, memory = costs.rows(config, light=light), costs.kind_of_rank(config), costs.memory_bytes(config)
     worst = -math.inf
     for rank in range(p):
-        loads: dict[tuple[int, str], StageLoad] = kinds[of_rank[rank]]
+        loads: dict[tuple[int, str], StageCost] = kinds[of_rank[rank]]
         flat = [row for stage in range(len(rows)) if rank_of_stage[stage] == rank for row in rows[stage]]
         own = _layers(costs, loads, flat, float(in_flight[rank]))
         worst = max(worst, own.held(np.full(len(flat), len(own.words) - 1)) - memory[rank])

@@ -50,11 +50,11 @@ def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
         When there is no cluster, the costs are not ours, or the micro-batch does not divide the batch.
     """
     if problem.cluster is None:
-        raise InputError(f"search {search}: model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+        raise InputError(f"search {search}: model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
     if problem.costs not in COSTS:
         raise InputError(
-            f"search {search}: reads the cost models {' and '.join(COSTS)}, not '{problem.costs}'; for {problem.reading.format} use "
-            f"--search {problem.reading.search}"
+            f"search {search}: reads the cost models {' and '.join(COSTS)}, not '{problem.costs}'; for {problem.model_spec.format} use "
+            f"--search {problem.model_spec.search}"
         )
     batch = problem.batch
     if batch.global_batch == 0:

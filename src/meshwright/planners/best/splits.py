@@ -9,7 +9,7 @@ from meshwright import sim
 from meshwright.planners.best import inequalities, plans
 from meshwright.planners.best.branch_and_bound import Search
 from meshwright.planners.best.costs import spread
-from meshwright.planners.best.incumbents import Found, rank
+from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.space import Config
 from meshwright.solvers.pipeline import layer_split
 
@@ -97,7 +97,7 @@ def improve(search: Search) -> None:
             _move_layers(search, found)
 
 
-def _move_layers(search: Search, found: Found) -> None:
+def _move_layers(search: Search, found: Incumbent) -> None:
     """Move single layers of one plan while that shortens its step."""
     costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]

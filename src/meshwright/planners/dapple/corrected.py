@@ -118,9 +118,9 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     ----------
     .. [1] Fan et al., DAPPLE, PPoPP 2021, section 4: T_w + T_s + T_e with the pivot stage Q.
     """
-    training = problem.reading.instance
+    training = problem.model_spec.instance
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
-    states = _dapple_states.states_of(problem.reading)
+    states = _dapple_states.states_of(problem.model_spec)
     notes = _notes(states, training)
     kept = _kept_states(states, MOST_STATES)
     if len(kept) < states.n_states:
@@ -300,7 +300,7 @@ def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: 
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
-    training = problem.reading.instance
+    training = problem.model_spec.instance
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
     layers = kernel.Layers(*space.layers)
     shapes: dict[tuple[float, int, int, int], Shape] = {}

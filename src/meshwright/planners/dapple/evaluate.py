@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import device_orders
 from meshwright.planners.dapple import states as _dapple_states
@@ -81,7 +81,7 @@ class Judge:
         """Number of states."""
         return self.states.n_states
 
-    def loads(self, shape: Shape) -> tuple[StageLoad, ...]:
+    def loads(self, shape: Shape) -> tuple[StageCost, ...]:
         """Return what each stage does and holds; it recomputes where allowed and it does not fit otherwise."""
         found, before = [], -1
         for i, cut in enumerate(shape.cuts):
@@ -92,7 +92,7 @@ class Judge:
             before = cut.state
         return tuple(found)
 
-    def _load(self, shape: Shape, i: int, before: int, *, recomputes: bool) -> StageLoad:
+    def _load(self, shape: Shape, i: int, before: int, *, recomputes: bool) -> StageCost:
         """Return the load of stage `i`, which begins after state `before`."""
         states, training, cut = self.states, self.training, shape.cuts[i]
         batch = self.problem.batch.global_batch
@@ -111,7 +111,7 @@ class Judge:
         key = (cut.devices, parameter)
         if key not in self._reduce:
             self._reduce[key] = costs.reduce_seconds(self.problem, training, cut.devices, parameter)
-        return StageLoad(
+        return StageCost(
             forward_seconds=forward,
             backward_input_seconds=part(states.backward_seconds) * ratio,
             recompute_seconds=forward if recomputes else 0.0,
@@ -139,7 +139,7 @@ class Judge:
         left = len(shape.cuts) - i
         return min(shape.n_microbatches, 2 * left - 1 if shape.schedule == "early_backward_b" else left)
 
-    def _bytes(self, shape: Shape, i: int, load: StageLoad) -> float:
+    def _bytes(self, shape: Shape, i: int, load: StageCost) -> float:
         """Return what one device of stage `i` holds at its peak."""
         return load.static_bytes + self._depth(shape, i) * load.activation_bytes + load.working_bytes
 
@@ -170,7 +170,7 @@ class Judge:
         self._quick[shape] = seconds
         return seconds
 
-    def _send_seconds(self, shape: Shape, loads: tuple[StageLoad, ...]) -> NDArray[np.float64]:
+    def _send_seconds(self, shape: Shape, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return what each stage's transfers take alone, forward and backward."""
         cluster = self.problem.cluster
         assert cluster is not None

@@ -66,11 +66,11 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
         When something is missing or contradicts.
     """
     notes = []
-    profile = _dapple_states.profile_of(problem.reading, f"search {search}")
+    profile = _dapple_states.profile_of(problem.model_spec, f"search {search}")
     profile_batch = params.profile_batch or profile.profile_batch
     if not profile_batch:
         raise InputError(
-            f"model {problem.reading.name}: the file does not say how many samples it was measured with; "
+            f"model {problem.model_spec.name}: the file does not say how many samples it was measured with; "
             "give --set profile_batch=N"
         )
     if not params.profile_batch:
@@ -93,7 +93,7 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
         cluster = _dapple_links.machines_cluster(_dapple_links.sizes_of(params.machines, "--set machines"))
     if cluster is None:
         raise InputError(f"search {search}: say where to train: --set machines=8,16 (published links) or --cluster dgx-h100:16")
-    states = _dapple_states.states_of(problem.reading)
+    states = _dapple_states.states_of(problem.model_spec)
     per_sample = float(states.activation_bytes[-1]) / profile_batch
     ratio = 1.0
     if params.peak_activation_bytes is not None and per_sample > 0.0:
@@ -102,7 +102,7 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
     return (
         replace(
             problem,
-            reading=replace(problem.reading, instance=training),
+            model_spec=replace(problem.model_spec, instance=training),
             cluster=cluster,
             costs="dapple",
             batch=replace(problem.batch, global_batch=batch),

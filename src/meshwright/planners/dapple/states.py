@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.planners.dapple.profile import LinearisedProfile, Profile, ProfiledTraining, cleaned
 from meshwright.solvers.graph import antichains
 
@@ -74,7 +74,7 @@ class States:
         return tuple(found)
 
 
-def profile_of(reading: Reading, what: str) -> Profile | LinearisedProfile:
+def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
     """Return the profile a reading holds.
 
     Raises
@@ -82,22 +82,22 @@ def profile_of(reading: Reading, what: str) -> Profile | LinearisedProfile:
     InputError
         When it holds none.
     """
-    if isinstance(reading.instance, ProfiledTraining):
-        return reading.instance.profile
-    if not isinstance(reading.instance, (Profile, LinearisedProfile)):
+    if isinstance(model_spec.instance, ProfiledTraining):
+        return model_spec.instance.profile
+    if not isinstance(model_spec.instance, (Profile, LinearisedProfile)):
         raise InputError(
-            f"model {reading.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
-            f"this is {reading.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost model times them, or leave --search out"
+            f"model {model_spec.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
+            f"this is {model_spec.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost model times them, or leave --search out"
         )
-    return reading.instance
+    return model_spec.instance
 
 
-def states_of(reading: Reading, *, fold: bool = True) -> States:
+def states_of(model_spec: ModelSpec, *, fold: bool = True) -> States:
     """Return the states of the profile a reading holds.
 
     Parameters
     ----------
-    reading : Reading
+    model_spec : ModelSpec
         With a `Profile` or a `LinearisedProfile`.
     fold : bool
         Whether layers without compute and weights (``__getitem__``) are first folded into their only input. It is always done
@@ -113,11 +113,11 @@ def states_of(reading: Reading, *, fold: bool = True) -> States:
     InputError
         When the reading holds no profile.
     """
-    profile = profile_of(reading, "this search")
+    profile = profile_of(model_spec, "this search")
     if isinstance(profile, LinearisedProfile):
         return _from_linearised(profile)
     clean = cleaned(profile)
-    ids = reading.graph.ids()
+    ids = model_spec.graph.ids()
     op_of_node = [ids[node.name] for node in clean.nodes]
     n = len(clean.nodes)
     for hosts in (list(range(n)), _hosts(clean)) if not fold else (_hosts(clean),):
@@ -131,7 +131,7 @@ def states_of(reading: Reading, *, fold: bool = True) -> States:
             for node, host in enumerate(hosts):
                 guests[position[host]] |= 1 << node
             return _from_antichains(clean, found, guests, op_of_node, labels)
-    return _from_prefixes(clean, reading, op_of_node)
+    return _from_prefixes(clean, model_spec, op_of_node)
 
 
 def _hosts(profile: Profile) -> list[int]:
@@ -185,7 +185,7 @@ def _from_antichains(
     )
 
 
-def _from_prefixes(profile: Profile, reading: Reading, op_of_node: list[int]) -> States:
+def _from_prefixes(profile: Profile, model_spec: ModelSpec, op_of_node: list[int]) -> States:
     """Return the prefixes of the graph's topological order as states: far fewer cuts than antichains, but never too many."""
     n = len(profile.nodes)
     node_of_op = np.argsort(np.array(op_of_node))
@@ -199,7 +199,7 @@ def _from_prefixes(profile: Profile, reading: Reading, op_of_node: list[int]) ->
     first = np.cumsum(np.arange(n + 1) - 1).astype(np.int64)
     first[0] = 0
     before = np.concatenate([np.arange(j, dtype=np.int64) for j in range(n)])
-    names = tuple(reading.graph.ops[i].kind for i in range(n))
+    names = tuple(model_spec.graph.ops[i].kind for i in range(n))
     return _states(profile, names, inside, (needed, needed), (first, before), op_of_node, is_prefix=True)
 
 
@@ -282,12 +282,14 @@ def _from_linearised(profile: LinearisedProfile) -> States:
     )
 
 
-def interval_tables(reading: Reading, states: States) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def interval_tables(
+    model_spec: ModelSpec, states: States
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return seconds, activation bytes and parameter bytes of the stage from state i to state j, for the whole profile batch.
 
     Parameters
     ----------
-    reading : Reading
+    model_spec : ModelSpec
         What `states` are of; a linearised profile brings its tables along.
     states : States
         Its states.
@@ -297,7 +299,7 @@ def interval_tables(reading: Reading, states: States) -> tuple[NDArray[np.float6
     tuple of ndarray, shape (n_states + 1, n_states), float64
         Row i, column j; -1 where j < i.
     """
-    profile = profile_of(reading, "this search")
+    profile = profile_of(model_spec, "this search")
     if isinstance(profile, LinearisedProfile):
         return profile.compute_seconds, profile.activation_bytes, profile.parameter_bytes
 

@@ -75,27 +75,27 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
     InputError
         When the bandwidth contradicts a file that has transfer times of its own.
     """
-    instance = problem.reading.instance
+    instance = problem.model_spec.instance
     if isinstance(instance, PlacementGraph):
         if bandwidth:
             raise InputError(
-                f"--set bandwidth: {problem.reading.spec} holds the time of every transfer, so a bandwidth does not apply; "
+                f"--set bandwidth: {problem.model_spec.spec} holds the time of every transfer, so a bandwidth does not apply; "
                 "leave the option out"
             )
         return _placement(instance)
-    if problem.reading.format == "pipedream_txt":
+    if problem.model_spec.format == "pipedream_txt":
         return _profile(problem, bandwidth)
     if instance is not None and problem.costs not in ("analytic", "profiled"):
         raise InputError(
-            f"{problem.reading.spec}: the partitioner reads operator graphs, measured profiles and models; it has no times for the format "
-            f"'{problem.reading.format}'"
+            f"{problem.model_spec.spec}: the partitioner reads operator graphs, measured profiles and models; it has no times for the format "
+            f"'{problem.model_spec.format}'"
         )
     return _modelled(problem, bandwidth)
 
 
 def costed(problem: Problem) -> Problem:
     """Return the problem with the cost model that plays partitions of its content: ``partition`` for graphs and profiles."""
-    own = isinstance(problem.reading.instance, PlacementGraph) or problem.reading.format == "pipedream_txt"
+    own = isinstance(problem.model_spec.instance, PlacementGraph) or problem.model_spec.format == "pipedream_txt"
     return replace(problem, costs="partition") if own else problem
 
 
@@ -158,7 +158,7 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
 
 def _profile(problem: Problem, bandwidth: float) -> Question:
     """Return the operators of a measured profile, in its milliseconds."""
-    profile = problem.reading.instance
+    profile = problem.model_spec.instance
     by_name = {node.name: node for node in profile.nodes}  # type: ignore[union-attr, attr-defined]
     nodes = [by_name[op.name] for op in problem.graph.ops]
     bytes_per_second, notes = _link(problem, bandwidth)
@@ -175,14 +175,14 @@ def _profile(problem: Problem, bandwidth: float) -> Question:
 def _modelled(problem: Problem, bandwidth: float) -> Question:
     """Return a model's layers with the times of its cost model, one micro-batch on one device each."""
     if problem.cluster is None:
-        raise InputError(f"model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+        raise InputError(f"model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
     graph = problem.graph
     stages = tuple(Stage((i,), (0,), recompute=("none",)) for i in range(len(graph.ops)))
     micro_batch = problem.batch.micro_batch or 1
     plan = Plan(stages, 1, micro_batch, "1f1b", micro_batch)
     loads = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
     if not loads:
-        raise InputError(f"model {problem.reading.name}: the cost model '{problem.costs}' has no times for its layers")
+        raise InputError(f"model {problem.model_spec.name}: the cost model '{problem.costs}' has no times for its layers")
     bytes_per_second, notes = _link(problem, bandwidth)
     compute = np.array([load.forward_total_seconds + load.backward_total_seconds for load in loads])
     memory = np.array([load.static_bytes + load.activation_bytes for load in loads])

@@ -69,7 +69,9 @@ def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tupl
         raise InputError("a mapping needs devices: name a cluster, for example --cluster parmesan-two-level:16")
     n = problem.cluster.n_devices
     if n_stages > n_ops:
-        raise InputError(f"--set n_stages={n_stages}: {problem.reading.name} has only {n_ops} operators; give at most as many")
+        raise InputError(
+            f"--set n_stages={n_stages}: {problem.model_spec.name} has only {n_ops} operators; give at most as many"
+        )
     if n_stages > n:
         raise InputError(
             f"--set n_stages={n_stages}: cluster {problem.cluster.name} has only {n} devices; give at most as many"

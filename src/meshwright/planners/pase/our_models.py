@@ -41,7 +41,7 @@ def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: s
         When there is no cluster, no operator, several kinds of device, or the shape does not fit.
     """
     cluster = problem.cluster
-    name = problem.reading.name
+    name = problem.model_spec.name
     if cluster is None:
         raise InputError(f"model {name}: say where to train it: --cluster dgx-h100:64")
     if problem.costs != "analytic":
@@ -49,7 +49,7 @@ def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: s
     if not cluster.homogeneous:
         raise InputError(f"search pase: cluster {cluster.name} has several kinds of device; it shards over one kind only")
     if not any(op.body for op in problem.graph.ops):
-        raise InputError(f"search pase: {problem.reading.spec} tells totals of layers only, not the operators inside them")
+        raise InputError(f"search pase: {problem.model_spec.spec} tells totals of layers only, not the operators inside them")
     if problem.batch.micro_batch:
         raise InputError("--micro-batch: the operators are sharded for one micro-batch of the whole batch; use --global-batch")
     axes = mesh_axes(cluster, mesh_shape(cluster, shape))
@@ -179,7 +179,7 @@ def _graph(problem: Problem, sharding: ShardingProblem) -> Graph:
     """Return operators and tensors as a graph, for drawing."""
     ops = tuple(Op(node.name, node.operator.kind) for node in sharding.wiring.nodes)
     edges = tuple(Edge(wire.source, wire.target, wire.n_elements) for wire in sharding.wiring.wires)
-    return Graph(problem.reading.name, ops, edges)
+    return Graph(problem.model_spec.name, ops, edges)
 
 
 def _certificate(problem: Problem, sharding: ShardingProblem, found: Budgeted, limit_bytes: float) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _certificate(problem: Problem, sharding: ShardingProblem, found: Budgeted, l
         "format": "meshwright/certificate/1",
         "kind": "sharding",
         "question": {
-            "model": problem.reading.spec,
+            "model": problem.model_spec.spec,
             "sequence_length": problem.batch.sequence_length,
             "cluster": problem.cluster.name,
             "mesh": [axis.size for axis in sharding.costs.axes],

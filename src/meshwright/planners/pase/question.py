@@ -72,11 +72,11 @@ def question_of(problem: Problem, settings: PaseSettings, search: str) -> PaseQu
     InputError
         When the model is not a PaSE graph, or options contradict each other.
     """
-    instance = problem.reading.instance
+    instance = problem.model_spec.instance
     if not isinstance(instance, PaseInstance):
-        raise InputError(f"search {search}: works on pase:GRAPH only, not on {problem.reading.spec}; try --search best")
+        raise InputError(f"search {search}: works on pase:GRAPH only, not on {problem.model_spec.spec}; try --search best")
     if problem.costs != "pase":
-        raise InputError(f"search {search}: {problem.reading.spec} is costed by --costs pase, not by {problem.costs}")
+        raise InputError(f"search {search}: {problem.model_spec.spec} is costed by --costs pase, not by {problem.costs}")
     notes = []
     asked = problem.batch.global_batch
     if asked and settings.batch and asked != settings.batch:

@@ -54,10 +54,10 @@ def instance_of(
     InputError
         When the problem is no Piper file, or a number is out of the format's range.
     """
-    instance = problem.reading.instance
+    instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
         raise InputError(
-            f"search {recipe}: needs the choices of a piper_json file; {problem.reading.spec} is of the format {problem.reading.format}"
+            f"search {recipe}: needs the choices of a piper_json file; {problem.model_spec.spec} is of the format {problem.model_spec.format}"
         )
     batch = problem.batch
     if batch.global_batch or batch.micro_batch or batch.sequence_length:
@@ -66,7 +66,7 @@ def instance_of(
             "--sequence-length give --set n_microbatches=N"
         )
     cluster = problem.cluster
-    if cluster is not None and cluster is not problem.reading.cluster:
+    if cluster is not None and cluster is not problem.model_spec.cluster:
         kinds = [cluster.device(i) for i in range(cluster.n_devices)]
         max_devices = max_devices or cluster.n_devices
         memory = memory or min(kind.memory_bytes - kind.reserved_bytes for kind in kinds)
@@ -88,18 +88,18 @@ def problem_of(problem: Problem, instance: PiperInstance) -> Problem:
     """Return the problem with the instance as the options changed it, and the flat cluster it then describes."""
     cluster = problem.cluster
     limits = ("n_devices", "bandwidth", "memory_bytes")
-    same = all(getattr(instance, name) == getattr(problem.reading.instance, name) for name in limits)
-    if cluster is None or (cluster is problem.reading.cluster and not same):
+    same = all(getattr(instance, name) == getattr(problem.model_spec.instance, name) for name in limits)
+    if cluster is None or (cluster is problem.model_spec.cluster and not same):
         cluster = flat_cluster(instance)
-    reading = replace(problem.reading, instance=instance, cluster=cluster, spec=_spec(problem, instance))
-    return replace(problem, reading=reading, cluster=cluster)
+    model_spec = replace(problem.model_spec, instance=instance, cluster=cluster, spec=_spec(problem, instance))
+    return replace(problem, model_spec=model_spec, cluster=cluster)
 
 
 def _spec(problem: Problem, instance: PiperInstance) -> str:
     """Return the file's name with what the options changed, so that reading it gives this instance."""
-    before = problem.reading.instance
+    before = problem.model_spec.instance
     assert isinstance(before, PiperInstance)
-    file, _, fragment = problem.reading.spec.partition("#")
+    file, _, fragment = problem.model_spec.spec.partition("#")
     changes = dict(part.split("=", 1) for part in fragment.split(",") if "=" in part)
     limits = {
         "max_devices": "n_devices",
@@ -184,10 +184,10 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     InputError
         When the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong kind.
     """
-    instance = result.problem.reading.instance
+    instance = result.problem.model_spec.instance
     if result.search != "piper" or not isinstance(instance, PiperInstance):
         raise InputError(
-            f"{where}: is a plan of --search {result.search} on {result.problem.reading.spec}; plans of --search piper are checked on "
+            f"{where}: is a plan of --search {result.search} on {result.problem.model_spec.spec}; plans of --search piper are checked on "
             "piper_json files"
         )
     position = {str(node.id): v for v, node in enumerate(instance.nodes)}

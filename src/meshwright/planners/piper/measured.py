@@ -38,7 +38,7 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
     As in `meshwright.planners.piper.writers.piper_json.instance_of_model`: half of the gradient bytes are written as weight bytes, since Piper reduces
     twice as much as a ring moves, and one bandwidth serves all links: the slowest link's.
     """
-    profile, cluster = problem.reading.instance, problem.cluster
+    profile, cluster = problem.model_spec.instance, problem.cluster
     assert isinstance(profile, Profile)
     n = len(profile.layers)
     if cluster is None:

@@ -14,7 +14,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic, sharded
 from meshwright.network import Network
@@ -58,7 +58,7 @@ class _Case:
     n_microbatches: int
     strategies: tuple[Strategy, ...]
     menu: StageMenu
-    loads: tuple[Mapping[tuple[int, str], StageLoad], ...]
+    loads: tuple[Mapping[tuple[int, str], StageCost], ...]
     links: tuple[tuple[float, float], ...]
 
 
@@ -126,10 +126,10 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
 def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     """Return the problem with its batch decided, and what was assumed."""
     if problem.cluster is None:
-        raise InputError(f"search piper: model {problem.reading.name}: say where to train it: --cluster dgx-h100:64")
+        raise InputError(f"search piper: model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
     if not any(op.body for op in problem.graph.ops):
         raise InputError(
-            f"search piper: model {problem.reading.name} has neither measured choices (a piper_json file) nor operators to price"
+            f"search piper: model {problem.model_spec.name} has neither measured choices (a piper_json file) nor operators to price"
         )
     batch = problem.batch
     if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:
@@ -184,7 +184,7 @@ def _menu(
     problem: Problem,
     options: ModelOptions,
     strategies: list[Strategy],
-    loads: list[dict[tuple[int, str], StageLoad]],
+    loads: list[dict[tuple[int, str], StageCost]],
     links: list[tuple[float, float]],
     words: tuple[str, ...],
     n_microbatches: int,

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.base import options as _params
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters import wires as _wires
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.planners.topoopt import alternate, bounds, components, networks
 from meshwright.planners.topoopt.alternate import Found, Wires
 from meshwright.planners.topoopt.choices import Servers, Space, space
@@ -175,7 +175,7 @@ class Design:
 
 
 def design(
-    reading: Reading,
+    model_spec: ModelSpec,
     wires: Wires,
     params: Params,
     *,
@@ -188,7 +188,7 @@ def design(
 
     Parameters
     ----------
-    reading : Reading
+    model_spec : ModelSpec
         The model.
     wires : Wires
         Servers, degree, links.
@@ -216,13 +216,13 @@ def design(
     started = time.perf_counter()
     _check(wires, names)
     servers = _servers(wires.n_servers, params)
-    workload = _workload(reading, params.global_batch, wires.n_servers * servers.n_gpus)
+    workload = _workload(model_spec, params.global_batch, wires.n_servers * servers.n_gpus)
     measured = flexflow_measures.load(measures) if measures else None
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
     choices = space(workload, servers, measured, shard=shard, where=measures)
     step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
     known = components.prices(params.components)
-    notes = [note for note in reading.notes if "codesign" not in note] + list(choices.notes)
+    notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
     bound = bounds.step_seconds(choices, _injection(wires, names))
     missing = _missing(choices)
     entries: list[tuple[str, Entry]] = []
@@ -269,13 +269,13 @@ def _servers(n_servers: int, params: Params) -> Servers:
     return Servers(n_servers, n, inside.kinds[0], 2.0 / n / per_byte, latency, gpus_contend=True)
 
 
-def _workload(reading: Reading, batch: int, n_devices: int) -> Workload:
+def _workload(model_spec: ModelSpec, batch: int, n_devices: int) -> Workload:
     """Return what is trained in the terms of this room."""
-    if isinstance(reading.instance, Workload):
-        return replace(reading.instance, global_batch=batch or reading.instance.global_batch)
+    if isinstance(model_spec.instance, Workload):
+        return replace(model_spec.instance, global_batch=batch or model_spec.instance.global_batch)
     from meshwright.planners.topoopt import models
 
-    return models.workload(reading, batch or n_devices)
+    return models.workload(model_spec, batch or n_devices)
 
 
 def _check(wires: Wires, names: tuple[str, ...]) -> None:

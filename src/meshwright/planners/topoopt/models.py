@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload
 
 __all__ = ["workload"]
@@ -12,12 +12,12 @@ __all__ = ["workload"]
 ELEMENT_BYTES, STATE_BYTES = 2, 18
 
 
-def workload(reading: Reading, batch: int) -> Workload:
+def workload(model_spec: ModelSpec, batch: int) -> Workload:
     """Return the layers of a model as operators.
 
     Parameters
     ----------
-    reading : Reading
+    model_spec : ModelSpec
         A model whose layers are known down to their operators.
     batch : int
         Samples of one step.
@@ -32,10 +32,10 @@ def workload(reading: Reading, batch: int) -> Workload:
     InputError
         When the content says nothing about what layers compute.
     """
-    graph = reading.graph
-    if reading.instance is not None or not all(op.body for op in graph.ops):
+    graph = model_spec.graph
+    if model_spec.instance is not None or not all(op.body for op in graph.ops):
         raise InputError(
-            f"model {reading.spec}: format {reading.format} does not say what its operators compute and hold; "
+            f"model {model_spec.spec}: format {model_spec.format} does not say what its operators compute and hold; "
             "codesign needs a workload (workloads.json#NAME, topoopt:NAME) or a language model"
         )
     inputs: list[list[int]] = [[] for _ in graph.ops]
@@ -54,4 +54,4 @@ def workload(reading: Reading, batch: int) -> Workload:
         made.append(
             Operation(layer.name, "layer", layer.name, producers, (elements[op],), weights, sample_flops=max(flops, 1.0))
         )
-    return Workload(reading.name, batch, tuple(made), ELEMENT_BYTES, STATE_BYTES)
+    return Workload(model_spec.name, batch, tuple(made), ELEMENT_BYTES, STATE_BYTES)

@@ -22,8 +22,8 @@ from meshwright.runtime.ranks.plan_file import read_plan
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.loss_scale import LossScale
-from meshwright.runtime.step.p2p import Crossing, Mail
-from meshwright.runtime.step.split_backward import Later, delay_weight_gradients
+from meshwright.runtime.step.p2p import Crossing, P2PCommunicator
+from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
 
@@ -202,7 +202,7 @@ def assemble(
         runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
     with autocast(device, precision):
         crossings = _crossings(places, rank, runs, tuple(value.to(device) for value in repeated(sample)))
-    mail = Mail(places, rank, crossings, device)
+    mail = P2PCommunicator(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
@@ -225,7 +225,7 @@ def _stage_run(
         unit.to(device)
     split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, wishes)
     module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
-    later = Later()
+    later = DeferredWeightGrad()
     sharded = strategy.shard == 3 and groups.data.shard is not None
     if sharded:
         shard_fully(module, module.layers, groups, ties[0])

@@ -10,7 +10,7 @@ from torch import nn
 from meshwright.core.strategy import Strategy
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext, gathered, spans_context
-from meshwright.runtime.parallel.experts import SpreadExperts, over_group, spread
+from meshwright.runtime.parallel.experts import ExpertParallel, over_group, spread
 from meshwright.runtime.parallel.tensor_parallel import Owner
 from meshwright.runtime.ranks.meshes import StageGroups
 
@@ -75,7 +75,7 @@ def split_layers(
             layer = InContext(unit, gathered(groups.context_mesh), groups.context_index, strategy.context)
         found.layers.append(layer)
     experts = {
-        part for unit in units for module in unit.modules() if isinstance(module, SpreadExperts) for part in module.modules()
+        part for unit in units for module in unit.modules() if isinstance(module, ExpertParallel) for part in module.modules()
     }
     found.partial.update(
         {axis: [owner for owner in owners if owner[0] not in experts] for axis, owners in found.partial.items()}

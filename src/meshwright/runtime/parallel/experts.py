@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["SpreadExperts", "Swap", "experts_of", "over_group", "spread"]
+__all__ = ["ExpertParallel", "Swap", "experts_of", "over_group", "spread"]
 
 Swap = Callable[[torch.Tensor, list[int], list[int]], torch.Tensor]
 """From rows sorted by the rank that they go to, how many go to each rank, and how many come from each, to the rows that come."""
@@ -79,10 +79,10 @@ def spread(layer: nn.Module, rank: int, degree: int, swap: Swap) -> None:
     """
     for path, module in experts_of(layer).items():
         folder, _, name = path.rpartition(".")
-        setattr(layer.get_submodule(folder), name, SpreadExperts(module, rank, degree, swap))
+        setattr(layer.get_submodule(folder), name, ExpertParallel(module, rank, degree, swap))
 
 
-class SpreadExperts(nn.Module):
+class ExpertParallel(nn.Module):
     """Some experts of a layer, to which all ranks of a group send tokens.
 
     Parameters

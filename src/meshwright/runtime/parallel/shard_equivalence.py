@@ -16,7 +16,7 @@ from meshwright.base.errors import InputError
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext, parts_of_sequence
 from meshwright.runtime.parallel.experts import experts_of, spread
-from meshwright.runtime.parallel.threaded_collectives import Meeting, cause, together
+from meshwright.runtime.parallel.threaded_collectives import ThreadedCollectives, cause, together
 
 __all__ = ["check_context", "check_experts", "check_sequence", "check_sum", "part_of", "structure"]
 
@@ -64,7 +64,7 @@ class _SumForward(torch.autograd.Function):
     """The sum over ranks of what a row product gives."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int) -> torch.Tensor:
         """Return the sum."""
         return meeting.total(rank, value)
 
@@ -78,7 +78,7 @@ class _SumBackward(torch.autograd.Function):
     """The sum over ranks of the gradients of what column products take."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int) -> torch.Tensor:
         """Return the value, which all ranks have."""
         ctx.meeting, ctx.rank = meeting, rank
         return value.view_as(value)
@@ -93,7 +93,7 @@ class _Gather(torch.autograd.Function):
     """The parts of all ranks, along the sequence."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int, axis: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int, axis: int) -> torch.Tensor:
         """Return them."""
         ctx.meeting, ctx.rank, ctx.axis = meeting, rank, axis
         return meeting.gather(rank, value, axis)
@@ -109,7 +109,7 @@ class _Scatter(torch.autograd.Function):
     """This rank's part, along the sequence, of the sum of what row products give."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: Meeting, rank: int) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int) -> torch.Tensor:
         """Return it."""
         ctx.meeting, ctx.rank = meeting, rank
         return meeting.total(rank, value).chunk(len(meeting.held), 1)[rank]
@@ -120,7 +120,7 @@ class _Scatter(torch.autograd.Function):
         return ctx.meeting.gather(ctx.rank, gradient, 1), None, None
 
 
-def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: Meeting, rank: int, sequence: bool) -> None:
+def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: ThreadedCollectives, rank: int, sequence: bool) -> None:
     """Let the products of one rank's part add up with those of the others, along whole sequences or parts of them."""
     into = _Scatter if sequence else _SumForward
 
@@ -187,7 +187,7 @@ def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, w
     chosen = tensor_parallel.styles(layer, wishes)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
 
-    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+    def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         _connect(parts[rank], wishes, meeting, rank, sequence=False)
         return _outputs(parts[rank], values)
 
@@ -220,7 +220,7 @@ def check_sequence(
     whole, values, expected = _whole(layer, entering)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
 
-    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+    def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
         _connect(parts[rank], wishes, meeting, rank, sequence=True)
@@ -257,7 +257,7 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     whole, values, expected = _whole(layer, entering)
     parts = [copy.deepcopy(whole) for _ in range(degree)]
 
-    def run(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+    def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
         inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
@@ -324,7 +324,7 @@ def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int
         result.square().sum().backward()
         return [value.detach() for value in (result, rows.grad, shares.grad) if value is not None]
 
-    def one(rank: int, meeting: Meeting) -> list[torch.Tensor]:
+    def one(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         spread(holders[rank], rank, degree, lambda rows, sent, _: meeting.swap(rank, rows, sent))
         return run(holders[rank]["experts"], *(values[rank] for values in split))
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from meshwright.runtime.parallel.experts import SpreadExperts
+from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.tensor_parallel import Owner
 from meshwright.runtime.ranks.meshes import Replicas, StageGroups
 
@@ -261,8 +261,8 @@ class StageWeights:
             pool.after_update()
 
 
-def _spread_experts(module: nn.Module) -> list[SpreadExperts]:
-    return [part for part in module.modules() if isinstance(part, SpreadExperts)]
+def _spread_experts(module: nn.Module) -> list[ExpertParallel]:
+    return [part for part in module.modules() if isinstance(part, ExpertParallel)]
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["Meeting", "cause", "together"]
+__all__ = ["ThreadedCollectives", "cause", "together"]
 
 _PATIENCE_SECONDS = 120.0
 """A thread that waits longer does so for one that never comes."""
 
 
-class Meeting:
+class ThreadedCollectives:
     """Where the threads of an axis put together what each holds.
 
     Parameters
@@ -48,7 +48,7 @@ class Meeting:
         return torch.cat([parts[rank] for parts in self._all(rank, rows.split(sent))])
 
 
-def together(degree: int, run: Callable[[int, Meeting], Any]) -> list[Any]:
+def together(degree: int, run: Callable[[int, ThreadedCollectives], Any]) -> list[Any]:
     """Run every rank of an axis in a thread of its own; return what each gives, or the exception that it, or another, ended with.
 
     Parameters
@@ -58,7 +58,7 @@ def together(degree: int, run: Callable[[int, Meeting], Any]) -> list[Any]:
     run : callable
         From rank and meeting to anything.
     """
-    meeting = Meeting(degree)
+    meeting = ThreadedCollectives(degree)
     found: list[Any] = [None] * degree
 
     def one(rank: int) -> None:

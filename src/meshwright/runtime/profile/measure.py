@@ -23,7 +23,7 @@ from meshwright.runtime.model.data import Sample, example_of
 from meshwright.runtime.model.naming import layer_names
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.shard_equivalence import part_of, structure
-from meshwright.runtime.step.split_backward import Later, delay_weight_gradients
+from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
 
 __all__ = ["Probe", "profile_callable", "profile_layers", "settle", "suspects"]
 
@@ -285,7 +285,7 @@ def _clock(device: torch.device) -> float:
 
 def _measure(unit: nn.Module, values: list[torch.Tensor], repeats: int, *, first: bool, last: bool) -> dict[str, float]:
     """Return medians of one layer."""
-    later = Later()
+    later = DeferredWeightGrad()
     unit = copy.deepcopy(unit)
     delay_weight_gradients(unit, later)
     device = values[0].device

@@ -11,13 +11,13 @@ import numpy as np
 from meshwright import schedules
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
-from meshwright.schedules import Slots
+from meshwright.schedules import Actions
 
-__all__ = ["Layout", "Message", "Seat", "layout", "rows_of"]
+__all__ = ["Layout", "MeshCoordinate", "Message", "layout", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MeshCoordinate:
     """Place of a rank in the mesh of a stage.
 
     Parameters
@@ -65,14 +65,14 @@ class Layout:
         Devices in ascending order: torchrun numbers processes node by node, as clusters number devices.
     ranks_of_stage : tuple of tuple of int
         Ranks of each stage in mesh order, tensor fastest.
-    slots : Slots
+    slots : Actions
         The order of work of every pipeline rank.
     """
 
     plan: Plan
     device_of_rank: tuple[int, ...]
     ranks_of_stage: tuple[tuple[int, ...], ...]
-    slots: Slots
+    slots: Actions
 
     @property
     def n_ranks(self) -> int:
@@ -92,10 +92,10 @@ class Layout:
         """Return the pipeline rank that a process belongs to."""
         return int(self.slots.rank_of_stage[self.stages_of(rank)[0]])
 
-    def seat(self, rank: int, stage: int) -> Seat:
+    def seat(self, rank: int, stage: int) -> MeshCoordinate:
         """Return the place of a rank in the mesh of one of its stages."""
         data, inner = divmod(self.ranks_of_stage[stage].index(rank), self.n_alike(stage))
-        return Seat(stage, data, inner)
+        return MeshCoordinate(stage, data, inner)
 
     def n_alike(self, stage: int) -> int:
         """Return how many ranks of a stage hold the same rows: those of its context and tensor axes."""

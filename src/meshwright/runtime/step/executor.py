@@ -18,8 +18,8 @@ from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.clock import Clock
-from meshwright.runtime.step.p2p import Mail
-from meshwright.runtime.step.split_backward import Later
+from meshwright.runtime.step.p2p import P2PCommunicator
+from meshwright.runtime.step.split_backward import DeferredWeightGrad
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
@@ -60,7 +60,7 @@ class StageRun:
         Its layers, wrapped as the plan says.
     weights : StageWeights
         Its weights, and how their gradients are added up.
-    later : Later
+    later : DeferredWeightGrad
         Where its weight gradients wait.
     splits : bool
         Whether its backward pass can run in two halves.
@@ -68,7 +68,7 @@ class StageRun:
 
     module: StageModule
     weights: StageWeights
-    later: Later
+    later: DeferredWeightGrad
     splits: bool
 
 
@@ -83,7 +83,7 @@ class Executor:
         This process.
     stages : dict of int to StageRun
         The stages of this rank.
-    mail : Mail
+    mail : P2PCommunicator
         Its transfers.
     loss_function : callable
         From output and target rows to their mean loss.
@@ -103,7 +103,7 @@ class Executor:
         layout: Layout,
         rank: int,
         stages: dict[int, StageRun],
-        mail: Mail,
+        mail: P2PCommunicator,
         loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         device: torch.device,
         precision: torch.dtype | None = None,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from meshwright.runtime.ranks.layout import Layout, Message
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["Crossing", "Mail"]
+__all__ = ["Crossing", "P2PCommunicator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ _AHEAD = 4
 """Receives posted beyond the one waited for: enough to keep transfers going, few enough to cost little memory."""
 
 
-class Mail:
+class P2PCommunicator:
     """All transfers of one rank during one step.
 
     Parameters

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Later", "delay_weight_gradients"]
+__all__ = ["DeferredWeightGrad", "delay_weight_gradients"]
 
 
-class Later:
+class DeferredWeightGrad:
     """Weight gradients that are not computed yet.
 
     While `collecting` is a list, products of the modules given to `delay_weight_gradients` append one function each to it in
@@ -31,7 +31,9 @@ class _Product(torch.autograd.Function):
     """``x @ weight.T + bias`` whose weight gradient can wait."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, later: Later) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, later: DeferredWeightGrad
+    ) -> torch.Tensor:
         """Return the product."""
         ctx.save_for_backward(x, weight)
         ctx.parameters, ctx.later = (weight, bias), later
@@ -67,7 +69,7 @@ class _Product(torch.autograd.Function):
         return of_input, None, None, None
 
 
-def delay_weight_gradients(module: nn.Module, later: Later) -> int:
+def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
     """Let the linear layers of a module keep their weight gradients for later.
 
     Parameters
@@ -75,7 +77,7 @@ def delay_weight_gradients(module: nn.Module, later: Later) -> int:
     module : torch.nn.Module
         Changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms, tensor-parallel
         products) keep computing their gradients together with those of their inputs.
-    later : Later
+    later : DeferredWeightGrad
         Where the waiting gradients go.
 
     Returns
@@ -91,7 +93,7 @@ def delay_weight_gradients(module: nn.Module, later: Later) -> int:
     return found
 
 
-def _forward_of(part: nn.Linear, later: Later) -> Callable[[torch.Tensor], torch.Tensor]:
+def _forward_of(part: nn.Linear, later: DeferredWeightGrad) -> Callable[[torch.Tensor], torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = _Product.apply(x, part.weight, part.bias, later)  # type: ignore[no-untyped-call]
         return result

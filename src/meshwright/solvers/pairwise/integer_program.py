@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from meshwright.solvers.pairwise.problem import Pairwise
 
-__all__ = ["Program", "solve"]
+__all__ = ["IntegerProgram", "solve"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class IntegerProgram:
     """What HiGHS found.
 
     Parameters
@@ -38,7 +38,7 @@ def solve(
     budget_bytes: float = 0.0,
     seconds: float = 600.0,
     gap_ratio: float = 0.0,
-) -> Program:
+) -> IntegerProgram:
     """Return labels of least cost, of those within a budget.
 
     Parameters
@@ -56,7 +56,7 @@ def solve(
 
     Returns
     -------
-    Program
+    IntegerProgram
         Labels, bound, and whether the budget cannot be met.
 
     Notes
@@ -88,13 +88,13 @@ def solve(
     highs.run()
     status, info = highs.getModelStatus(), highs.getInfo()
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-        return Program(None, np.inf, True)
+        return IntegerProgram(None, np.inf, True)
     bound = info.mip_dual_bound * scale / 1e6
     if info.primal_solution_status != 2:
-        return Program(None, bound, False)
+        return IntegerProgram(None, bound, False)
     chosen = np.array(highs.getSolution().col_value)[:n_labels]
     labels = [int(np.argmax(chosen[problem.first[v] : problem.first[v + 1]])) for v in range(problem.n_nodes)]
-    return Program(np.array(labels, dtype=np.int64), bound, False)
+    return IntegerProgram(np.array(labels, dtype=np.int64), bound, False)
 
 
 _Matrix = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]

@@ -74,7 +74,7 @@ def _data(result: Result) -> dict[str, Any]:
     assert timeline is not None
     answer = result.answer
     return {
-        "title": f"{problem.reading.name} on {problem.cluster.name if problem.cluster is not None else 'its devices'}",
+        "title": f"{problem.model_spec.name} on {problem.cluster.name if problem.cluster is not None else 'its devices'}",
         "question": _question(result),
         "cards": _cards(result),
         "plan": describe(plan),

@@ -11,7 +11,7 @@ from meshwright import api
 from meshwright.base.errors import InputError
 from meshwright.clusters import cluster
 from meshwright.core.graph import Edge, Graph, Op, Operator
-from meshwright.core.problem import Training
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded import menu as _sharding_menu
@@ -36,11 +36,11 @@ def _matmul(name: str = "a.product", sequence: int = 64, n_in: int = 128, n_out:
 
 
 def _costs(node, shape=(8,), batch=8, **more) -> MeshCosts:
-    return MeshCosts(mesh_axes(node, shape), node.device(0), Training(), batch, **more)
+    return MeshCosts(mesh_axes(node, shape), node.device(0), MixedPrecision(), batch, **more)
 
 
 def test_a_dense_layer_is_wired_as_its_residual_stream_says() -> None:
-    wiring = wire(api.pose("llama-3.1-8b", "dgx-h100:8").graph)
+    wiring = wire(api.make_problem("llama-3.1-8b", "dgx-h100:8").graph)
     names = [one.name for one in wiring.nodes]
     read = {name: [names[w.source] for w in wiring.wires if w.target == v] for v, name in enumerate(names)}
     assert read["embed.words"] == []
@@ -54,7 +54,7 @@ def test_a_dense_layer_is_wired_as_its_residual_stream_says() -> None:
 
 
 def test_tokens_reach_experts_past_the_router_and_shared_experts_read_the_norm() -> None:
-    wiring = wire(api.pose("mixtral-8x7b", "dgx-h100:8").graph)
+    wiring = wire(api.make_problem("mixtral-8x7b", "dgx-h100:8").graph)
     names = [one.name for one in wiring.nodes]
     read = {name: {names[w.source] for w in wiring.wires if w.target == v} for v, name in enumerate(names)}
     assert read["layers.0.mlp.dispatch"] == {"layers.0.mlp.norm", "layers.0.mlp.routing"}
@@ -64,7 +64,7 @@ def test_tokens_reach_experts_past_the_router_and_shared_experts_read_the_norm()
 
 @pytest.mark.parametrize("model", ["gpt2", "gpt3-175b", "llama-3.1-8b", "mixtral-8x7b"])
 def test_every_operator_but_look_ups_reads_something_and_every_output_but_the_loss_is_read(model: str) -> None:
-    wiring = wire(api.pose(model, "dgx-h100:8").graph)
+    wiring = wire(api.make_problem(model, "dgx-h100:8").graph)
     reads, is_read = {w.target for w in wiring.wires}, {w.source for w in wiring.wires}
     for v, one in enumerate(wiring.nodes):
         assert v in reads or one.operator.kind == "embedding", one.name
@@ -175,7 +175,7 @@ def test_every_way_to_split_has_its_own_name() -> None:
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt3-175b"])
 def test_over_a_model_the_menu_is_never_slower_than_megatron(model: str) -> None:
-    problem = api.pose(model, "dgx-h100:16")
+    problem = api.make_problem(model, "dgx-h100:16")
     strategies = [Strategy(1, tensor, context=context) for tensor in (1, 2, 8) for context in (1, 2)]
     rows = _sharding_menu.rows_of(problem, strategies, 1)
     counts = {row: analytic.rows(problem).count(row) for row in {one.row for one in rows}}
@@ -191,7 +191,7 @@ def test_over_a_model_the_menu_is_never_slower_than_megatron(model: str) -> None
 
 def test_megatrons_split_costs_about_what_the_analytic_model_says() -> None:
     """Two models of one thing, built apart: within a tenth for the layers, without gradient reduction on either side."""
-    problem = api.pose("llama-3.1-8b", "dgx-h100:8")
+    problem = api.make_problem("llama-3.1-8b", "dgx-h100:8")
     strategy = Strategy(1, 8, sequence_parallel=True)
     layer = next(one for one in _sharding_menu.rows_of(problem, [strategy], 1) if one.row == 1)
     load = analytic.row_loads(problem, strategy, range(8), 1)[1, "none"]
@@ -200,7 +200,7 @@ def test_megatrons_split_costs_about_what_the_analytic_model_says() -> None:
 
 
 def test_the_menu_is_a_cost_table_that_stage_searches_read() -> None:
-    problem = api.pose("gpt2", "dgx-h100:8")
+    problem = api.make_problem("gpt2", "dgx-h100:8")
     strategies = [Strategy(1, 1), Strategy(1, 2), Strategy(1, 4)]
     table = _sharding_menu.table(problem, strategies, 2, ("none", "full"))
     n = len(table.strategies)
@@ -219,7 +219,7 @@ def test_a_second_input_of_a_layer_is_read_too() -> None:
 
 
 def test_with_an_expert_degree_the_menu_has_experts_over_replicas_and_is_no_slower_than_megatrons() -> None:
-    problem = api.pose("mixtral-8x7b", "dgx-h100:8")
+    problem = api.make_problem("mixtral-8x7b", "dgx-h100:8")
     strategies = [Strategy(8, expert=8), Strategy(8), Strategy(4, 2, expert=4, sequence_parallel=True)]
     rows = [one for one in _sharding_menu.rows_of(problem, strategies, 1) if one.row == 1]
     best, hand = ({one.strategy: one for one in rows if one.split == split} for split in ("best", "megatron"))
@@ -237,7 +237,7 @@ def test_with_an_expert_degree_the_menu_has_experts_over_replicas_and_is_no_slow
 
 
 def test_keys_of_cross_attention_read_the_encoder() -> None:
-    wiring = wire(api.pose("t5-11b", "dgx-h100:8").graph)
+    wiring = wire(api.make_problem("t5-11b", "dgx-h100:8").graph)
     names = [one.name for one in wiring.nodes]
     keys = [v for v, name in enumerate(names) if name.endswith("cross_attention.key_value")]
     read = {names[w.source] for w in wiring.wires if w.target in keys}

@@ -12,7 +12,7 @@ import pytest
 from meshwright import schedules
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem, Reading
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks.torchtitan.writers import pytorch_schedule
@@ -26,7 +26,7 @@ def result_of(plan: Plan) -> Result:
     """Return a result that holds a plan and nothing else."""
     fields = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 512}
     graph = huggingface.graph_of(fields, "small", sequence_length=128)
-    return Result(Problem(Reading("small", "huggingface", "small", graph), None, "analytic"), "", 0, Answer(plan=plan))
+    return Result(Problem(ModelSpec("small", "huggingface", "small", graph), None, "analytic"), "", 0, Answer(plan=plan))
 
 
 def plan_of(name: str, n_ranks: int = N_RANKS) -> Plan:

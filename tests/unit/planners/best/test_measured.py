@@ -45,7 +45,7 @@ def profile(folder: pathlib.Path, *, weights: list[float], output_bytes: float =
 
 
 def test_best_reads_a_profile_and_no_plan_of_its_space_is_faster(tmp_path: pathlib.Path) -> None:
-    problem = api.pose(profile(tmp_path, weights=[1.0, 2.0, 1.0, 3.0, 1.5], links=1e-9), batch=Batch(8))
+    problem = api.make_problem(profile(tmp_path, weights=[1.0, 2.0, 1.0, 3.0, 1.5], links=1e-9), batch=Batch(8))
     result = api.plan(problem, search="best")
     assert result.timeline is not None and result.answer.bound is not None and result.answer.objective is not None
     every = []
@@ -67,7 +67,7 @@ def test_best_reads_a_profile_and_no_plan_of_its_space_is_faster(tmp_path: pathl
 def test_stages_are_placed_so_that_the_slow_trunk_is_crossed_once(tmp_path: pathlib.Path) -> None:
     path = profile(tmp_path, weights=[0.1] * 8, output_bytes=8192.0)
     settings = {"pipeline": "4", "data": "1", "micro_batch": "8"}
-    plan = api.plan(api.pose(path, RACKS, batch=Batch(64)), search="best", settings=settings).plan
+    plan = api.plan(api.make_problem(path, RACKS, batch=Batch(64)), search="best", settings=settings).plan
     racks = [stage.devices[0] % 2 for stage in plan.stages]
     assert sorted(device for stage in plan.stages for device in stage.devices) == [0, 1, 2, 3]
     assert sum(a != b for a, b in itertools.pairwise(racks)) == 1

@@ -71,8 +71,8 @@ def test_a_search_on_profiles_refuses_other_models() -> None:
 
 def test_the_profile_batch_comes_from_the_files_name_with_a_note(tmp_path: pathlib.Path) -> None:
     result = plan(write(tmp_path / "net-pbs-2.txt", EVEN), profile_batch="0")
-    assert isinstance(result.problem.reading.instance, ProfiledTraining)
-    assert result.problem.reading.instance.profile_batch == 2
+    assert isinstance(result.problem.model_spec.instance, ProfiledTraining)
+    assert result.problem.model_spec.instance.profile_batch == 2
     assert any("profile_batch=2" in note for note in result.answer.notes)
 
 

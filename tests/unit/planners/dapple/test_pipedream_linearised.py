@@ -18,14 +18,14 @@ GOOD = STATES + TABLES + "8 16\n\n0\n"
 def test_states_tables_cuts_and_predecessors_are_read(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "two-pbs-4.imp"
     path.write_text(GOOD)
-    reading = api.read(str(path))
-    profile = reading.instance
-    assert reading.format == "pipedream_linearised"
+    model_spec = api.read(str(path))
+    profile = model_spec.instance
+    assert model_spec.format == "pipedream_linearised"
     assert isinstance(profile, LinearisedProfile)
     assert profile.profile_batch == 4
     assert profile.compute_seconds[2, 1] == 1.0 and profile.compute_seconds[2, 0] == -1.0
     assert profile.predecessors[1].tolist() == [0]
-    assert [op.kind for op in reading.graph.ops] == ["first", "second"]
+    assert [op.kind for op in model_spec.graph.ops] == ["first", "second"]
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ def test_input_placeholders_and_trailing_indexing_are_no_layers_and_each_pass_ru
 def test_the_graph_is_in_topological_order_whatever_the_order_of_lines(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "backwards-pbs-8.txt"
     path.write_text(node("last") + node("first") + "\tfirst -- last\n")
-    reading = api.read(str(path))
-    assert reading.format == "pipedream_txt" and reading.search == "dapple"
-    assert [op.name for op in reading.graph.ops] == ["first", "last"]
-    assert isinstance(reading.instance, Profile) and reading.instance.profile_batch == 8
+    model_spec = api.read(str(path))
+    assert model_spec.format == "pipedream_txt" and model_spec.search == "dapple"
+    assert [op.name for op in model_spec.graph.ops] == ["first", "last"]
+    assert isinstance(model_spec.instance, Profile) and model_spec.instance.profile_batch == 8
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def write(tmp_path: Path, content: Any) -> str:
 
 
 def test_a_file_is_recognised_by_its_content_and_read_in_its_own_units(tmp_path: Path) -> None:
-    reading = read(write(tmp_path, chain()))
-    assert reading.format == "dnn_partitioning_json" and reading.search == "partition"
-    assert [op.name for op in reading.graph.ops] == ["a", "3", "9"]
-    instance = reading.instance
+    model_spec = read(write(tmp_path, chain()))
+    assert model_spec.format == "dnn_partitioning_json" and model_spec.search == "partition"
+    assert [op.name for op in model_spec.graph.ops] == ["a", "3", "9"]
+    instance = model_spec.instance
     assert isinstance(instance, PlacementGraph)
     assert (instance.memory_bytes, instance.n_accelerators, instance.n_hosts) == (100.0, 2, 1)
     assert [node.colour for node in instance.nodes] == [1, None, 1]

@@ -150,7 +150,7 @@ def test_the_simulator_runs_gradient_rings_in_the_order_that_the_plan_names(tmp_
     profile = tmp_path / "one.txt"
     times = "forward_compute_time=1.0, backward_compute_time=2.0, activation_size=1.0, parameter_size=100000000.0"
     profile.write_text(f"node1 -- Layer -- {times}\n")
-    problem = replace(api.pose(str(profile), square), costs="partition")
+    problem = replace(api.make_problem(str(profile), square), costs="partition")
     seconds = []
     for devices, ring in (((0, 1, 3, 2), ()), ((0, 1, 2, 3), (0, 1, 3, 2)), ((0, 1, 2, 3), ()), ((0, 1, 3, 2), (0, 1, 3, 2))):
         plan = Plan((Stage((0,), devices, Strategy(data=4), ("none",), ring),), 1, 1, "gpipe", 4)

@@ -56,7 +56,7 @@ def test_it_is_never_slower_than_splitting_the_batch_alone_or_not_at_all(result)
     from meshwright.planners.pase.our_models import sharding_problem
     from meshwright.solvers.pairwise.problem import total_cost
 
-    sharding = sharding_problem(Problem(result.problem.reading, result.problem.cluster, batch=Batch(16)))
+    sharding = sharding_problem(Problem(result.problem.model_spec, result.problem.cluster, batch=Batch(16)))
     for wanted in ("batch", "none"):
         labels = [
             next(i for i, way in enumerate(made.choices) if all(choice.name == wanted for choice in way))

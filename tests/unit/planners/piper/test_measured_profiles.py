@@ -53,9 +53,9 @@ def test_a_profile_becomes_pipedream_text_with_the_stages_of_the_plan(tmp_path: 
     result = planned(tmp_path)
     path = tmp_path / "profile.txt"
     pipedream_txt.write(result, str(path))
-    reading = api.read(str(path))
-    assert reading.format == "pipedream_txt"
-    nodes = getattr(reading.instance, "profile", reading.instance).nodes  # type: ignore[union-attr]
+    model_spec = api.read(str(path))
+    assert model_spec.format == "pipedream_txt"
+    nodes = getattr(model_spec.instance, "profile", model_spec.instance).nodes  # type: ignore[union-attr]
     assert [node.description for node in nodes] == ["embed", "layers.0", "head"]
     assert [node.forward_milli_seconds for node in nodes] == pytest.approx([2.0, 4.0, 6.0])
     assert [node.backward_milli_seconds for node in nodes] == pytest.approx([4.0, 6.0, 8.0])

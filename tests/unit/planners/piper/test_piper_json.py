@@ -60,9 +60,9 @@ def test_a_file_is_read_field_by_field(tmp_path: pathlib.Path) -> None:
 def test_the_file_is_recognised_and_brings_its_cluster_and_recipe(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(tiny()))
-    reading = api.read(str(path))
-    assert (reading.format, reading.costs, reading.search) == ("piper_json", "piper", "piper")
-    assert reading.cluster is not None and reading.cluster.n_devices == 2
+    model_spec = api.read(str(path))
+    assert (model_spec.format, model_spec.costs, model_spec.search) == ("piper_json", "piper", "piper")
+    assert model_spec.cluster is not None and model_spec.cluster.n_devices == 2
     assert not piper_json.recognises(Source("no such file"))
 
 

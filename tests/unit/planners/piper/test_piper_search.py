@@ -201,7 +201,7 @@ def test_an_instance_written_reads_back_the_same(tmp_path: pathlib.Path) -> None
     path = tmp_path / "again.json"
     writer.write(result, str(path))
     again = api.read(str(path))
-    assert again.instance == result.problem.reading.instance
+    assert again.instance == result.problem.model_spec.instance
 
 
 def test_a_model_of_ours_is_planned_and_written_for_the_original(tmp_path: pathlib.Path) -> None:
@@ -221,10 +221,10 @@ def test_a_model_of_ours_is_planned_and_written_for_the_original(tmp_path: pathl
 
 def test_a_plan_names_its_question_so_that_it_can_be_played_again(tmp_path: pathlib.Path) -> None:
     result = plan(tmp_path, chain(), max_devices="3", n_microbatches="7", any_replicas="true")
-    again = api.read(result.problem.reading.spec)
-    assert again.instance == result.problem.reading.instance
+    again = api.read(result.problem.model_spec.spec)
+    assert again.instance == result.problem.model_spec.instance
     assert again.spec.endswith("chain.json#max_devices=3,n_microbatches=7,any_replicas=true")
-    problem = api.pose(again)
+    problem = api.make_problem(again)
     loads, timeline = api.judge(problem, result.plan)
     assert loads == result.loads
     assert timeline is not None and timeline.step_seconds == result.timeline.step_seconds

@@ -77,13 +77,13 @@ def test_a_simulator_that_knows_only_the_file_takes_as_long_as_we_say(answers: d
 def test_every_link_of_the_answer_is_in_the_file_and_gives_a_cluster(answers: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "step.fbuf"
     writer.write(answers["published"], str(path))
-    reading = read(str(path))
-    assert reading.format == "taskgraph_fbuf"
-    graph = reading.instance
+    model_spec = read(str(path))
+    assert model_spec.format == "taskgraph_fbuf"
+    graph = model_spec.instance
     wires = answers["published"].entry.found.fabric.wires()
     assert sorted((b, a) for a, b, count in graph.connections for _ in range(count)) == wires
-    assert reading.cluster is not None
-    assert reading.cluster.n_devices == 4
+    assert model_spec.cluster is not None
+    assert model_spec.cluster.n_devices == 4
     assert graph.rings
     compute = [task for task in graph.tasks if task.kind in ("forward", "backward")]
     plan = answers["published"].entry.found.placement

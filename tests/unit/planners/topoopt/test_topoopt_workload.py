@@ -22,10 +22,10 @@ def write(folder: Path, **change: Any) -> str:
 
 
 def test_a_file_with_one_workload_needs_no_name(tmp_path: Path) -> None:
-    reading = read(write(tmp_path))
-    assert reading.format == "topoopt_workload"
-    assert reading.instance.n_parameters == 10
-    assert reading.graph.ops[0].name == "linear.0"
+    model_spec = read(write(tmp_path))
+    assert model_spec.format == "topoopt_workload"
+    assert model_spec.instance.n_parameters == 10
+    assert model_spec.graph.ops[0].name == "linear.0"
 
 
 @pytest.mark.parametrize(

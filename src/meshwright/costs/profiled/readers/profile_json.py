@@ -26,7 +26,7 @@ import numpy as np
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op, Operator
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 
 if TYPE_CHECKING:
     from meshwright.core.source import Source
@@ -97,12 +97,12 @@ def recognises(source: Source) -> bool:
     return source.path is not None and isinstance(source.json, dict) and source.json.get("format") == FORMAT
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a profile.
 
     Returns
     -------
-    Reading
+    ModelSpec
         Layers as a chain; the measures as `Profile`; the cluster where links were profiled; costs ``profiled``.
 
     Raises
@@ -131,7 +131,7 @@ def read(source: Source) -> Reading:
     )
     edges = tuple(Edge(i, i + 1, int(layer.output_bytes // 4)) for i, layer in enumerate(profile.layers[:-1]))
     graph = Graph(name, ops, edges, sequence_length=max(1, length), tokens_name="tokens" if length > 1 else "")
-    return Reading(
+    return ModelSpec(
         name, "profile_json", source.spec, graph, instance=profile, cluster=cluster, costs="profiled", search="measured"
     )
 

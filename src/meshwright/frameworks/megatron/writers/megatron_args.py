@@ -41,17 +41,17 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     InputError
         When the file cannot be written.
     """
-    reading = result.problem.reading
-    if reading.format != "huggingface":
+    model_spec = result.problem.model_spec
+    if model_spec.format != "huggingface":
         raise _refused(
-            f"the architecture has to be a Hugging Face configuration, and {reading.name} is read from {reading.format}"
+            f"the architecture has to be a Hugging Face configuration, and {model_spec.name} is read from {model_spec.format}"
         )
     options, notes = arguments(result)
-    model, left_out = _megatron_model.arguments(reading.spec, reading.graph)
+    model, left_out = _megatron_model.arguments(model_spec.spec, model_spec.graph)
     notes += left_out
     if not model:
-        n_layers = len(_layers(result, range(len(reading.graph.ops))))
-        model = (("--num-layers", str(n_layers)), ("--seq-length", str(reading.graph.sequence_length)))
+        n_layers = len(_layers(result, range(len(model_spec.graph.ops))))
+        model = (("--num-layers", str(n_layers)), ("--seq-length", str(model_spec.graph.sequence_length)))
         notes = (
             *notes,
             f"the options of the architecture are written for {', '.join(_megatron_model.FAMILIES)} only: add this model's own "
@@ -260,7 +260,7 @@ def _script(
 
     lines = [
         "#!/bin/bash",
-        f"# {result.problem.reading.name} on {n_devices} devices, search {result.search}{step}; run in Megatron-LM's folder on every",
+        f"# {result.problem.model_spec.name} on {n_devices} devices, search {result.search}{step}; run in Megatron-LM's folder on every",
         "# node, with NODE_RANK and MASTER_ADDR set; data, tokenizer and learning rate come as arguments of this script.",
         *(f"# {note}" for note in notes),
         "set -eu",

@@ -16,7 +16,7 @@ from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
-from meshwright.schedules import Slots, Times
+from meshwright.schedules import Actions, Durations
 from meshwright.sim import tasks
 
 __all__ = ["render", "write"]
@@ -25,12 +25,12 @@ _LETTERS = "FIWB"
 """By phase of `meshwright.schedules`: FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, BACKWARD."""
 
 
-def render(slots: Slots) -> str:
+def render(slots: Actions) -> str:
     """Return an order of work as text.
 
     Parameters
     ----------
-    slots : Slots
+    slots : Actions
         What each rank does.
     """
     rows = []
@@ -68,9 +68,9 @@ def write(result: Result, path: str) -> None:
     files.write(path, render(tasks.order(plan, _times(result, plan))))
 
 
-def _times(result: Result, plan: Plan) -> Times:
+def _times(result: Result, plan: Plan) -> Durations:
     """Return durations of the plan's tasks, equal ones where the cost model cannot tell."""
     n = len(plan.stages)
     if result.loads:
         return tasks.times(result.loads, np.zeros(n - 1))
-    return Times(np.ones(n), np.ones(n), np.ones(n), np.zeros(n - 1))
+    return Durations(np.ones(n), np.ones(n), np.ones(n), np.zeros(n - 1))

@@ -47,14 +47,14 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     and recomputed by one rule (the least work that fits each rank); ranks are blocks of neighbouring devices (`layout`), of a
     torus also of its boxes. Meshes that leave devices idle are part of it.
     """
-    reading = problem.reading
+    model_spec = problem.model_spec
     if problem.costs == "profiled":
         measured: Answer = registry.load("search", "measured", "search").search(problem, params, seed=seed, stop=stop)
         return measured
-    if reading.search != "best" and problem.costs not in COSTS:
-        other = registry.load("search", reading.search, "search")
+    if model_spec.search != "best" and problem.costs not in COSTS:
+        other = registry.load("search", model_spec.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)
-        note = f"{reading.format} brings its own costs: search best passes it on to search {reading.search}, with its default options"
+        note = f"{model_spec.format} brings its own costs: search best passes it on to search {model_spec.search}, with its default options"
         return replace(answer, notes=(note, *answer.notes))
     notes: list[str] = []
     found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))

@@ -91,7 +91,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Layers are first cut so that the slowest stage is as fast as can be; then the best few plans are improved by moving a layer over
     a cut and by swapping two devices, as long as the simulated step gets shorter. What is not tried is counted in a note.
     """
-    profile = problem.reading.instance
+    profile = problem.model_spec.instance
     if not isinstance(profile, Profile) or problem.cluster is None:
         raise InputError("search measured: needs a profile ('meshwright profile') with links, or with --cluster beside it")
     notes: list[str] = []

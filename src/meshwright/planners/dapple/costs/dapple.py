@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.planners.dapple import machines
 from meshwright.planners.dapple.profile import LinearisedProfile, Profile, ProfiledTraining, cleaned
 
@@ -26,13 +26,13 @@ def trained(problem: Problem) -> ProfiledTraining | None:
     InputError
         When the problem holds no profile.
     """
-    instance = problem.reading.instance
+    instance = problem.model_spec.instance
     if isinstance(instance, ProfiledTraining):
         return instance
     if not isinstance(instance, (Profile, LinearisedProfile)):
         raise InputError(
-            f"model {problem.reading.name}: costs 'dapple' sums measured profiles (formats pipedream_txt, pipedream_linearised), "
-            f"this is {problem.reading.format}; use --costs {problem.reading.costs}"
+            f"model {problem.model_spec.name}: costs 'dapple' sums measured profiles (formats pipedream_txt, pipedream_linearised), "
+            f"this is {problem.model_spec.format}; use --costs {problem.model_spec.costs}"
         )
     if not instance.profile_batch:
         return None
@@ -56,7 +56,7 @@ def reduce_seconds(problem: Problem, training: ProfiledTraining, devices: tuple[
     return Network.of(problem.cluster).axis([list(devices)]).seconds("all_reduce", n_bytes)
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds.
 
     Parameters
@@ -68,7 +68,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         One per stage; empty where the samples of the profile are not known.
 
     Raises
@@ -90,7 +90,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
         recomputes = "full" in stage.recompute
         kept = activation * training.activation_ratio * ratio
         found.append(
-            StageLoad(
+            StageCost(
                 forward_seconds=forward * ratio,
                 backward_input_seconds=backward * ratio,
                 recompute_seconds=forward * ratio if recomputes else 0.0,

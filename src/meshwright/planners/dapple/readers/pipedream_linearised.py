@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.dapple.profile import LinearisedProfile
 
@@ -26,7 +26,7 @@ def recognises(source: Source) -> bool:
     return lines[1].count("\t") == 4
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a linearised profile.
 
     Parameters
@@ -36,8 +36,8 @@ def read(source: Source) -> Reading:
 
     Returns
     -------
-    Reading
-        `Reading.instance` is the `LinearisedProfile`; `Reading.graph` is the chain of its states, in their order, the
+    ModelSpec
+        `ModelSpec.instance` is the `LinearisedProfile`; `ModelSpec.graph` is the chain of its states, in their order, the
         elements of an edge being the bytes of the cut at four bytes each, for the whole profile batch.
 
     Raises
@@ -55,7 +55,7 @@ def read(source: Source) -> Reading:
     ops = tuple(Op(f"state{i}", text) for i, text in enumerate(profile.descriptions))
     edges = tuple(Edge(i, i + 1, round(float(profile.cut_bytes[i]) / 4)) for i in range(n - 1))
     graph = Graph(name, ops, edges, tokens_name="")
-    return Reading(name, "pipedream_linearised", source.spec, graph, profile, costs="dapple", search="dapple")
+    return ModelSpec(name, "pipedream_linearised", source.spec, graph, profile, costs="dapple", search="dapple")
 
 
 def _parse(lines: list[str], where: str, profile_batch: int) -> LinearisedProfile:

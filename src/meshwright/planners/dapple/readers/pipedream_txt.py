@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.dapple.profile import Profile, ProfileNode, cleaned
 
@@ -28,7 +28,7 @@ def recognises(source: Source) -> bool:
     return bool(_NODE.match(first))
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a profile.
 
     Parameters
@@ -38,8 +38,8 @@ def read(source: Source) -> Reading:
 
     Returns
     -------
-    Reading
-        `Reading.instance` is the `Profile` as it stands in the file. `Reading.graph` holds the layers that remain after
+    ModelSpec
+        `ModelSpec.instance` is the `Profile` as it stands in the file. `ModelSpec.graph` holds the layers that remain after
         cleaning, in a topological order, under their ids; the elements of an edge are its source's activations at four bytes
         each, for the whole profile batch.
 
@@ -54,7 +54,7 @@ def read(source: Source) -> Reading:
     batch = re.search(r"pbs-(\d{1,9})", source.path.name if source.path else "")
     profile = parse(source.text, where, profile_batch=int(batch[1]) if batch else 0)
     name = source.path.stem if source.path else source.spec
-    return Reading(name, "pipedream_txt", source.spec, _graph(profile, name, where), profile, costs="dapple", search="dapple")
+    return ModelSpec(name, "pipedream_txt", source.spec, _graph(profile, name, where), profile, costs="dapple", search="dapple")
 
 
 def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:

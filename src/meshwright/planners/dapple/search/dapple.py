@@ -155,7 +155,7 @@ def _asked(params: Params) -> question.Asked:
 
 def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answer:
     """Return what the authors' code answers."""
-    training, cluster = problem.reading.instance, problem.cluster
+    training, cluster = problem.model_spec.instance, problem.cluster
     assert isinstance(training, ProfiledTraining) and cluster is not None
     for given, name in (
         (params.uneven, "uneven"),
@@ -164,7 +164,7 @@ def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answ
     ):
         if given:
             raise InputError(f"--set {name}: only mode=corrected knows it; leave it out in mode=published")
-    states = _dapple_states.states_of(problem.reading, fold=False)
+    states = _dapple_states.states_of(problem.model_spec, fold=False)
     peak_activation_bytes = params.peak_activation_per_sample
     if peak_activation_bytes is None:
         peak_activation_bytes = float(states.activation_bytes[-1]) / training.profile_batch
@@ -176,7 +176,7 @@ def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answ
         training.optimizer_scaling_ratio,
         peak_activation_bytes,
     )
-    seconds, _, parameter_bytes = _dapple_states.interval_tables(problem.reading, states)
+    seconds, _, parameter_bytes = _dapple_states.interval_tables(problem.model_spec, states)
     batch_ratio = setting.global_batch / setting.profile_batch
     instance = published.scaled(seconds, parameter_bytes, states.cut_bytes, (states.before_first, states.before), batch_ratio)
     found, crashes = published.candidates(instance, setting)

@@ -88,9 +88,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     micro-batch over the replicas instead, as DAPPLE does, so its plans are judged in a setting they were not made for.
     """
     problem, notes = question.completed(problem, _asked(params), "pipedream")
-    training = problem.reading.instance
+    training = problem.model_spec.instance
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
-    states = _dapple_states.states_of(problem.reading)
+    states = _dapple_states.states_of(problem.model_spec)
     kept = list(range(states.n_states))
     if len(kept) > MOST_STATES:
         kept = sorted({*np.linspace(0, states.n_states - 1, MOST_STATES).astype(int).tolist(), states.n_states - 1})

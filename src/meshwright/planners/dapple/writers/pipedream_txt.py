@@ -109,7 +109,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         When the file cannot be written.
     """
     problem, plan = result.problem, result.answer.plan
-    instance, graph = problem.reading.instance, problem.graph
+    instance, graph = problem.model_spec.instance, problem.graph
     stage_of = {op: i for i, stage in enumerate(plan.stages if plan else ()) for op in stage.ops}
     if isinstance(instance, profile_json.Profile):
         rows = plan.micro_batch if plan else 1
@@ -121,7 +121,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         return ()
     if instance is not None or problem.cluster is None or not any(op.body for op in graph.ops):
         raise ExportError(
-            f"pipedream_txt holds times of layers; {problem.reading.name} was read from {problem.reading.format}, which has neither "
+            f"pipedream_txt holds times of layers; {problem.model_spec.name} was read from {problem.model_spec.format}, which has neither "
             "these nor operators to estimate them from"
         )
     batch = plan.micro_batch if plan else 1

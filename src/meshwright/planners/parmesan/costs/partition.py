@@ -6,14 +6,14 @@ import numpy as np
 
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.planners.parmesan.operators import Question, question
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
 
 __all__ = ["loads"]
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan on an operator graph or a profile does.
 
     Parameters
@@ -26,7 +26,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         One per stage. One micro-batch is what the file measured.
 
     Notes
@@ -51,7 +51,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
         if not backward:
             sent[int(stage_of[pins[0]]) : max(stages)] += posed.output_bytes[pins[0]]
         paid[int(backward), sorted(stages)] += cost
-    profile = problem.reading.format == "pipedream_txt"
+    profile = problem.model_spec.format == "pipedream_txt"
     if profile:  # one net is the activation and the gradient that comes back
         paid = np.stack((paid[0] / 2, paid[0] / 2))
     most = max(stage.strategy.data for stage in plan.stages)
@@ -63,7 +63,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
 
 def _load(
     problem: Problem, posed: Question, stage: Stage, sent_bytes: float, paid: tuple[float, float], share_ratio: float
-) -> StageLoad:
+) -> StageCost:
     """Return the load of one stage.
 
     `paid` are its transfers in the file's unit, forward and backward; `share_ratio` is how many micro-batches a replica takes.
@@ -87,8 +87,8 @@ def _load(
         reduce_seconds = Network.of(problem.cluster).axis(groups).seconds("all_reduce", weights)
     inside = () if own_links or host else ((("transfer", paid[0] * unit),), (("transfer", paid[1] * unit),))
     held = float(posed.operators.memory[ops].sum())
-    once = isinstance(problem.reading.instance, PlacementGraph)
-    return StageLoad(
+    once = isinstance(problem.model_spec.instance, PlacementGraph)
+    return StageCost(
         forward_seconds=forward * unit,
         backward_input_seconds=max(total - forward, 0.0) * unit,
         forward_communication=inside[0] if inside else (),

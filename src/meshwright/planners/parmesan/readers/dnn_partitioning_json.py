@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Edge, Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
 __all__ = ["PlacementEdge", "PlacementGraph", "PlacementNode", "read", "recognises"]
@@ -92,7 +92,7 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a placement graph.
 
     Parameters
@@ -102,8 +102,8 @@ def read(source: Source) -> Reading:
 
     Returns
     -------
-    Reading
-        Its graph has every node and every edge of the file; `Reading.instance` is a `PlacementGraph` in the file's own units.
+    ModelSpec
+        Its graph has every node and every edge of the file; `ModelSpec.instance` is a `PlacementGraph` in the file's own units.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def read(source: Source) -> Reading:
         graph = Graph(name=name, ops=ops, edges=edges, tokens_name="")
     except InputError as error:
         raise InputError(f"{source.path}: {error}") from None
-    return Reading(
+    return ModelSpec(
         name=name, format="dnn_partitioning_json", spec=source.spec, graph=graph, instance=instance, costs="partition",
         search="partition",
     )  # fmt: skip

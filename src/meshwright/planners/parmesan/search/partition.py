@@ -75,8 +75,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     posed = question(problem, params.bandwidth)
     n_stages = _n_stages(problem, params, posed)
     limit_bytes = _limit(params, posed)
-    if params.n_cpus and not isinstance(problem.reading.instance, PlacementGraph):
-        raise InputError(f"--set n_cpus={params.n_cpus}: {problem.reading.spec} has no times on host devices; leave it at 0")
+    if params.n_cpus and not isinstance(problem.model_spec.instance, PlacementGraph):
+        raise InputError(f"--set n_cpus={params.n_cpus}: {problem.model_spec.spec} has no times on host devices; leave it at 0")
     if params.n_cpus and problem.cluster is not None:
         raise InputError(
             f"--set n_cpus={params.n_cpus}: cluster {problem.cluster.name} has no host devices; leave --cluster out, or n_cpus"
@@ -130,7 +130,7 @@ def _n_stages(problem: Problem, params: Params, posed: Question) -> int:
     n_ops = len(problem.graph.ops)
     if params.n_stages > n_ops:
         raise InputError(
-            f"--set n_stages={params.n_stages}: {problem.reading.name} has only {n_ops} operators; give at most as many stages"
+            f"--set n_stages={params.n_stages}: {problem.model_spec.name} has only {n_ops} operators; give at most as many stages"
         )
     if params.n_stages:
         return params.n_stages
@@ -211,6 +211,6 @@ def _notes(problem: Problem, posed: Question, found: OperatorStages, hosts: list
         )
     if hosts:
         notes.append(f"stages on host devices: {', '.join(map(str, hosts))} (device ids from {len(problem.graph.ops)} on)")
-    if isinstance(problem.reading.instance, PlacementGraph):
+    if isinstance(problem.model_spec.instance, PlacementGraph):
         notes.append("the file names no unit of time; the simulated step reads it as milliseconds")
     return tuple(notes)

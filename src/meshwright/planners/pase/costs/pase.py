@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 
 __all__ = ["loads"]
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return nothing: the model has no time of its own that a simulator could play.
 
     Parameters
@@ -21,7 +21,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         Always empty.
 
     Notes

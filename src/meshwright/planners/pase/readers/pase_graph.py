@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from meshwright.core.graph import Edge, Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.pase.networks import NAMES, build
 from meshwright.planners.pase.operators import Network
@@ -32,7 +32,7 @@ def recognises(source: Source) -> bool:
     return source.spec.startswith("pase:")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Return the graph, at its published batch of 128.
 
     Raises
@@ -42,7 +42,7 @@ def read(source: Source) -> Reading:
     """
     name = source.spec.removeprefix("pase:")
     network = build(name)
-    return Reading(
+    return ModelSpec(
         name=name, format="pase_graph", spec=source.spec, graph=graph_of(network), instance=PaseInstance(name),
         costs="pase", search="pase",
     )  # fmt: skip

@@ -94,7 +94,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     for path, option in ((params.certificate, "--set certificate"), (params.dump, "--set dump")):
         if path:
             files.check_target(path, option)
-    if isinstance(problem.reading.instance, PaseInstance):
+    if isinstance(problem.model_spec.instance, PaseInstance):
         answer, graph = _on_pase_graph(problem, params, stop)
     else:
         answer, graph = our_models.on_mesh(problem, _mesh_settings(problem, params), stop)
@@ -110,7 +110,7 @@ def _mesh_settings(problem: Problem, params: Params) -> our_models.MeshSettings:
     for name in ("n_processors", "batch", "model", "flops", "bandwidth"):
         if getattr(params, name) != getattr(Params(), name):
             raise InputError(
-                f"--set {name}: is for pase:GRAPH; of {problem.reading.name} the cluster and --global-batch say as much"
+                f"--set {name}: is for pase:GRAPH; of {problem.model_spec.name} the cluster and --global-batch say as much"
             )
     gap_ratio = 1e-3 if params.gap_ratio is None else params.gap_ratio
     return our_models.MeshSettings(params.mesh, params.memory, params.recompute, gap_ratio)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import StageLoad
+from meshwright.core.stage_cost import StageCost
 from meshwright.planners.piper.menu import RECOMPUTES, VANILLA, buffer_bytes
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
-__all__ = ["Evaluation", "PiperStage", "StageCost", "evaluate", "first_devices", "loads", "recompute_word", "stages_of"]
+__all__ = ["Evaluation", "PiperStage", "PiperStageCost", "evaluate", "first_devices", "loads", "recompute_word", "stages_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PiperStage:
 
 
 @dataclass(frozen=True, slots=True)
-class StageCost:
+class PiperStageCost:
     """What one stage takes per micro-batch of the batch, and holds per device.
 
     Parameters
@@ -78,7 +78,7 @@ class Evaluation:
     """A plan's cost per micro-batch, that of each stage, and by how much the fullest device exceeds its memory (0: it fits)."""
 
     seconds: float
-    stages: tuple[StageCost, ...]
+    stages: tuple[PiperStageCost, ...]
     missing_bytes: float
 
 
@@ -185,7 +185,7 @@ def _nodes(instance: PiperInstance, stages: Sequence[PiperStage]) -> tuple[int, 
 
 def _stage(
     instance: PiperInstance, stage: PiperStage, i: int, stage_of: dict[int, int], nodes: Sequence[int], in_flight: int
-) -> StageCost:
+) -> PiperStageCost:
     """Return what one stage costs."""
     options = instance.counting
     node_ratio = instance.bandwidth / options.node_bytes_per_second if options.node_size else 1.0
@@ -210,7 +210,7 @@ def _stage(
     if options.layer_buffers:
         buffers = [buffer_bytes(instance.nodes[v], stage.tensor, choice) for v, choice in chosen.items()]
         spared += sum(buffers) - max(buffers)
-    return StageCost(
+    return PiperStageCost(
         sum(choice.seconds for choice in chosen.values()) * share,
         crossing * share / instance.bandwidth,
         4.0 * (d - 1) * weight / d / n / (options.node_bytes_per_second if nodes[i] >= 0 else instance.bandwidth),
@@ -265,7 +265,7 @@ def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
     return tuple(stages)
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
+def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds per micro-batch of the batch, its replicas taken together.
 
     Parameters
@@ -277,7 +277,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
 
     Returns
     -------
-    tuple of StageLoad
+    tuple of StageCost
         One per stage; empty where the problem does not come from a Piper file.
 
     Notes
@@ -287,7 +287,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     ends; they are the cause ``boundary`` and no separate transfer. Piper keeps more micro-batches in flight than one per later
     stage where replicas differ; the bytes of each are scaled so that the peak is Piper's.
     """
-    instance = problem.reading.instance
+    instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
         return ()
     evaluation = evaluate(instance, stages_of(instance, plan))
@@ -295,7 +295,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageLoad, ...]:
     for i, cost in enumerate(evaluation.stages):
         played = min(len(plan.stages) - i, plan.n_microbatches)
         result.append(
-            StageLoad(
+            StageCost(
                 forward_seconds=cost.compute_seconds / 3.0,
                 backward_input_seconds=cost.compute_seconds / 3.0,
                 backward_weight_seconds=cost.compute_seconds / 3.0,

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.piper.problem import Counting, PiperChoice, PiperEdge, PiperInstance, PiperNode, grow, names
 
@@ -42,7 +42,7 @@ def recognises(source: Source) -> bool:
     return has_choices or "maxMemoryPerDevice" in content
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Read a Piper file; ``FILE#layers=64,max_devices=512`` changes what it says.
 
     Parameters
@@ -52,7 +52,7 @@ def read(source: Source) -> Reading:
 
     Returns
     -------
-    Reading
+    ModelSpec
         The content as `PiperInstance`, a graph of its layers, and the flat cluster it describes.
 
     Raises
@@ -80,7 +80,7 @@ def read(source: Source) -> Reading:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     cluster = flat_cluster(instance)
-    return Reading(
+    return ModelSpec(
         name, "piper_json", source.spec, graph, instance, cluster, costs="piper", search="piper", notes=_warnings(instance)
     )
 

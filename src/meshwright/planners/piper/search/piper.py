@@ -153,7 +153,7 @@ def _on_model(problem: Problem, params: Params) -> Answer:
     refused += ["curve"] if params.curve != "none" else []
     if refused:
         raise InputError(
-            f"--set {refused[0]} (of search piper) is for piper_json files; {problem.reading.format} models take devices, memory and "
+            f"--set {refused[0]} (of search piper) is for piper_json files; {problem.model_spec.format} models take devices, memory and "
             "links from --cluster and the batch from --global-batch and --micro-batch"
         )
     options = ModelOptions(

@@ -50,7 +50,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     InputError
         When the file cannot be written.
     """
-    instance = result.problem.reading.instance
+    instance = result.problem.model_spec.instance
     notes: list[str] = []
     if isinstance(instance, Profile):
         instance = piper_instance(result.problem, result.answer.plan.micro_batch if result.answer.plan is not None else 1)

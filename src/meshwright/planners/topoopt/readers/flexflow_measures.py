@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
 __all__ = ["Measurement", "Measurements", "load", "read", "recognises"]
@@ -74,7 +74,7 @@ def recognises(source: Source) -> bool:
     return isinstance(content, dict) and "measurements" in content and "batch_size" in content
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Return the measured operators, without edges: the file does not say who feeds whom.
 
     Raises
@@ -86,7 +86,7 @@ def read(source: Source) -> Reading:
     keys = dict.fromkeys(row.key for row in measurements.rows)
     graph = Graph(source.spec, tuple(Op(key, key.partition("_")[0].lower()) for key in keys), tokens_name="")
     note = "operator times without edges; give the file to 'meshwright codesign MODEL --measures FILE'"
-    return Reading(
+    return ModelSpec(
         name=source.spec, format="flexflow_measures", spec=source.spec, graph=graph, instance=measurements, notes=(note,)
     )
 

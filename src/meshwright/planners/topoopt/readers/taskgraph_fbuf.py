@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.graph import Graph, Op
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.topoopt.flatbuffer import Table, root
 
@@ -98,7 +98,7 @@ def recognises(source: Source) -> bool:
         return str(source.path or "").endswith(".fbuf")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Return the operators of a task graph, the graph itself, and its network.
 
     Raises
@@ -117,7 +117,7 @@ def read(source: Source) -> Reading:
         ops.append(Op(name if names[name] == 1 else f"{name}.{names[name]}", "operator"))
     counts = Counter(task.kind for task in found.tasks)
     note = "a task graph: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    return Reading(
+    return ModelSpec(
         name=where, format="taskgraph_fbuf", spec=source.spec, graph=Graph(where, tuple(ops), tokens_name=""), instance=found,
         cluster=_cluster(found, where), notes=(note,),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.core.problem import Reading
+from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.topoopt.workloads.workload import DATA, KINDS, Operation, Workload, graph_of
 
@@ -29,7 +29,7 @@ def recognises(source: Source) -> bool:
     return all(isinstance(entry, dict) and "ops" in entry and "global_batch" in entry for entry in content.values())
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ModelSpec:
     """Return the workload named after ``#`` (or the only one of the file), or built from parameters.
 
     Raises
@@ -56,9 +56,9 @@ def read(source: Source) -> Reading:
     return reading_of(_workload(name, content[name], f"{source.path}#{name}"), source.spec)
 
 
-def reading_of(workload: Workload, spec: str) -> Reading:
+def reading_of(workload: Workload, spec: str) -> ModelSpec:
     """Return a workload as what a reader returns."""
-    return Reading(
+    return ModelSpec(
         name=workload.name, format="topoopt_workload", spec=spec, graph=graph_of(workload), instance=workload,
         notes=("sizes are of fp32 elements; search network and plan together with 'meshwright codesign'",),
     )  # fmt: skip
