@@ -1,13 +1,4 @@
-"""Topologies: from parameters to a `Cluster`. One file per topology; the word before the colon in ``torus:4x4x4``.
-
-Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
-
-* ``Params`` is a frozen dataclass; its first field is what stands after the colon, the others are ``key=value`` after commas
-  (the key is the field's name, or its metadata ``word``); ``EXAMPLE`` is what may stand after the colon;
-* ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source.
-
-The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by `_nodes`.
-"""
+"""Clusters: from a word, parameters or a file to a `Cluster`. Built-in kinds are data, generated ones files of `topologies`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from meshwright.base.errors import InputError
 __all__ = ["Source"]
 
 
-@dataclass(frozen=True)
 class Source:
     """What the user named, looked at only as far as a reader asks.
 
@@ -28,9 +26,10 @@ class Source:
         model's own.
     """
 
-    spec: str
-    sequence_length: int = 0
-    attention: str = ""
+    def __init__(self, spec: str, sequence_length: int = 0, attention: str = "") -> None:
+        self.spec = spec
+        self.sequence_length = sequence_length
+        self.attention = attention
 
     @property
     def fragment(self) -> str:
