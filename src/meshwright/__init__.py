@@ -53,20 +53,22 @@ _RENAMED = (("Reading", "ModelSpec"), ("Training", "MixedPrecision"), ("pose", "
 """Names of release 0.1, kept for one release more."""
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for, so that ``import meshwright`` costs nothing."""
-    import importlib
+if not TYPE_CHECKING:  # so that a wrong name is an error for type checkers too
 
-    if name in dict(_RENAMED):
-        import warnings
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first asked for, so that ``import meshwright`` costs nothing."""
+        import importlib
 
-        new = dict(_RENAMED)[name]
-        warnings.warn(f"meshwright.{name} is now called meshwright.{new}", DeprecationWarning, stacklevel=2)
-        return __getattr__(new)
-    for module, known in _HOMES:
-        if name in known:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module 'meshwright' has no attribute '{name}'")
+        if name in dict(_RENAMED):
+            import warnings
+
+            new = dict(_RENAMED)[name]
+            warnings.warn(f"meshwright.{name} is now called meshwright.{new}", DeprecationWarning, stacklevel=2)
+            return __getattr__(new)
+        for module, known in _HOMES:
+            if name in known:
+                return getattr(importlib.import_module(module), name)
+        raise AttributeError(f"module 'meshwright' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -54,3 +54,15 @@ def test_the_version_stands_in_one_place_which_the_command_line_prints(
         cli.main()
     assert stopped.value.code == 0
     assert capsys.readouterr().out == f"meshwright {meshwright.__version__}\n"
+
+
+def test_the_first_releases_names_still_work_and_say_their_new_ones() -> None:
+    for old, new in (("Reading", "ModelSpec"), ("Training", "MixedPrecision"), ("pose", "make_problem")):
+        with pytest.warns(DeprecationWarning, match=f"meshwright.{new}"):
+            assert getattr(meshwright, old) is getattr(meshwright, new)
+
+
+def test_a_plan_is_simulated_with_the_problems_own_costs() -> None:
+    result = meshwright.plan("gpt2", "dgx-h100:8")
+    assert result.plan is not None and result.timeline is not None
+    assert meshwright.simulate(result.problem, result.plan).step_seconds == result.timeline.step_seconds

@@ -243,11 +243,37 @@ def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline
     return loads, simulate(problem, plan, loads)
 
 
-def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Timeline:
-    """Play one step of a plan; see `meshwright.sim.simulate`."""
+def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | None = None) -> Timeline:
+    """Play one step of a plan.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is trained where.
+    plan : Plan
+        The plan.
+    stage_costs : tuple of StageCost or None
+        What each stage does and holds; None for what the problem's cost model says.
+
+    Returns
+    -------
+    Timeline
+        What would happen.
+
+    Raises
+    ------
+    InputError
+        When the plan is none of this problem, or the cost model cannot say how long a stage takes.
+    """
     from meshwright import sim
 
-    return sim.simulate(problem, plan, loads)
+    if stage_costs is None:
+        stage_costs = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
+        if not stage_costs:
+            raise InputError(
+                f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"
+            )
+    return sim.simulate(problem, plan, stage_costs)
 
 
 def codesign(  # noqa: PLR0913  as many as the command line has

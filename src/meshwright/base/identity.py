@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ class ById(Generic[T]):
         return isinstance(other, ById) and self.of is other.of
 
 
-def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray:
+def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:
     """Return contiguous values that nobody can write to: the array itself where that is so already, otherwise a copy.
 
     Parameters

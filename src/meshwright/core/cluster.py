@@ -222,4 +222,4 @@ class Cluster:
     @property
     def node_of_device(self) -> NDArray[np.int64]:
         """Node (innermost group) of each device; shape (n_devices,), int64."""
-        return self.groups[0]
+        return np.asarray(self.groups[0])

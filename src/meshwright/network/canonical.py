@@ -40,7 +40,7 @@ def representative(cluster: Cluster, table: NDArray[np.int64]) -> NDArray[np.int
             continue
         inside = (table - first - block * length).reshape(n_blocks, -1)
         if (inside == inside[0]).all():
-            return inside[0].reshape(-1, table.shape[1])
+            return np.asarray(inside[0].reshape(-1, table.shape[1]))
     return table
 
 

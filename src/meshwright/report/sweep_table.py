@@ -58,7 +58,7 @@ def svg(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return left + (width - left - 20) * ((math.log2(size) - low) / (high - low) if high > low else 0.5)
 
     def y(ratio: float) -> float:
-        return height - bottom - (height - bottom - 40) * ratio / top
+        return float(height - bottom - (height - bottom - 40) * ratio / top)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,7 +64,7 @@ def shortest(hand_made: Actions, times: Durations | None, limit: NDArray[np.int6
     return best
 
 
-def _locked(array: NDArray) -> NDArray:
+def _locked(array: NDArray[Any]) -> NDArray[Any]:
     """Return a read-only copy: kernels are compiled for one kind of array."""
     array = np.array(array)
     array.setflags(write=False)

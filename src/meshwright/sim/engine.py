@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,7 +263,7 @@ def _check(status: int, schedule: str) -> None:
         raise InputError(f"schedule {schedule}: its order of work deadlocks: some task waits for one that never runs")
 
 
-def _spans(slots: Actions, moments: order.TaskTimes, end: StepTail) -> dict[str, NDArray]:
+def _spans(slots: Actions, moments: order.TaskTimes, end: StepTail) -> dict[str, NDArray[Any]]:
     """Return the columns of the spans: tasks, transfers, end of step; in order of start, then as listed here."""
     rank = np.repeat(np.arange(slots.n_ranks), np.diff(slots.first))
     sent = np.flatnonzero(moments.send_end > moments.end)

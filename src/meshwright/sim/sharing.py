@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class _Entries:
     link: NDArray[np.int64]
     share: NDArray[np.float64]  # of the link's bandwidth, while the flow is alone
 
-    def of(self, kept: NDArray) -> _Entries:
+    def of(self, kept: NDArray[Any]) -> _Entries:
         """Return some of the entries."""
         return _Entries(self.flow[kept], self.link[kept], self.share[kept])
 
@@ -157,7 +158,7 @@ def _one_of_a_kind(entries: _Entries, n_flows: int) -> _Entries:
     return _Entries(entries.flow[mine], kind.ravel()[number[mine]], entries.share[mine])
 
 
-def _locked(array: NDArray) -> NDArray:
+def _locked(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array, read-only: kernels are compiled for one kind of array."""
     array = np.ascontiguousarray(array)
     array.setflags(write=False)

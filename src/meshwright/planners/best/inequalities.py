@@ -53,7 +53,7 @@ def chain_to_cut(
     comes_back = arrives[-1] - arrives
 
     def least(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return np.min(columns, axis=0)
+        return np.asarray(np.min(columns, axis=0))
 
     work = least([own.work_seconds[:, 0] for own in digests])
     forward = least([own.forward_seconds for own in digests])

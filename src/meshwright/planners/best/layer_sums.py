@@ -161,7 +161,7 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     split_after = _after([*layers, prefix, suffix], [own.weight_seconds for own in (*layers, prefix, suffix)])
 
     def column(name: str) -> NDArray[np.float64]:
-        return np.array([getattr(own, name) for own in layers])[order]
+        return np.asarray(np.array([getattr(own, name) for own in layers])[order])
 
     columns = [column(name) for name in _SUMMED[1:5]] + [kept[order, 0], column("reduce_seconds"), column("update_seconds")]
     running = np.zeros((len(_SUMMED), len(order) + 1))
@@ -203,7 +203,7 @@ def _after(parts: list[Pinned], last_task_seconds: list[float]) -> NDArray[np.fl
     exposed = np.array([own.reduce_seconds for own in parts]) - np.array(last_task_seconds)
     if exposed[:-2].min() < 0.0:
         exposed[:] = 0.0
-    return np.array([own.update_seconds for own in parts]) + exposed
+    return np.asarray(np.array([own.update_seconds for own in parts]) + exposed)
 
 
 def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:

@@ -84,7 +84,7 @@ class _Space:
     """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
 
     kept: tuple[int, ...]
-    layers: tuple[NDArray, ...]
+    layers: tuple[NDArray[Any], ...]
     n_microbatches: tuple[int, ...]
     n_replicas: NDArray[np.int64]
     unit: int

@@ -159,7 +159,7 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
 def _profile(problem: Problem, bandwidth: float) -> Question:
     """Return the operators of a measured profile, in its milliseconds."""
     profile = problem.model_spec.instance
-    by_name = {node.name: node for node in profile.nodes}  # type: ignore[union-attr, attr-defined]
+    by_name = {node.name: node for node in profile.nodes}  # type: ignore[attr-defined]
     nodes = [by_name[op.name] for op in problem.graph.ops]
     bytes_per_second, notes = _link(problem, bandwidth)
     output_bytes = np.array([node.output_bytes for node in nodes])

@@ -158,21 +158,21 @@ def layer_cost(operator: PaseOperator, splits: Ints, word_flop: float) -> Floats
         cost = _gemm(operator.gemm, splits, word_flop)
         return cost + _lstm_cells(operator, c, word_flop) if kind == "LSTM" else cost
     if kind == "Elementwise":
-        return (1 + operator.pointwise) * elements
+        return np.asarray((1 + operator.pointwise) * elements)
     if kind == "Pooling":
-        return elements + _halo(operator, c, word_flop)
+        return np.asarray(elements + _halo(operator, c, word_flop))
     if kind == "Norm":
         along = parts[:, operator.axis]
         others = np.prod(np.delete(c, operator.axis, axis=1), axis=1)
         reduced = 4 * _all_reduce(elements / along, c[:, operator.axis], word_flop)
-        return 16 * elements + reduced + 4 * _all_reduce(along, others, word_flop)
+        return np.asarray(16 * elements + reduced + 4 * _all_reduce(along, others, word_flop))
     if kind == "ReduceMean":
         return _all_reduce(elements, np.prod(c[:, list(operator.reduced)], axis=1), word_flop)
     if kind == "Softmax":
         return _softmax(operator, c, parts, word_flop)
     if kind == "SoftmaxCrossEntropy":
         rows = np.prod(parts[:, :-1], axis=1)
-        return 4 * elements + 2 * rows + np.where(c[:, -1] > 1, word_flop * 2 * rows, 0.0)
+        return np.asarray(4 * elements + 2 * rows + np.where(c[:, -1] > 1, word_flop * 2 * rows, 0.0))
     return np.zeros(len(splits))
 
 
@@ -208,7 +208,7 @@ def _softmax(operator: PaseOperator, c: Floats, parts: Floats, word_flop: float)
     elements = np.prod(parts, axis=1)
     rows = np.prod(np.delete(parts, operator.axis, axis=1), axis=1)
     reductions = _all_reduce(rows, cut, word_flop) + _all_reduce(rows * size, cut, word_flop)
-    return 4 * elements + elements * size + reductions + _all_reduce(rows, cut, word_flop)
+    return np.asarray(4 * elements + elements * size + reductions + _all_reduce(rows, cut, word_flop))
 
 
 def _lstm_cells(operator: PaseOperator, c: Floats, word_flop: float) -> Floats:

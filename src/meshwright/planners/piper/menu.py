@@ -185,7 +185,7 @@ def _reduce_seconds(instance: PiperInstance, degrees: np.ndarray, replicas: np.n
     if instance.counting.node_size:
         best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
         bandwidth[np.outer(degrees, replicas) <= instance.counting.node_size] = best
-    return 4.0 * (replicas - 1.0) / replicas / instance.n_microbatches / bandwidth
+    return np.asarray(4.0 * (replicas - 1.0) / replicas / instance.n_microbatches / bandwidth)
 
 
 def _border_ratio(instance: PiperInstance, degrees: np.ndarray, replicas: np.ndarray, links: str) -> np.ndarray:

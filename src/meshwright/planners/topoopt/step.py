@@ -183,8 +183,10 @@ class Step:
         network = fabric.network()
         if traffic == "fair":
             stay = fair_steps.Windows(np.zeros(1), 0.0)
-            return fair_steps.play(tasks, split, network, stay, self.inside(), limit_seconds)
-        return flow_simulation.play(tasks, split, network, self.segment_bytes, self.inside(), limit_seconds)
+            played: Played = fair_steps.play(tasks, split, network, stay, self.inside(), limit_seconds)
+        else:
+            played = flow_simulation.play(tasks, split, network, self.segment_bytes, self.inside(), limit_seconds)
+        return played
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
         """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit.
@@ -227,10 +229,11 @@ class Step:
         if not len(tasks.reduce_group):
             return 0.0
         members = fabric.network().group_size[tasks.reduce_group] / self.space.servers.n_servers
-        return sum(
+        seconds: float = sum(
             part * self.inner_seconds(n_bytes)
             for part, n_bytes in zip(members.tolist(), tasks.reduce_bytes.tolist(), strict=True)
         )
+        return seconds
 
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""

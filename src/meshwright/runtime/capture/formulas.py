@@ -32,8 +32,8 @@ def flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     if name == "_grouped_mm":
         left, right = args[0], args[1]
         if left.ndim == 2 and right.ndim == 2:  # the gradient of the weights: rows are split between the groups
-            return 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
-        return 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1] * (left.shape[0] if left.ndim == 3 else 1)
+            return float(2.0 * left.shape[0] * left.shape[1] * right.shape[1])
+        return float(2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1] * (left.shape[0] if left.ndim == 3 else 1))
     if name == "convolution_backward":
         return _convolution_backward(*args)
     formula = flop_registry.get(func.overloadpacket)
@@ -44,7 +44,7 @@ def _convolution_backward(grad: Any, inputs: Any, weight: Any, *rest: Any) -> fl
     """Each gradient takes the products of the forward pass: groups as well (PyTorch's own formula counts those of no groups)."""
     transposed, wanted = rest[4], rest[7]
     positions = (inputs if transposed else grad).shape[2:].numel()
-    return 2.0 * inputs.shape[0] * positions * weight.numel() * sum(wanted[:2])
+    return float(2.0 * inputs.shape[0] * positions * weight.numel() * sum(wanted[:2]))
 
 
 def attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> tuple[float, float]:

@@ -56,7 +56,10 @@ class FusedAttention(TorchFunctionMode):
             return func(**kwargs)
         inputs = [tensor for tensor in (query, key, value, mask) if tensor is not None]
         return self.recorder.one_operator(
-            "_scaled_dot_product_attention", lambda: _Attention.apply(*inputs), inputs, causal=bool(kwargs.get("is_causal"))
+            "_scaled_dot_product_attention",
+            lambda: _Attention.apply(*inputs),
+            inputs,
+            causal=bool(kwargs.get("is_causal")),  # type: ignore[no-untyped-call]
         )
 
 

@@ -29,7 +29,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.stack: list[tuple[str, torch.nn.Module]] = [("", module)]
         self.phase = "forward"
         self.failed_at: tuple[str, str] | None = None

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
@@ -69,7 +71,7 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     dist.barrier()
-    dcp.save(_state(trainer), storage_writer=dcp.FileSystemWriter(partial), process_group=None)
+    save_state(_state(trainer), storage_writer=FileSystemWriter(partial), process_group=None)
     if trainer.rank == 0:
         content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer.layout.plan)}
         if trainer.loss_scale is not None:
@@ -131,7 +133,7 @@ def load(trainer: Trainer, folder: str) -> int:
     path, content = check(folder, trainer.layout.plan)
     _make_state(trainer)
     state = _state(trainer)
-    dcp.load(state, storage_reader=dcp.FileSystemReader(path))
+    load_state(state, storage_reader=FileSystemReader(path))
     with torch.no_grad():
         for name, tensor in _state(trainer).items():
             if tensor.data_ptr() != state[name].data_ptr():

@@ -133,7 +133,7 @@ class ExpertParallel(nn.Module):
         copies: Any = _Exchange.apply(rows[order // n_chosen], self.swap, sent, received)  # type: ignore[no-untyped-call]
         results: Any = _Exchange.apply(self._run(copies, numbers, weights.dtype), self.swap, received, sent)  # type: ignore[no-untyped-call]
         by_token = results[order.argsort()].view(len(rows), n_chosen, results.shape[-1])
-        total = (by_token * weights.reshape(len(rows), n_chosen, 1)).sum(1)
+        total: torch.Tensor = (by_token * weights.reshape(len(rows), n_chosen, 1)).sum(1)
         return total.to(hidden.dtype).view_as(hidden)
 
     def _run(self, copies: torch.Tensor, numbers: torch.Tensor, weight_type: torch.dtype) -> torch.Tensor:

@@ -81,7 +81,7 @@ class Pairwise:
 
     def table(self, edge: int) -> Floats:
         """Return the table of one edge, by layouts."""
-        return self.tables[self.table_of_edge[edge]]
+        return np.asarray(self.tables[self.table_of_edge[edge]])
 
 
 def total_cost(problem: Pairwise, labels: Ints) -> float:

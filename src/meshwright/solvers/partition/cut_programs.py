@@ -166,7 +166,7 @@ def _forced(
     must_first, must_second = speed[1] * after > limit_value + slack, speed[0] * before > limit_value + slack
     if (must_first & must_second).any():
         return None
-    return must_first.astype(np.int64) - must_second.astype(np.int64)
+    return np.asarray(must_first.astype(np.int64) - must_second.astype(np.int64))
 
 
 def _precede(units: Units, chosen: NDArray[np.int64], column: NDArray[np.int64], rows: _Rows) -> None:

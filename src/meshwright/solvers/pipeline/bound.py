@@ -53,7 +53,7 @@ class _Case:
     @property
     def n_slots(self) -> int:
         """Number of slots."""
-        return self.cover.shape[1]
+        return int(self.cover.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -77,7 +77,8 @@ def _others(prepared: Prepared, seconds: float) -> float:
     least_devices.setflags(write=False)
     limits = np.array([seconds, menu.memory_bytes, menu.n_devices, menu.n_replicas])
     prices = seconds * np.array([pair for price in PRICE_RATIOS for pair in ((price, 0.0), (0.0, price))])
-    return kernel.least_others(
+    seconds_of_others: float = kernel.least_others(
         prepared.space, prepared.pairs, prepared.kernel_menu, prepared.rules, prepared.memo, least_replicas, least_devices, limits,
         prices,
     )  # fmt: skip
+    return seconds_of_others

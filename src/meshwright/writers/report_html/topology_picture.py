@@ -264,7 +264,7 @@ def _row(draft: _Draft, cluster: Cluster, switches: list[int], number: int, top:
 
 def _middle(draft: _Draft, items: set[int]) -> float:
     """Return the mean place of items from left to right."""
-    return sum(draft.items[item][0] + draft.items[item][2] / 2 for item in items) / max(1, len(items))
+    return float(sum(draft.items[item][0] + draft.items[item][2] / 2 for item in items) / max(1, len(items)))
 
 
 def _links(
