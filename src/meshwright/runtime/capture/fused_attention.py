@@ -55,12 +55,12 @@ class FusedAttention(TorchFunctionMode):
         if _has_a_kernel(query, key, value, mask):
             return func(**kwargs)
         inputs = [tensor for tensor in (query, key, value, mask) if tensor is not None]
-        return self.recorder.one_operator(
-            "_scaled_dot_product_attention",
-            lambda: _Attention.apply(*inputs),
-            inputs,
-            causal=bool(kwargs.get("is_causal")),  # type: ignore[no-untyped-call]
-        )
+        causal = bool(kwargs.get("is_causal"))
+
+        def attended() -> Any:
+            return _Attention.apply(*inputs)  # type: ignore[no-untyped-call]
+
+        return self.recorder.one_operator("_scaled_dot_product_attention", attended, inputs, causal=causal)
 
 
 def _has_a_kernel(query: Any, key: Any, value: Any, mask: Any) -> bool:
