@@ -20,17 +20,7 @@ __all__ = ["assemble", "disassemble"]
 def assemble(file: ClusterFile, where: str) -> Cluster:
     """Return the cluster that a file describes.
 
-    Parameters
-    ----------
-    file : ClusterFile
-        Validated content.
-    where : str
-        The file's path, for messages.
-
-    Returns
-    -------
-    Cluster
-        Devices in the order of the nodes.
+    Returns: devices in the order of the nodes.
 
     Raises
     ------
@@ -210,15 +200,7 @@ def _levels(
 def disassemble(cluster: Cluster) -> dict[str, Any]:
     """Return the content of a cluster file, every link by name.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Nodes must be runs of neighbouring device ids.
-
-    Returns
-    -------
-    dict
-        Ready for YAML.
+    `cluster`: nodes must be runs of neighbouring device ids.
 
     Raises
     ------

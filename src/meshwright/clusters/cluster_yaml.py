@@ -68,17 +68,7 @@ def read(path: Path) -> Cluster:
 def from_data(data: object, where: str) -> Cluster:
     """Return the cluster that the parsed content of a file describes.
 
-    Parameters
-    ----------
-    data : object
-        Parsed YAML or JSON.
-    where : str
-        The file, for messages; the cluster's name where the content gives none.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
+    `where`: the file, for messages; the cluster's name where the content gives none.
 
     Raises
     ------

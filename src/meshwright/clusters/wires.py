@@ -32,14 +32,8 @@ class Wires:
     def join(self, a: ArrayLike, b: ArrayLike, bytes_per_second: ArrayLike, latency_seconds: ArrayLike) -> None:
         """Lay wires between `a` and `b` (broadcast against each other), the same figures in both directions.
 
-        Parameters
-        ----------
-        a, b : array_like of int
-            Ends.
-        bytes_per_second : array_like of float
-            Bandwidth of each direction.
-        latency_seconds : array_like of float
-            Time of the first byte.
+        `bytes_per_second`: bandwidth of each direction.
+        `latency_seconds`: time of the first byte.
         """
         first, second, rate, latency = np.broadcast_arrays(a, b, bytes_per_second, latency_seconds)
         self._blocks.append(
@@ -68,15 +62,7 @@ def device_names() -> tuple[str, ...]:
 def device(name: str) -> Device:
     """Return one kind of device from its data file.
 
-    Parameters
-    ----------
-    name : str
-        ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
-
-    Returns
-    -------
-    Device
-        The kind.
+    `name`: ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
 
     Raises
     ------
@@ -141,17 +127,8 @@ def check_count(number: int, what: str) -> int:
 def check_connected(cluster: Cluster, names: Sequence[str] = ()) -> Cluster:
     """Return the cluster if every device reaches every other.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        To check. Where devices do not forward, only switches and direct links count.
-    names : sequence of str
-        Names of the devices, for the message; their ids where empty.
-
-    Returns
-    -------
-    Cluster
-        The same.
+    `cluster`: to check. Where devices do not forward, only switches and direct links count.
+    `names`: names of the devices, for the message; their ids where empty.
 
     Raises
     ------

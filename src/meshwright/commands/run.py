@@ -49,14 +49,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
     """Return the plan's simulated step, or None and why there is none.
 
-    Parameters
-    ----------
-    read : PlanFile
-        The plan.
-    path : str
-        Its file.
-    profile : str
-        A profile to predict from; empty for the plan's own model, cluster and costs.
+    `profile`: a profile to predict from; empty for the plan's own model, cluster and costs.
 
     Raises
     ------
@@ -160,16 +153,10 @@ def check_options(
 ) -> None:
     """Refuse options that are out of range or do not go together.
 
-    Parameters
-    ----------
-    steps, backend
-        ``--steps`` and ``--backend``.
-    limits : tuple of float
-        ``--save-every``, ``--processes``, ``--timeout``.
-    saving : tuple of (str, bool)
-        ``--save`` and ``--resume``.
-    profiles : tuple of str
-        ``--profile`` and ``--calibrate``.
+    `steps`, `backend`: ``--steps`` and ``--backend``.
+    `limits`: ``--save-every``, ``--processes``, ``--timeout``.
+    `saving`: ``--save`` and ``--resume``.
+    `profiles`: ``--profile`` and ``--calibrate``.
 
     Raises
     ------

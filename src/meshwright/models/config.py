@@ -38,16 +38,9 @@ class Config:
     def integer(self, name: str, meaning: str, default: int | None = None, *, minimum: int = 1, maximum: int = _LARGEST) -> int:
         """Return a whole number.
 
-        Parameters
-        ----------
-        name : str
-            The field; names separated by ``|`` are spellings of the same field, the first one given counts.
-        meaning : str
-            What it says, for messages.
-        default : int or None
-            Value where the field is absent or null; None where it must be given.
-        minimum, maximum : int
-            Smallest and largest value allowed.
+        `name`: the field; names separated by ``|`` are spellings of the same field, the first one given counts.
+        `default`: value where the field is absent or null; None where it must be given.
+        `minimum`, `maximum`: smallest and largest value allowed.
 
         Raises
         ------

@@ -54,15 +54,6 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Time
 def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> float:
     """Return the seconds of a step if collectives had links of their own: never more than `simulate` says, and quicker.
 
-    Parameters
-    ----------
-    problem : Problem
-        Where it runs.
-    plan : Plan
-        The plan.
-    loads : tuple of StageCost
-        What each stage does.
-
     Raises
     ------
     InputError
@@ -74,21 +65,8 @@ def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) ->
 def play(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None = None) -> Timeline:
     """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    loads : tuple of StageCost
-        What each stage does and holds.
-    sends : Transfers
-        What stages send each other.
-    collectives : Traffic or None
-        What they put on links beside; None where that is not known, and collectives take their seconds whatever else happens.
-
-    Returns
-    -------
-    Timeline
-        When everything happens, the memory over time, and where the seconds went.
+    `collectives`: what they put on links beside; None where that is not known, and collectives take their seconds whatever
+    else happens.
 
     Raises
     ------
@@ -148,19 +126,8 @@ def played_seconds(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers) -
 def estimate(plan: Plan, loads: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> float:
     """Return the seconds of a step with given transfers: what `simulate` says where nothing shares a link, but quicker.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    loads : tuple of StageCost
-        What each stage does.
-    transfer_seconds : ndarray, shape (n_stages - 1,), float64
-        From each stage to the next, and back.
-
-    Returns
-    -------
-    float
-        Seconds from the first task to the end of the step.
+    `transfer_seconds`, shape (n_stages - 1,), float64: from each stage to the next, and back.
+    Returns: seconds from the first task to the end of the step.
 
     Raises
     ------

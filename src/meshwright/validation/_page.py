@@ -19,13 +19,7 @@ MOST_WORST = 8
 
 
 def page(reports: Sequence[Report]) -> str:
-    """Return the page as one HTML file that needs no network.
-
-    Parameters
-    ----------
-    reports : sequence of Report
-        Files with their predictions.
-    """
+    """Return the page as one HTML file that needs no network."""
     template = files("meshwright").joinpath("validation/page.html").read_text(encoding="utf-8")
     found = as_json(reports)["sets"]
     assert isinstance(found, list)

@@ -71,15 +71,8 @@ UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling")
 def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
     """Tell whether a row belongs to the half of its set that constants are fitted to; the others are held out.
 
-    Parameters
-    ----------
-    kind : str
-        The set.
-    row : int
-        From 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of sets in
-        `UNFITTED` none.
-    fields : Mapping
-        The row.
+    `row`: from 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of
+    sets in `UNFITTED` none.
     """
     if kind in UNFITTED:
         return False

@@ -110,10 +110,7 @@ class Clusters:
     def __call__(self, spec: str) -> Cluster:
         """Return the cluster that `spec` names on the command line.
 
-        Parameters
-        ----------
-        spec : str
-            ``"dgx-a100:64"``.
+        `spec`: ``"dgx-a100:64"``.
         """
         if spec not in self._built:
             self._built[spec] = topologies.cluster(spec)
@@ -128,14 +125,7 @@ def clusters() -> Clusters:
 def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocabulary: int, **fields: Any) -> Graph:
     """Return a GPT as Megatron-LM trained it: learned positions, biases, drop-out, attention not fused, tied embeddings.
 
-    Parameters
-    ----------
-    name : str
-        For messages and groups.
-    hidden, layers, heads, sequence, vocabulary : int
-        Sizes.
-    fields
-        Further fields of a ``config.json``.
+    `fields`: further fields of a ``config.json``.
     """
     config: dict[str, Any] = {
         "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size": vocabulary,
@@ -147,14 +137,9 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
 def built_in(name: str, sequence: int, **changes: Any) -> Graph:
     """Return a built-in model at another sequence length.
 
-    Parameters
-    ----------
-    name : str
-        ``"llama-3.1-8b"``.
-    sequence : int
-        Tokens per sample.
-    changes
-        Fields of its configuration to replace: a model cut to fewer layers.
+    `name`: ``"llama-3.1-8b"``.
+    `sequence`: tokens per sample.
+    `changes`: fields of its configuration to replace: a model cut to fewer layers.
     """
     return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
 
@@ -172,12 +157,7 @@ def rack(cluster: Cluster) -> tuple[int, int]:
 def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
     """Return what we predict of a run.
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    change : callable or None
-        What the training program does otherwise than our cost model says, on the load of every stage.
+    `change`: what the training program does otherwise than our cost model says, on the load of every stage.
 
     Raises
     ------
@@ -248,10 +228,8 @@ def _device(run: Run, i: int) -> int:
 def layers_of_stages(run: Run) -> list[int]:
     """Return how many layers between embedding and head each stage of a run has.
 
-    Parameters
-    ----------
-    run : Run
-        Uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and embedding.
+    `run`: uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and
+    embedding.
 
     Raises
     ------

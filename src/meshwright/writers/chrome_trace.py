@@ -32,15 +32,7 @@ _NANOSECOND = 1e-3
 def as_json(result: Result) -> dict[str, Any]:
     """Return the trace as the JSON object of the format.
 
-    Parameters
-    ----------
-    result : Result
-        With a plan and a timeline.
-
-    Returns
-    -------
-    dict
-        ``traceEvents`` and a few fields about where they come from.
+    Returns: ``traceEvents`` and a few fields about where they come from.
 
     Raises
     ------

@@ -58,15 +58,7 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
 def as_json(result: Result) -> dict[str, Any]:
     """Return the answer as the JSON object of ``plan --json``.
 
-    Parameters
-    ----------
-    result : Result
-        The answer.
-
-    Returns
-    -------
-    dict
-        JSON-ready values, all numbers in base units at full precision.
+    Returns: JSON-ready values, all numbers in base units at full precision.
     """
     answer, problem = result.answer, result.problem
     entry: dict[str, Any] = {
@@ -129,13 +121,6 @@ def _cluster_json(result: Result) -> dict[str, Any] | None:
 
 def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None:
     """Return the cluster of a plan file: itself, its name, or None where the model's file or the settings hold it.
-
-    Parameters
-    ----------
-    entry : dict
-        The parsed plan file.
-    where : str
-        The file, for messages.
 
     Raises
     ------
@@ -204,20 +189,6 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
 
 def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> Plan:
     """Return the plan of a plan file.
-
-    Parameters
-    ----------
-    entry : dict
-        The parsed file.
-    names : dict of str to int
-        Ids of the model's layers by name.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Plan
-        The plan.
 
     Raises
     ------

@@ -28,15 +28,8 @@ def row_loads(
 ) -> analytic.RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute; never worse than Megatron's.
 
-    Parameters
-    ----------
-    problem, strategy, devices, micro_batch, inside_only
-        As in `meshwright.costs.analytic.row_loads`.
-
-    Returns
-    -------
-    dict
-        ``(row, recompute) -> StageCost`` of that one layer.
+    `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`: as in `meshwright.costs.analytic.row_loads`.
+    Returns: ``(row, recompute) -> StageCost`` of that one layer.
 
     Raises
     ------
@@ -77,19 +70,8 @@ def _reduced(causes: tuple[tuple[str, float], ...], seconds: float) -> tuple[tup
 def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        Stages with their devices and strategies.
-    ledger : bool
-        As in `analytic.loads`.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the layers hold no operators.
+    `ledger`: as in `analytic.loads`.
+    Returns: one per stage; empty where the layers hold no operators.
 
     Raises
     ------
@@ -104,15 +86,8 @@ def table(
 ) -> CostTable:
     """Return every choice of every distinct layer, for searches that read a table.
 
-    Parameters
-    ----------
-    problem, strategies, micro_batch, recompute
-        As in `meshwright.costs.analytic.table`.
-
-    Returns
-    -------
-    CostTable
-        Rows are distinct layers in order; memory is before sharding over the data axis.
+    `problem`, `strategies`, `micro_batch`, `recompute`: as in `meshwright.costs.analytic.table`.
+    Returns: rows are distinct layers in order; memory is before sharding over the data axis.
 
     Raises
     ------
@@ -133,18 +108,8 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
 def splits(problem: Problem, plan: Plan) -> tuple[dict[str, object], ...]:
     """Return which layers of a plan are split otherwise than Megatron does.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        The plan.
-
-    Returns
-    -------
-    tuple of dict
-        By strategy in order of the stages, then layer: ``stages`` and ``layers`` that are alike, ``saved_seconds`` of each per
-        micro-batch, and ``operators`` with Megatron's split and this one over the expert, context and tensor axis.
+    Returns: by strategy in order of the stages, then layer: ``stages`` and ``layers`` that are alike, ``saved_seconds`` of
+    each per micro-batch, and ``operators`` with Megatron's split and this one over the expert, context and tensor axis.
     """
     row_of_op, samples = analytic.rows(problem), plan.samples_of_replicas()
     found: list[dict[str, object]] = []
@@ -167,15 +132,7 @@ def splits(problem: Problem, plan: Plan) -> tuple[dict[str, object], ...]:
 
 
 def described(problem: Problem, plan: Plan) -> str:
-    """Return in one sentence which layers of a plan are split otherwise than Megatron does, or why none is.
-
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        The plan.
-    """
+    """Return in one sentence which layers of a plan are split otherwise than Megatron does, or why none is."""
     if problem.cluster is not None and len(problem.cluster.kinds) > 1:
         return "costs sharded: with several kinds of device every layer keeps Megatron's split"
     rows, samples = analytic.rows(problem), plan.samples_of_replicas()

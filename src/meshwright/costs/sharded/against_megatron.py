@@ -53,21 +53,11 @@ class Saving:
 def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bool = False) -> dict[int, Saving]:
     """Return what the best split inside each distinct layer saves under one strategy.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster; several kinds of device are not looked at.
-    strategy : Strategy
-        Degrees; must be legal. Priced on the first devices of the cluster.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    alone : bool
-        Whether to price as if other replicas kept silent: quick, and never less than with them.
-
-    Returns
-    -------
-    dict of int to Saving
-        By row; layers for which Megatron's split is best are left out.
+    `problem`: model and cluster; several kinds of device are not looked at.
+    `strategy`: degrees; must be legal. Priced on the first devices of the cluster.
+    `micro_batch`: samples of one micro-batch and replica.
+    `alone`: whether to price as if other replicas kept silent: quick, and never less than with them.
+    Returns: by row; layers for which Megatron's split is best are left out.
 
     Notes
     -----

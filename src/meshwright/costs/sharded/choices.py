@@ -46,15 +46,7 @@ class Choice(NamedTuple):
 def choices(operator: Operator) -> tuple[Choice, ...]:
     """Return every way to split an operator over one mesh axis.
 
-    Parameters
-    ----------
-    operator : Operator
-        The operator.
-
-    Returns
-    -------
-    tuple of Choice
-        Not splitting comes last.
+    Returns: not splitting comes last.
 
     Raises
     ------
@@ -105,12 +97,8 @@ def _own(operator: Operator) -> list[Choice]:
 def placement(layout: int, *, read: bool = False) -> str:
     """Return a layout as PyTorch's DTensor says it, for a tensor of dimensions (batch, sequence, hidden).
 
-    Parameters
-    ----------
-    layout : int
-        One of the layouts above.
-    read : bool
-        Whether it is the layout in which a tensor is read.
+    `layout`: one of the layouts above.
+    `read`: whether it is the layout in which a tensor is read.
     """
     if layout == PARTIAL:
         return "Replicate()" if read else "Partial()"

@@ -69,22 +69,11 @@ class MenuRow:
 def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: str = "none") -> tuple[MenuRow, ...]:
     """Return the best sharding inside every distinct layer under every legal strategy.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster.
-    strategies : sequence of Strategy
-        Degrees; each is priced on the first devices of the cluster, data outermost and tensor over neighbours. Illegal ones
-        are left out.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    recompute : str
-        ``none``, ``selective`` or ``full``.
-
-    Returns
-    -------
-    tuple of MenuRow
-        By layer, then in the order of the strategies; for each the best split and, where it divides, Megatron's.
+    `strategies`: degrees; each is priced on the first devices of the cluster, data outermost and tensor over neighbours.
+    Illegal ones are left out.
+    `micro_batch`: samples of one micro-batch and replica.
+    `recompute`: ``none``, ``selective`` or ``full``.
+    Returns: by layer, then in the order of the strategies; for each the best split and, where it divides, Megatron's.
 
     Raises
     ------
@@ -166,20 +155,8 @@ def menu_row(
 ) -> MenuRow:
     """Add up one layer under one split.
 
-    Parameters
-    ----------
-    row : int
-        Id of the layer.
-    strategy : Strategy
-        The degrees.
-    sharding : ShardingProblem
-        The layer's operators on the mesh.
-    labels : list of int
-        Per operator the way it is split.
-    split : str
-        What the split is called.
-    megatron_seconds : float
-        See `MenuRow`.
+    `labels`: per operator the way it is split.
+    `megatron_seconds`: see `MenuRow`.
     """
     forward = backward = parameters = saved = 0.0
     for made, label in zip(sharding.menus, labels, strict=True):
@@ -205,17 +182,7 @@ def menu_row(
 def closed_layer(graph: Graph, row: int) -> Wiring:
     """Return the operators of one layer between the stream that enters it and the stream that leaves it, which are one.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    row : int
-        Id of the layer.
-
-    Returns
-    -------
-    Wiring
-        The stream is the first operator.
+    Returns: the stream is the first operator.
     """
     layer = graph.ops[row]
     width = max((edge.n_elements for edge in graph.edges if row in (edge.source, edge.target)), default=0)
@@ -238,17 +205,9 @@ def closed_layer(graph: Graph, row: int) -> Wiring:
 def megatron_labels(sharding: ShardingProblem, sequence_parallel: bool) -> NDArray[np.int64] | None:
     """Return Megatron's split of every operator: columns, then rows; the sequence over the context axis, experts over theirs.
 
-    Parameters
-    ----------
-    sharding : ShardingProblem
-        Operators on a mesh of (expert, context, tensor).
-    sequence_parallel : bool
-        Whether norms and residual sums are split along the sequence over the tensor axis.
-
-    Returns
-    -------
-    ndarray, shape (n_operators,), int64, or None
-        Labels; None where a size does not divide.
+    `sharding`: operators on a mesh of (expert, context, tensor).
+    `sequence_parallel`: whether norms and residual sums are split along the sequence over the tensor axis.
+    Returns shape (n_operators,), int64, or None: labels; None where a size does not divide.
 
     References
     ----------
@@ -278,21 +237,9 @@ def table(
 ) -> CostTable:
     """Return the menu as the cost table that stage searches read.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster.
-    strategies : sequence of Strategy
-        Degrees to price.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    recompute : sequence of str
-        Ways to recompute to price.
-
-    Returns
-    -------
-    CostTable
-        Rows are distinct layers in order; Megatron's split is a choice of its own where it holds less. Working memory is not modelled here and is 0.
+    `micro_batch`: samples of one micro-batch and replica.
+    Returns: rows are distinct layers in order; Megatron's split is a choice of its own where it holds less. Working memory
+    is not modelled here and is 0.
 
     Raises
     ------

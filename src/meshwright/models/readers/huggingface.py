@@ -147,16 +147,9 @@ def configuration(name: str) -> dict[str, Any]:
 def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, attention: str = "") -> Graph:
     """Return the graph of a configuration that is in no file.
 
-    Parameters
-    ----------
-    fields : mapping of str to object
-        The content of a ``config.json``.
-    name : str
-        The model's name.
-    sequence_length : int
-        Tokens per sample; 0 for the model's own.
-    attention : str
-        ``flash``, ``unfused``, or empty for the configuration's own.
+    `fields`: the content of a ``config.json``.
+    `sequence_length`: tokens per sample; 0 for the model's own.
+    `attention`: ``flash``, ``unfused``, or empty for the configuration's own.
 
     Raises
     ------

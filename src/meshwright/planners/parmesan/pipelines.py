@@ -119,23 +119,11 @@ def stage_graph(
 ) -> StageGraph:
     """Return the stages of a partition as a graph to be mapped.
 
-    Parameters
-    ----------
-    posed : Question
-        The operators.
-    groups : tuple of tuple of int
-        Operators of each stage.
-    n_replicas : int
-        Copies.
-    n_microbatches : int
-        Micro-batches over which the gradient reduction of a step is spread; 1 to count it whole, as the published mapper does.
-    both : float
-        How often each tensor travels: 2 where the gradient returns and is no tensor of its own.
-
-    Returns
-    -------
-    StageGraph
-        Times in seconds.
+    `groups`: operators of each stage.
+    `n_microbatches`: micro-batches over which the gradient reduction of a step is spread; 1 to count it whole, as the
+    published mapper does.
+    `both`: how often each tensor travels: 2 where the gradient returns and is no tensor of its own.
+    Returns: times in seconds.
     """
     operators = posed.operators
     stage_of = {op: s for s, group in enumerate(groups) for op in group}
@@ -179,16 +167,7 @@ def _ring(order: list[int]) -> tuple[int, ...]:
 def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> Judged:
     """Return a plan with its simulated step.
 
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    plan : Plan
-        The plan.
-    label : str
-        How it came about.
-    copies_beside_compute : bool
-        Whether transfers run beside compute; otherwise both ends wait for them.
+    `copies_beside_compute`: whether transfers run beside compute; otherwise both ends wait for them.
     """
     loads = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
     sends = transfers.transfers(problem, plan, loads)
@@ -224,16 +203,8 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
 def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_stages: int) -> tuple[tuple[Judged, ...], float]:
     """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest device.
 
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    posed : Question
-        Its operators.
-    judged : sequence of Judged
-        Plans in any order; none where no partition keeps the memory limits.
-    most_stages : int
-        Stages that were tried at most.
+    `judged`: plans in any order; none where no partition keeps the memory limits.
+    `most_stages`: stages that were tried at most.
 
     Returns
     -------

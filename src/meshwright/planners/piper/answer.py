@@ -33,21 +33,9 @@ def instance_of(
 ) -> PiperInstance:
     """Return the instance of a problem, with what the user set in place of the file's numbers.
 
-    Parameters
-    ----------
-    problem : Problem
-        A problem read from a Piper file.
-    recipe : str
-        The search, for messages.
-    max_devices, n_microbatches : int or None
-        None for the cluster's, where the user named one, else the file's.
-    bandwidth, memory : float or None
-        In bytes per second and bytes; None likewise.
-
-    Returns
-    -------
-    PiperInstance
-        The instance.
+    `problem`: a problem read from a Piper file.
+    `max_devices`, `n_microbatches`: None for the cluster's, where the user named one, else the file's.
+    `bandwidth`, `memory`: in bytes per second and bytes; None likewise.
 
     Raises
     ------
@@ -165,19 +153,7 @@ def choices_json(instance: PiperInstance, stages: Sequence[PiperStage]) -> list[
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of the search piper claims, without its solver.
 
-    Parameters
-    ----------
-    result : Result
-        The plan file taken up again.
-    entry : dict
-        Its content.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Verdict
-        Whether the plan takes what it says, and no plan takes less than its bound.
+    Returns: whether the plan takes what it says, and no plan takes less than its bound.
 
     Raises
     ------

@@ -65,18 +65,9 @@ class _Case:
 def answer(problem: Problem, options: ModelOptions) -> Answer:
     """Return the best plan with the same replicas in every stage.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with operators, on a cluster, under the cost model ``analytic`` or ``sharded``.
-    options : ModelOptions
-        What plans may use.
-
-    Returns
-    -------
-    Answer
-        With the seconds of a step in this search's own terms: the slowest stage's time for every micro-batch, and filling and
-        draining the pipeline.
+    `problem`: a model with operators, on a cluster, under the cost model ``analytic`` or ``sharded``.
+    Returns: with the seconds of a step in this search's own terms: the slowest stage's time for every micro-batch, and
+    filling and draining the pipeline.
 
     Raises
     ------

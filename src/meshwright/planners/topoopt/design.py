@@ -186,27 +186,9 @@ def design(
 ) -> Design:
     """Return plan and network for a model.
 
-    Parameters
-    ----------
-    model_spec : ModelSpec
-        The model.
-    wires : Wires
-        Servers, degree, links.
-    params : Params
-        Options.
-    measures : str
-        File of measured operators; empty to estimate.
-    names : tuple of str
-        Topologies, of `networks.NAMES`.
-    budget : int
-        Plans to simulate on each.
-    seed : int
-        Of everything random.
-
-    Returns
-    -------
-    Design
-        The answer.
+    `measures`: file of measured operators; empty to estimate.
+    `names`: topologies, of `networks.NAMES`.
+    `budget`: plans to simulate on each.
 
     Raises
     ------

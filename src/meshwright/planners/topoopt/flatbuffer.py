@@ -87,13 +87,6 @@ class Table:
 def root(buffer: bytes, where: str) -> Table:
     """Return the first table of a buffer.
 
-    Parameters
-    ----------
-    buffer : bytes
-        The file.
-    where : str
-        Its name, for messages.
-
     Raises
     ------
     InputError

@@ -50,16 +50,8 @@ def typed(shapes: tuple[str, ...], weight: torch.dtype) -> Any:
 def inputs(module: torch.nn.Module, batch: int, sequence_length: int, weight: torch.dtype) -> dict[str, torch.Tensor] | None:
     """Return inputs of a Hugging Face model, read off its configuration; None for any other module.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        With ``config``, and words, pictures or sound among its arguments.
-    batch : int
-        Samples.
-    sequence_length : int
-        Tokens per sample; 0 for the smaller of the model's longest and 4096.
-    weight : torch.dtype
-        Type of pictures and sound.
+    `module`: with ``config``, and words, pictures or sound among its arguments.
+    `sequence_length`: tokens per sample; 0 for the smaller of the model's longest and 4096.
 
     Raises
     ------

@@ -43,15 +43,8 @@ def unavailable() -> str:
 def emulated(cluster: Cluster) -> Iterator[list[list[str]]]:
     """Build the network, hand out the words that start a process inside each device, and take it down however the block ends.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Devices on a tree of switches; rates of both directions are taken from its links.
-
-    Yields
-    ------
-    list of list of str
-        One prefix per device, as `meshwright.runtime.job.launch.run` takes them.
+    `cluster`: devices on a tree of switches; rates of both directions are taken from its links.
+    Yields: one prefix per device, as `meshwright.runtime.job.launch.run` takes them.
 
     Raises
     ------

@@ -34,12 +34,7 @@ def layer_names(model: nn.Module) -> list[str]:
 def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Return one module per layer: the word table, the decoder layers, the head.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    names : sequence of str
-        ``embed``, one name for each decoder layer, ``head``.
+    `names`: ``embed``, one name for each decoder layer, ``head``.
 
     Raises
     ------

@@ -102,22 +102,13 @@ class _Tracer(fx.Tracer):
 def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.Module]:
     """Return one module per layer of a plan; run one after the other they are the model.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A Hugging Face causal language model, or any module whose forward runs the named layers in this order, whatever it
-        computes between them.
-    names : sequence of str
-        Names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``, ``layers.0``, ...,
-        ``head``), which the first, the repeated and the last parts of the model answer to.
-    sample : tuple of torch.Tensor
-        One sample of every input; needed for models of several inputs, and for those that cannot be traced but run a list of layers
-        one after the other.
-
-    Returns
-    -------
-    list of torch.nn.Module
-        One per name. Each takes the tensors that the one before returns, as a tuple; the last returns one tensor.
+    `model`: a Hugging Face causal language model, or any module whose forward runs the named layers in this order, whatever
+    it computes between them.
+    `names`: names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``,
+    ``layers.0``, ..., ``head``), which the first, the repeated and the last parts of the model answer to.
+    `sample`: one sample of every input; needed for models of several inputs, and for those that cannot be traced but run a
+    list of layers one after the other.
+    Returns: one per name. Each takes the tensors that the one before returns, as a tuple; the last returns one tensor.
 
     Raises
     ------

@@ -19,12 +19,7 @@ _NUMBERED = re.compile(r"^(?:.*\.)?(?:layers|blocks|h|layer)\.(\d+)$")
 def resolve(model: nn.Module, names: Sequence[str]) -> list[str]:
     """Return the path of the submodule that each name means; empty for what lies before or after the repeated layers.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    names : sequence of str
-        Layers of the plan, in order.
+    `names`: layers of the plan, in order.
 
     Raises
     ------
@@ -124,10 +119,7 @@ def _parts(model: nn.Module) -> str:
 def layer_names(model: nn.Module) -> list[str]:
     """Return names for the layers of a model in the words of our readers: ``embed``, ``layers.0``, ..., ``head``.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A sequence of modules, or a module with one list of repeated layers.
+    `model`: a sequence of modules, or a module with one list of repeated layers.
 
     Raises
     ------

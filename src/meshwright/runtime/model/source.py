@@ -43,18 +43,6 @@ def require_torch() -> None:
 def load(name: str, option: str) -> Callable[..., Any]:
     """Return what ``package.module:callable`` names; the current folder is looked in too, as ``python -m`` does.
 
-    Parameters
-    ----------
-    name : str
-        As typed.
-    option : str
-        Where it stands, for messages: ``"--model"``.
-
-    Returns
-    -------
-    callable
-        The object.
-
     Raises
     ------
     InputError
@@ -84,13 +72,8 @@ def load(name: str, option: str) -> Callable[..., Any]:
 def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
     """Return the model that a callable makes, with weights from a seed, and example inputs where it gives them.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:callable``; called without arguments, it returns a ``torch.nn.Module``, or one and a tuple of example
-        inputs.
-    seed : int
-        Seed of the weights.
+    `name`: ``package.module:callable``; called without arguments, it returns a ``torch.nn.Module``, or one and a tuple of
+    example inputs.
 
     Returns
     -------

@@ -34,14 +34,8 @@ def structure(unit: nn.Module, entering: Sequence[torch.Tensor]) -> str:
 def part_of(layer: nn.Module, rank: int, degree: int, wishes: Mapping[str, str]) -> nn.Module:
     """Return a copy of a layer that holds what one rank of a tensor axis does, without the collectives.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        The layer; unchanged.
-    rank, degree : int
-        Of the axis.
-    wishes : mapping of str to str
-        See `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `layer`: the layer; unchanged.
+    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     part = copy.deepcopy(layer)
     tensor_parallel.share_sizes(part, degree, wishes)
@@ -165,18 +159,7 @@ def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor], rank: int = 0, 
 def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str) -> None:
     """Refuse a layer whose parts do not add up to it, in outputs or in gradients.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        The layer.
-    entering : sequence of torch.Tensor
-        What it takes.
-    degree : int
-        Of the tensor axis.
-    wishes : mapping of str to str
-        See `meshwright.runtime.parallel.tensor_parallel.styles`.
-    where : str
-        Names plan, stage and layer, for messages.
+    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
 
     Raises
     ------
@@ -207,10 +190,7 @@ def check_sequence(
 ) -> None:
     """Refuse a layer that cannot work on parts of a sequence between its split products.
 
-    Parameters
-    ----------
-    layer, entering, degree, wishes, where
-        See `check_sum`, which the layer has passed.
+    `layer`, `entering`, `degree`, `wishes`, `where`: see `check_sum`, which the layer has passed.
 
     Raises
     ------
@@ -242,12 +222,7 @@ def check_sequence(
 def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
     """Refuse a layer that cannot work on parts of a sequence.
 
-    Parameters
-    ----------
-    layer, entering, where
-        See `check_sum`.
-    degree : int
-        Of the context axis.
+    `layer`, `entering`, `where`: see `check_sum`.
 
     Raises
     ------
@@ -272,12 +247,7 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
 def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
     """Refuse a layer whose experts cannot be divided.
 
-    Parameters
-    ----------
-    layer, entering, where
-        See `check_sum`.
-    degree : int
-        Of the expert axis.
+    `layer`, `entering`, `where`: see `check_sum`.
 
     Raises
     ------
@@ -344,14 +314,9 @@ def _compare(
 ) -> None:
     """Refuse parts of sequences that put together are not the whole, in outputs or in sums of the gradients of some weights.
 
-    Parameters
-    ----------
-    found, parts, whole
-        What each rank gave, or its exception; its layer; the whole layer.
-    right : tuple of list
-        What the whole layer gave, and the numbers of the weights to compare.
-    told : str
-        The message, with ``#`` for the reason.
+    `found`, `parts`, `whole`: what each rank gave, or its exception; its layer; the whole layer.
+    `right`: what the whole layer gave, and the numbers of the weights to compare.
+    `told`: the message, with ``#`` for the reason.
 
     Raises
     ------

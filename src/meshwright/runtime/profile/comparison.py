@@ -23,16 +23,9 @@ FORMAT = "meshwright/run/1"
 def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, reference: list[float] | None) -> dict[str, Any]:
     """Return what happened beside what was said, as the JSON object of ``run --json``.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    measured : dict
-        What `meshwright.runtime.job.worker.train` returned.
-    predicted : Result or None
-        The simulated step; None where it could not be simulated.
-    reference : list of float or None
-        Losses of one process.
+    `measured`: what `meshwright.runtime.job.worker.train` returned.
+    `predicted`: the simulated step; None where it could not be simulated.
+    `reference`: losses of one process.
     """
     seconds = measured["step_seconds"]
     warm = seconds[1:] or seconds

@@ -85,14 +85,7 @@ def check(layout: Layout) -> None:
 def stage_groups(layout: Layout, rank: int, device_type: str) -> dict[int, StageGroups]:
     """Return the groups of every stage of a rank; virtual stages of one rank share theirs.
 
-    Parameters
-    ----------
-    layout : Layout
-        The plan as ranks.
-    rank : int
-        This process.
-    device_type : str
-        ``cpu`` or ``cuda``.
+    `device_type`: ``cpu`` or ``cuda``.
     """
     made: dict[tuple[object, ...], StageGroups | None] = {}
     found = {}

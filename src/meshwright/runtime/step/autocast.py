@@ -50,14 +50,7 @@ def check_weights(model: torch.nn.Module, where: str) -> None:
 def difference(read: PlanFile, model: torch.nn.Module, word: str) -> list[str]:
     """Return a sentence where the run computes in another precision than the plan was made for.
 
-    Parameters
-    ----------
-    read : PlanFile
-        The plan.
-    model : torch.nn.Module
-        The model.
-    word : str
-        Of ``--precision``.
+    `word`: of ``--precision``.
     """
     training = read.entry.get("training")
     planned = training.get("precision", "") if isinstance(training, dict) else ""

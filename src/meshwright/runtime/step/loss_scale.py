@@ -43,12 +43,7 @@ class LossScale:
     def unscale(self, parameters: Iterable[nn.Parameter], device: torch.device) -> bool:
         """Divide gradients by the scale, adapt it, and return whether they are finite on every rank.
 
-        Parameters
-        ----------
-        parameters : iterable of torch.nn.Parameter
-            What this rank updates; gradients are added up already.
-        device : torch.device
-            Where they live.
+        `parameters`: what this rank updates; gradients are added up already.
 
         Raises
         ------

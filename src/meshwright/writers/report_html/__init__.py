@@ -29,17 +29,7 @@ _MOST_KINDS_OF_LINK = 5
 def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
     """Return the report as one HTML page that needs no network.
 
-    Parameters
-    ----------
-    result : Result
-        A feasible answer with its timeline.
-    changes : sequence of sequence of str
-        What would help: change, step then, gain, plan then.
-
-    Returns
-    -------
-    str
-        The page.
+    `changes`: what would help: change, step then, gain, plan then.
 
     Raises
     ------

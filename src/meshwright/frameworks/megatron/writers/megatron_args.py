@@ -64,11 +64,6 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 def arguments(result: Result) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Return the options that say how a plan is parallelised, and what they cannot say.
 
-    Parameters
-    ----------
-    result : Result
-        A plan.
-
     Returns
     -------
     options : tuple of tuple of str

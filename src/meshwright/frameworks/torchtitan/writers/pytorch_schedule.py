@@ -26,13 +26,7 @@ _LETTERS = "FIWB"
 
 
 def render(slots: Actions) -> str:
-    """Return an order of work as text.
-
-    Parameters
-    ----------
-    slots : Actions
-        What each rank does.
-    """
+    """Return an order of work as text."""
     rows = []
     for rank in range(slots.n_ranks):
         some = range(int(slots.first[rank]), int(slots.first[rank + 1]))

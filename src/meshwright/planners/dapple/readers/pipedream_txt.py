@@ -60,19 +60,8 @@ def read(source: Source) -> ModelSpec:
 def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:
     """Return the profile that a text holds.
 
-    Parameters
-    ----------
-    text : str
-        The whole file.
-    where : str
-        The file, for messages.
-    profile_batch : int
-        Samples it was measured with; 0 where that is not known.
-
-    Returns
-    -------
-    Profile
-        Nodes and edges in file order.
+    `profile_batch`: samples it was measured with; 0 where that is not known.
+    Returns: nodes and edges in file order.
 
     Raises
     ------

@@ -20,17 +20,8 @@ __all__ = ["profile_of_model", "render", "write"]
 def render(profile: Profile, stage_of_name: Mapping[str, int] | None = None) -> str:
     """Return a profile as text.
 
-    Parameters
-    ----------
-    profile : Profile
-        What to write.
-    stage_of_name : mapping of str to int or None
-        The stage of each layer by its id; layers without one keep the profile's own.
-
-    Returns
-    -------
-    str
-        Nodes, then edges, each in the profile's order; numbers with as many digits as they need to come back the same.
+    `stage_of_name`: the stage of each layer by its id; layers without one keep the profile's own.
+    Returns: nodes, then edges, each in the profile's order; numbers with as many digits as they need to come back the same.
     """
     stages = stage_of_name or {}
     lines = [_line(node, stages.get(node.name, node.stage)) for node in profile.nodes]
@@ -53,17 +44,8 @@ def _line(node: ProfileNode, stage: int) -> str:
 def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
     """Return a model of ours as if its layers had been measured one by one, each on one device.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with operators on a cluster.
-    micro_batch : int
-        Samples of the profile's batch.
-
-    Returns
-    -------
-    Profile
-        Times of our cost model on the first device, weights in fp32, what a layer hands on as the training keeps it.
+    `problem`: a model with operators on a cluster.
+    Returns: times of our cost model on the first device, weights in fp32, what a layer hands on as the training keeps it.
     """
     graph, width = problem.graph, problem.training.activation_bytes
     loads = analytic.row_loads(problem, Strategy(), range(1), micro_batch)

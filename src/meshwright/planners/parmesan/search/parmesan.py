@@ -134,14 +134,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged], dict[str, Any], Question]:
     """Return every pipeline of the published flow, simulated; what the searches tried and where they gave up; and the operators.
 
-    Parameters
-    ----------
-    problem : Problem
-        A graph or profile with its own cost model, see `costed`, and a cluster.
-    params : Params
-        Options.
-    seed : int
-        Of the random starting mapping.
+    `problem`: a graph or profile with its own cost model, see `costed`, and a cluster.
 
     Raises
     ------
@@ -212,21 +205,10 @@ def cut_published(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the published partition: the operators of each stage.
 
-    Parameters
-    ----------
-    operators, units : Operators, Units
-        The graph, before and after contraction.
-    n_stages : int
-        Stages.
-    k, comm_coef, new_flow
-        As in `Params`.
-    memory_limit_bytes : float
-        Of one device.
-
-    Returns
-    -------
-    tuple of tuple of int
-        Operators of each stage; nothing where the clusters do not fit.
+    `operators`, `units`: the graph, before and after contraction.
+    `k`, `comm_coef`, `new_flow`: as in `Params`.
+    `memory_limit_bytes`: of one device.
+    Returns: operators of each stage; nothing where the clusters do not fit.
     """
     label = coarsen.cluster(units, max(k, n_stages), comm_coef, memory_limit_bytes)
     if not new_flow:

@@ -90,19 +90,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of this search claims, without its solver.
 
-    Parameters
-    ----------
-    result : Result
-        The plan file taken up again.
-    entry : dict
-        Its content.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Verdict
-        Whether the largest load is what it says, and no partition has less than its bound.
+    Returns: whether the largest load is what it says, and no partition has less than its bound.
 
     Raises
     ------

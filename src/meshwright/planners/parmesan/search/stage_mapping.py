@@ -173,19 +173,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's mapping.
 
-    Parameters
-    ----------
-    result : Result
-        The plan file taken up again; its plan was simulated anew.
-    entry : dict
-        Its content.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Verdict
-        Whether all of it holds.
+    `result`: the plan file taken up again; its plan was simulated anew.
+    Returns: whether all of it holds.
 
     Raises
     ------

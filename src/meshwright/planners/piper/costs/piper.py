@@ -85,17 +85,8 @@ class Evaluation:
 def evaluate(instance: PiperInstance, stages: Sequence[PiperStage]) -> Evaluation:
     """Return what a plan costs.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The instance.
-    stages : sequence of PiperStage
-        From the model's input on.
-
-    Returns
-    -------
-    Evaluation
-        Times and memory; a plan that does not fit is evaluated all the same.
+    `stages`: from the model's input on.
+    Returns: times and memory; a plan that does not fit is evaluated all the same.
 
     Raises
     ------

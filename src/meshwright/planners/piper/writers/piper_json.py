@@ -114,17 +114,7 @@ def instance_json(instance: PiperInstance) -> dict[str, Any]:
 def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     """Return a model of ours in Piper's terms, with two choices per layer and tensor degree.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with operators on a cluster.
-    micro_batch : int
-        Samples of a micro-batch.
-
-    Returns
-    -------
-    PiperInstance
-        The instance.
+    `problem`: a model with operators on a cluster.
 
     Raises
     ------

@@ -94,16 +94,6 @@ def read(source: Source) -> ModelSpec:
 def load(path: str) -> Measurements:
     """Return the measurements of a file.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Returns
-    -------
-    Measurements
-        Its content.
-
     Raises
     ------
     InputError

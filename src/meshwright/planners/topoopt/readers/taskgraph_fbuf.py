@@ -126,13 +126,6 @@ def read(source: Source) -> ModelSpec:
 def parse(content: bytes, where: str) -> TaskGraph:
     """Return the content of a task graph file.
 
-    Parameters
-    ----------
-    content : bytes
-        The file.
-    where : str
-        Its name, for messages.
-
     Raises
     ------
     InputError

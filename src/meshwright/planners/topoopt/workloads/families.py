@@ -142,17 +142,7 @@ def _families() -> dict[str, tuple[type[Any], Callable[[Layers, Any], None]]]:
 def build(text: str, spec: str) -> Workload:
     """Return a workload.
 
-    Parameters
-    ----------
-    text : str
-        ``dlrm,tables=16,batch=16384``.
-    spec : str
-        As the user typed it, for messages.
-
-    Returns
-    -------
-    Workload
-        The operators.
+    `text`: ``dlrm,tables=16,batch=16384``.
 
     Raises
     ------

@@ -28,17 +28,7 @@ def write(design: Design, path: str) -> None:
 def content(name: str, fabric: Fabric) -> str:
     """Return the description of a network.
 
-    Parameters
-    ----------
-    name : str
-        Of the topology, for messages.
-    fabric : Fabric
-        The network.
-
-    Returns
-    -------
-    str
-        YAML: kinds, sizes, GB/s and nanoseconds of the dimensions, innermost first.
+    Returns: YAML: kinds, sizes, GB/s and nanoseconds of the dimensions, innermost first.
 
     Raises
     ------

@@ -36,10 +36,7 @@ def write(design: Design, path: str) -> None:
 def traces(design: Design) -> list[bytes]:
     """Return the trace of every server: length-delimited protocol buffers, first the metadata, then the nodes.
 
-    Returns
-    -------
-    list of bytes
-        One for each server.
+    Returns: one for each server.
 
     References
     ----------

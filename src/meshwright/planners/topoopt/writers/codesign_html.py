@@ -29,13 +29,7 @@ def write(design: Design, path: str) -> None:
 
 
 def page(design: Design) -> str:
-    """Return the page; it needs no network and no script.
-
-    Parameters
-    ----------
-    design : Design
-        A feasible answer.
-    """
+    """Return the page; it needs no network and no script."""
     wires, found = design.wires, design.entry.found
     answer = codesign_json.as_json(design)
     title = f"{design.workload.name} on {wires.n_servers} servers"

@@ -13,15 +13,7 @@ __all__ = ["content", "write"]
 def content(measurements: Measurements) -> str:
     """Return measurements as the JSON text of a measurement file.
 
-    Parameters
-    ----------
-    measurements : Measurements
-        As read, or made.
-
-    Returns
-    -------
-    str
-        Reading it gives the same measurements.
+    Returns: reading it gives the same measurements.
     """
     rows = [
         {

@@ -31,10 +31,7 @@ def write(design: Design, path: str) -> None:
 def content(design: Design) -> bytes:
     """Return the task graph of the best plan as bytes.
 
-    Returns
-    -------
-    bytes
-        A buffer with root table ``TaskGraph``.
+    Returns: a buffer with root table ``TaskGraph``.
 
     Raises
     ------

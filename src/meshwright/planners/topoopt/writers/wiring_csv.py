@@ -40,12 +40,7 @@ class Cable:
 def cables(fabric: Fabric, degree: int) -> list[Cable]:
     """Return the cables of a network in the order of their ends.
 
-    Parameters
-    ----------
-    fabric : Fabric
-        The network.
-    degree : int
-        Ports of a server.
+    `degree`: ports of a server.
     """
     n, used = fabric.n_servers, [0] * fabric.n_nodes
     degree = max(degree, max(int(fabric.count[fabric.source == i].sum()) for i in range(n)))
