@@ -21,11 +21,7 @@ def assemble(file: ClusterFile, where: str) -> Cluster:
     """Return the cluster that a file describes.
 
     Returns: devices in the order of the nodes.
-
-    Raises
-    ------
-    InputError
-        When a name is not known or used twice, a quantity does not parse, or devices cannot reach each other.
+    Raises `InputError` when a name is not known or used twice, a quantity does not parse, or devices cannot reach each other.
     """
     nodes = _named_nodes(file, where)
     check_count(sum(len(node.devices) for _, node in nodes), where)
@@ -201,11 +197,7 @@ def disassemble(cluster: Cluster) -> dict[str, Any]:
     """Return the content of a cluster file, every link by name.
 
     `cluster`: nodes must be runs of neighbouring device ids.
-
-    Raises
-    ------
-    InputError
-        When the devices of a node are not neighbours in the numbering, or two kinds have the same name.
+    Raises `InputError` when the devices of a node are not neighbours in the numbering, or two kinds have the same name.
     """
     node = cluster.node_of_device
     first = np.flatnonzero(np.diff(node, prepend=node[0] - 1))

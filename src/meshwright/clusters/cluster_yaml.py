@@ -69,11 +69,7 @@ def from_data(data: object, where: str) -> Cluster:
     """Return the cluster that the parsed content of a file describes.
 
     `where`: the file, for messages; the cluster's name where the content gives none.
-
-    Raises
-    ------
-    InputError
-        As for `read`.
+    Raises `InputError` as for `read`.
     """
     if not isinstance(data, dict):
         raise InputError(f"{where}: holds no cluster; it must have the fields {', '.join(ClusterFile.model_fields)}")

@@ -64,11 +64,7 @@ def from_content(entry: object, where: str) -> Cluster:
     """Return the cluster of `content`.
 
     Returns: equal to what was stored.
-
-    Raises
-    ------
-    InputError
-        When anything in it is wrong.
+    Raises `InputError` when anything in it is wrong.
     """
     from meshwright.clusters import cluster_yaml
 

@@ -63,11 +63,7 @@ def device(name: str) -> Device:
     """Return one kind of device from its data file.
 
     `name`: ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
-
-    Raises
-    ------
-    UnknownNameError
-        When there is no such data file.
+    Raises `UnknownNameError` when there is no such data file.
     """
     wanted = name.lower().replace("_", "-")
     longer = [known for known in device_names() if known.startswith(f"{wanted}-")]
@@ -105,10 +101,7 @@ def quantity(table: Mapping[str, Any], key: str, dimension: str, where: str) -> 
 def count(text: str, what: str) -> int:
     """Return a number of devices typed by the user.
 
-    Raises
-    ------
-    InputError
-        When it is not a whole number from 1 to `MOST_DEVICES`.
+    Raises `InputError` when it is not a whole number from 1 to `MOST_DEVICES`.
     """
     try:
         number = int(text)
@@ -129,11 +122,7 @@ def check_connected(cluster: Cluster, names: Sequence[str] = ()) -> Cluster:
 
     `cluster`: to check. Where devices do not forward, only switches and direct links count.
     `names`: names of the devices, for the message; their ids where empty.
-
-    Raises
-    ------
-    InputError
-        When a device cannot reach another; the message names both.
+    Raises `InputError` when a device cannot reach another; the message names both.
     """
     start = 0
     for direction in ("reach", "be reached from"):

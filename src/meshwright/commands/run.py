@@ -19,10 +19,7 @@ __all__ = ["register"]
 def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     """Check plan against model and options before any process trains; return sentences the user should read.
 
-    Raises
-    ------
-    InputError
-        When something is wrong.
+    Raises `InputError` when something is wrong.
     """
     from meshwright.runtime.job import checkpoints, preflight
     from meshwright.runtime.model import source
@@ -50,11 +47,7 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     """Return the plan's simulated step, or None and why there is none.
 
     `profile`: a profile to predict from; empty for the plan's own model, cluster and costs.
-
-    Raises
-    ------
-    InputError
-        When the profile is wrong or of another model; a plan's own missing sources are no error.
+    Raises `InputError` when the profile is wrong or of another model; a plan's own missing sources are no error.
     """
     from meshwright import api
     from meshwright.api.plan_files import replay
@@ -121,10 +114,7 @@ def launched(
 ) -> dict[str, Any] | Failure:
     """Start the processes, on the machine's own network or on an emulation of the plan's cluster; return what happened.
 
-    Raises
-    ------
-    InputError
-        When the cluster is not known or cannot be emulated here.
+    Raises `InputError` when the cluster is not known or cannot be emulated here.
     """
     from meshwright.base.errors import InputError
     from meshwright.runtime.job import launch, namespaces
@@ -157,11 +147,7 @@ def check_options(
     `limits`: ``--save-every``, ``--processes``, ``--timeout``.
     `saving`: ``--save`` and ``--resume``.
     `profiles`: ``--profile`` and ``--calibrate``.
-
-    Raises
-    ------
-    InputError
-        When one is wrong.
+    Raises `InputError` when one is wrong.
     """
     from meshwright.base.errors import InputError
 

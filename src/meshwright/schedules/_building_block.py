@@ -24,10 +24,7 @@ _INTERVAL = 6
 def two_chunks(schedule: str, n_ranks: int, n_chunks: int) -> None:
     """Refuse other than two stages per rank.
 
-    Raises
-    ------
-    InputError
-        When there are not two.
+    Raises `InputError` when there are not two.
     """
     if n_chunks != 2:
         raise InputError(

@@ -54,10 +54,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Time
 def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> float:
     """Return the seconds of a step if collectives had links of their own: never more than `simulate` says, and quicker.
 
-    Raises
-    ------
-    InputError
-        When the plan's stages do not go with its schedule.
+    Raises `InputError` when the plan's stages do not go with its schedule.
     """
     return played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
 
@@ -67,11 +64,7 @@ def play(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives
 
     `collectives`: what they put on links beside; None where that is not known, and collectives take their seconds whatever
     else happens.
-
-    Raises
-    ------
-    InputError
-        When the plan's stages do not go with its schedule.
+    Raises `InputError` when the plan's stages do not go with its schedule.
     """
     slots, moments, end = _played(plan, loads, sends, collectives)
     step_seconds = float(end.rank_end_seconds.max())
@@ -128,11 +121,7 @@ def estimate(plan: Plan, loads: tuple[StageCost, ...], transfer_seconds: NDArray
 
     `transfer_seconds`, shape (n_stages - 1,), float64: from each stage to the next, and back.
     Returns: seconds from the first task to the end of the step.
-
-    Raises
-    ------
-    InputError
-        When the plan's stages do not go with its schedule.
+    Raises `InputError` when the plan's stages do not go with its schedule.
     """
     sends = transfers.fixed(np.array(plan.rank_of_stage()), transfer_seconds)
     return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())

@@ -52,11 +52,7 @@ def complete(run: Run) -> Run:
     `run`: with a strategy for each pipeline rank; what it says of layers and recomputation is not read.
     Returns: the slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or
     all of the layer in as few as fit beside attention in the others.
-
-    Raises
-    ------
-    InputError
-        When no deal fits the devices' memory.
+    Raises `InputError` when no deal fits the devices' memory.
     """
     inner = [i for i, op in enumerate(run.graph.ops) if op.kind not in ("embedding", "head")]
     ranks = _ranks(run, inner[0], inner[-1])

@@ -32,10 +32,7 @@ def page(reports: Sequence[Report]) -> str:
 def write(reports: Sequence[Report], path: str) -> None:
     """Write the page to a file, whole or not at all; see `page`.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises `InputError` when the file cannot be written.
     """
     _files.write(path, page(reports))
 

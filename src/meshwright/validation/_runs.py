@@ -158,11 +158,7 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     """Return what we predict of a run.
 
     `change`: what the training program does otherwise than our cost model says, on the load of every stage.
-
-    Raises
-    ------
-    InputError
-        When the run's numbers contradict each other, or its strategy is illegal.
+    Raises `InputError` when the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
     problem = Problem(
@@ -230,11 +226,7 @@ def layers_of_stages(run: Run) -> list[int]:
 
     `run`: uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and
     embedding.
-
-    Raises
-    ------
-    InputError
-        When there are too few layers, or what the run says does not make them.
+    Raises `InputError` when there are too few layers, or what the run says does not make them.
     """
     n_layers = sum(op.kind not in ("embedding", "head") for op in run.graph.ops)
     n_stages, sizes = run.pipeline * run.virtual, list(run.layers_per_stage)

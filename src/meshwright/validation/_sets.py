@@ -45,11 +45,7 @@ def set_file(word: str | Path) -> Path:
     """Return the file that a word means: one of that path, else the built-in set of that name.
 
     `word`: a path or a name. A word with an ending or a folder is a path, whether there is such a file or not.
-
-    Raises
-    ------
-    UnknownNameError
-        When a plain word is neither a file nor a built-in set.
+    Raises `UnknownNameError` when a plain word is neither a file nor a built-in set.
     """
     path, name = Path(word), str(word)
     if path.is_file() or path.suffix or path.name != name:

@@ -40,10 +40,7 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    Raises
-    ------
-    InputError
-        When the problem is no profile, or asks for an axis that profiles do not hold.
+    Raises `InputError` when the problem is no profile, or asks for an axis that profiles do not hold.
 
     Notes
     -----

@@ -30,11 +30,7 @@ def row_loads(
 
     `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`: as in `meshwright.costs.analytic.row_loads`.
     Returns: ``(row, recompute) -> StageCost`` of that one layer.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, or the devices are not as many as the strategy needs.
+    Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
 
     Notes
     -----
@@ -72,11 +68,7 @@ def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCo
 
     `ledger`: as in `analytic.loads`.
     Returns: one per stage; empty where the layers hold no operators.
-
-    Raises
-    ------
-    InputError
-        When a stage's strategy is illegal for the model, or its devices do not match it.
+    Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.
     """
     return analytic.loads(problem, plan, row_loads, ledger=ledger)
 
@@ -88,11 +80,7 @@ def table(
 
     `problem`, `strategies`, `micro_batch`, `recompute`: as in `meshwright.costs.analytic.table`.
     Returns: rows are distinct layers in order; memory is before sharding over the data axis.
-
-    Raises
-    ------
-    InputError
-        When no strategy is legal; the message has the first one's reason.
+    Raises `InputError` when no strategy is legal; the message has the first one's reason.
     """
     return analytic.table(problem, strategies, micro_batch, recompute, row_loads)
 

@@ -47,11 +47,7 @@ def choices(operator: Operator) -> tuple[Choice, ...]:
     """Return every way to split an operator over one mesh axis.
 
     Returns: not splitting comes last.
-
-    Raises
-    ------
-    UnknownNameError
-        When the operator is of no known kind.
+    Raises `UnknownNameError` when the operator is of no known kind.
     """
     if operator.kind not in KINDS:
         raise UnknownNameError(f"kind of operator ({operator.name})", operator.kind, KINDS)

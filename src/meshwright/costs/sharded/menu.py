@@ -74,11 +74,7 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     `micro_batch`: samples of one micro-batch and replica.
     `recompute`: ``none``, ``selective`` or ``full``.
     Returns: by layer, then in the order of the strategies; for each the best split and, where it divides, Megatron's.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster.
+    Raises `InputError` when there is no cluster.
 
     Notes
     -----
@@ -240,11 +236,7 @@ def table(
     `micro_batch`: samples of one micro-batch and replica.
     Returns: rows are distinct layers in order; Megatron's split is a choice of its own where it holds less. Working memory
     is not modelled here and is 0.
-
-    Raises
-    ------
-    InputError
-        When no strategy is legal.
+    Raises `InputError` when no strategy is legal.
     """
     made: list[MenuRow] = []
     for row in (row for how in recompute for row in rows_of(problem, strategies, micro_batch, how)):

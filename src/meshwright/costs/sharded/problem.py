@@ -53,10 +53,7 @@ class ShardingProblem:
 def mesh_shape(cluster: Cluster, asked: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Return the shape of the device mesh, outermost first: as asked, or nodes by devices of a node.
 
-    Raises
-    ------
-    InputError
-        When the shape asked for does not have as many places as the cluster has devices.
+    Raises `InputError` when the shape asked for does not have as many places as the cluster has devices.
     """
     n = cluster.n_devices
     if asked:
@@ -86,11 +83,7 @@ def problem_of(wiring: Wiring, costs: MeshCosts) -> ShardingProblem:
 
     Returns: operators and tensors that repeat share their arrays: a model of a hundred alike layers costs as much to set up
     as one.
-
-    Raises
-    ------
-    InputError
-        When an operator cannot be split at all.
+    Raises `InputError` when an operator cannot be split at all.
     """
     known: dict[tuple[Operator, bool], tuple[Menu, Ints, Ints]] = {}
     rows = []

@@ -28,10 +28,7 @@ DEVICE_BYTES = 16e9
 def sizes_of(ends: Sequence[int], where: str) -> tuple[int, ...]:
     """Return the devices of each machine from their exclusive ends.
 
-    Raises
-    ------
-    InputError
-        When the ends do not ascend from 1 on.
+    Raises `InputError` when the ends do not ascend from 1 on.
     """
     if not ends:
         raise InputError(f"{where}: no machine; give the end of each, for example machines=8,16 for two machines of 8 devices")

@@ -77,10 +77,7 @@ class States:
 def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
     """Return the profile a reading holds.
 
-    Raises
-    ------
-    InputError
-        When it holds none.
+    Raises `InputError` when it holds none.
     """
     if isinstance(model_spec.instance, ProfiledTraining):
         return model_spec.instance.profile
@@ -99,11 +96,7 @@ def states_of(model_spec: ModelSpec, *, fold: bool = True) -> States:
     `fold`: whether layers without compute and weights (``__getitem__``) are first folded into their only input. It is
     always done where there would otherwise be more than `LARGEST_ANTICHAIN_GRAPH` states.
     Returns: in a topological order.
-
-    Raises
-    ------
-    InputError
-        When the reading holds no profile.
+    Raises `InputError` when the reading holds no profile.
     """
     profile = profile_of(model_spec, "this search")
     if isinstance(profile, LinearisedProfile):

@@ -60,11 +60,7 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
     `problem`: a placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
     `bandwidth`: of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's
     slowest hop between neighbouring devices, or a stated default.
-
-    Raises
-    ------
-    InputError
-        When the bandwidth contradicts a file that has transfer times of its own.
+    Raises `InputError` when the bandwidth contradicts a file that has transfer times of its own.
     """
     instance = problem.model_spec.instance
     if isinstance(instance, PlacementGraph):

@@ -58,11 +58,8 @@ def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tupl
     Where a global batch is asked for, a shape has the most replicas that split it into whole micro-batches, unless
     `whole_batch` is false because a later step shares replicas out anew.
 
-    Raises
-    ------
-    InputError
-        When there is no cluster, or it has fewer devices than stages, or the model has fewer operators, or the micro-batch does
-        not divide the global batch.
+    Raises `InputError` when there is no cluster, or it has fewer devices than stages, or the model has fewer operators, or the
+    micro-batch does not divide the global batch.
     """
     n_ops = len(problem.graph.ops)
     if problem.cluster is None:
@@ -89,10 +86,7 @@ def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tupl
 def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
     """Refuse a number of micro-batches beside a global batch, which decides it.
 
-    Raises
-    ------
-    InputError
-        When both are given.
+    Raises `InputError` when both are given.
     """
     if problem.batch.global_batch and n_microbatches != usual:
         raise InputError(

@@ -49,11 +49,7 @@ def check_certificate(entry: Any, where: str, problem: Problem | None = None) ->
     `problem`: the question of a certificate of kind ``sharding``, posed again from what the file says; None for kind
     ``pase``.
     Returns: whether splits, cost and bound hold.
-
-    Raises
-    ------
-    InputError
-        When a field is missing or of the wrong kind.
+    Raises `InputError` when a field is missing or of the wrong kind.
     """
     try:
         kind = entry["kind"]

@@ -23,13 +23,8 @@ def build(name: str, batch: int = 128, model: int = 128) -> Network:
     `model`: scales every hidden width (channels, hidden units, heads) by ``model / 128``, rounded, at least 1; classes,
     vocabulary, lengths and image sizes stay.
     Returns: operators in the order of the published program.
-
-    Raises
-    ------
-    UnknownNameError
-        When the name is none of these.
-    InputError
-        When a number is below 1.
+    Raises `UnknownNameError` when the name is none of these.
+    Raises `InputError` when a number is below 1.
 
     References
     ----------

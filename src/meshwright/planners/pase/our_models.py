@@ -29,11 +29,7 @@ def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: s
     `problem`: a model whose layers hold operators, a cluster of one kind of device, and a batch.
     `shape`: the mesh, outermost first; empty for nodes by devices of a node.
     `recompute`: ``none``, ``selective`` or ``full``.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, no operator, several kinds of device, or the shape does not fit.
+    Raises `InputError` when there is no cluster, no operator, several kinds of device, or the shape does not fit.
     """
     cluster = problem.cluster
     name = problem.model_spec.name

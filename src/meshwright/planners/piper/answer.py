@@ -36,11 +36,7 @@ def instance_of(
     `problem`: a problem read from a Piper file.
     `max_devices`, `n_microbatches`: None for the cluster's, where the user named one, else the file's.
     `bandwidth`, `memory`: in bytes per second and bytes; None likewise.
-
-    Raises
-    ------
-    InputError
-        When the problem is no Piper file, or a number is out of the format's range.
+    Raises `InputError` when the problem is no Piper file, or a number is out of the format's range.
     """
     instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
@@ -154,11 +150,8 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of the search piper claims, without its solver.
 
     Returns: whether the plan takes what it says, and no plan takes less than its bound.
-
-    Raises
-    ------
-    InputError
-        When the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong kind.
+    Raises `InputError` when the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong
+    kind.
     """
     instance = result.problem.model_spec.instance
     if result.search != "piper" or not isinstance(instance, PiperInstance):

@@ -17,11 +17,7 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
     """Return a measured profile in Piper's terms: every layer once kept whole, once recomputed, at every tensor degree measured.
 
     Returns: times in seconds; collectives of the tensor axis are part of them.
-
-    Raises
-    ------
-    ExportError
-        When there is no cluster, or a single layer (the format needs an edge).
+    Raises `ExportError` when there is no cluster, or a single layer (the format needs an edge).
 
     Notes
     -----

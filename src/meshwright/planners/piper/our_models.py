@@ -68,11 +68,7 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
     `problem`: a model with operators, on a cluster, under the cost model ``analytic`` or ``sharded``.
     Returns: with the seconds of a step in this search's own terms: the slowest stage's time for every micro-batch, and
     filling and draining the pipeline.
-
-    Raises
-    ------
-    InputError
-        When the model has no operators, or there is no cluster.
+    Raises `InputError` when the model has no operators, or there is no cluster.
     """
     problem, notes = _posed(problem)
     best: tuple[float, Plan, _Case] | None = None

@@ -155,11 +155,7 @@ def grow(instance: PiperInstance, n_transformers: int) -> PiperInstance:
     `instance`: the model; layers named ``ParallelTransformerLayer`` count.
     `n_transformers`: how many it should have.
     Returns: the deeper model; new nodes stand at the end, with the next free ids.
-
-    Raises
-    ------
-    InputError
-        When it has that many already, or no layer between two others.
+    Raises `InputError` when it has that many already, or no layer between two others.
 
     Notes
     -----

@@ -284,11 +284,7 @@ def curve(instance: PiperInstance, options: Options, over: str) -> list[dict[str
     `over`: ``devices`` or ``replicas``.
     Returns: points where the best time changes: ``{"devices": k, "seconds_per_microbatch": x}`` holds from k up to the next
     point.
-
-    Raises
-    ------
-    InputError
-        When the model counts fill and drain, nodes, or buffers per layer, for which curves are not made.
+    Raises `InputError` when the model counts fill and drain, nodes, or buffers per layer, for which curves are not made.
     """
     if instance.counting != replace(instance.counting, layer_buffers=False, fill_drain=False, node_size=0):
         raise InputError(

@@ -106,11 +106,8 @@ def space(workload: Workload, servers: Servers, measurements: Measurements | Non
 
     `measurements`: measured times; None to estimate all.
     `shard`: whether weights may be split: matrices by columns, tables by columns and by rows.
-
-    Raises
-    ------
-    InputError
-        When the measurements are of another batch or another number of servers, or have nothing of the workload.
+    Raises `InputError` when the measurements are of another batch or another number of servers, or have nothing of the
+    workload.
     """
     if measurements is not None:
         _check(workload, servers, measurements, where)

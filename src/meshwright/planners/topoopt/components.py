@@ -57,11 +57,7 @@ def prices(path: str = "") -> Prices:
     """Return prices from a file, or our round figures.
 
     `path`: a TOML file with a table for each part: ``per_port``, ``per_gbit`` and ``source``; empty for ours.
-
-    Raises
-    ------
-    InputError
-        When the file is missing or wrong.
+    Raises `InputError` when the file is missing or wrong.
     """
     file = Path(path) if path else Path(__file__).parent / "data" / "components.toml"
     try:

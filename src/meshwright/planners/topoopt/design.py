@@ -92,12 +92,8 @@ class Params:
 def parse(settings: Mapping[str, str]) -> Params:
     """Return options from text, each under the word the user types.
 
-    Raises
-    ------
-    UnknownNameError
-        When there is no such option.
-    InputError
-        When a value does not parse or is not allowed.
+    Raises `UnknownNameError` when there is no such option.
+    Raises `InputError` when a value does not parse or is not allowed.
     """
     words = {entry.metadata.get("word", entry.name): entry.name for entry in fields(Params)}
     for key in settings:
@@ -189,11 +185,7 @@ def design(
     `measures`: file of measured operators; empty to estimate.
     `names`: topologies, of `networks.NAMES`.
     `budget`: plans to simulate on each.
-
-    Raises
-    ------
-    InputError
-        When the numbers do not fit each other, a name is unknown, or a file is wrong.
+    Raises `InputError` when the numbers do not fit each other, a name is unknown, or a file is wrong.
     """
     started = time.perf_counter()
     _check(wires, names)

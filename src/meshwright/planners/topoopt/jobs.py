@@ -42,11 +42,7 @@ def scattered(n_servers: int, sizes: Sequence[int], rng: np.random.Generator | N
     """Return servers for jobs of some sizes: drawn, as a busy scheduler leaves them; side by side without a generator.
 
     `sizes`: servers of each job.
-
-    Raises
-    ------
-    InputError
-        When the jobs need more servers than there are.
+    Raises `InputError` when the jobs need more servers than there are.
     """
     if sum(sizes) > n_servers:
         raise InputError(f"the jobs need {sum(sizes)} servers, but the cluster has {n_servers}")
@@ -73,11 +69,7 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
     `fabric`: network of the whole cluster.
     `traffic`: ``segments`` or ``fair``.
     Returns: seconds.
-
-    Raises
-    ------
-    InputError
-        When two jobs want one server, or servers differ.
+    Raises `InputError` when two jobs want one server, or servers differ.
 
     Notes
     -----

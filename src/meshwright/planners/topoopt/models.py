@@ -18,11 +18,7 @@ def workload(model_spec: ModelSpec, batch: int) -> Workload:
     `model_spec`: a model whose layers are known down to their operators.
     `batch`: samples of one step.
     Returns: one operator of kind ``layer`` for each layer, tables among them: their gradients are all-reduced like others.
-
-    Raises
-    ------
-    InputError
-        When the content says nothing about what layers compute.
+    Raises `InputError` when the content says nothing about what layers compute.
     """
     graph = model_spec.graph
     if model_spec.instance is not None or not all(op.body for op in graph.ops):

@@ -64,11 +64,7 @@ def build(name: str, n: int, degree: int, bytes_per_second: float, latency_secon
     `n`, `degree`: servers and interfaces of each.
     `bytes_per_second`, `latency_seconds`: of one link. Fat trees and switch have one interface as fast as all `degree`
     links together.
-
-    Raises
-    ------
-    InputError
-        When the numbers do not fit the topology.
+    Raises `InputError` when the numbers do not fit the topology.
     """
     count: dict[tuple[int, int], float] = {}
     if name in ("fat-tree", "oversubscribed"):

@@ -21,10 +21,7 @@ _SAME_LABELS = re.compile(r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenCla
 def typed(shapes: tuple[str, ...], weight: torch.dtype) -> Any:
     """Return tensors without memory for ``--input`` options: ``8,3,224,224``, ``8,128:int64`` or ``mask=8,128:bool``.
 
-    Raises
-    ------
-    InputError
-        When a shape or a type is wrong, or only some of several have names.
+    Raises `InputError` when a shape or a type is wrong, or only some of several have names.
     """
     named: dict[str, torch.Tensor] = {}
     bare: list[torch.Tensor] = []
@@ -52,11 +49,7 @@ def inputs(module: torch.nn.Module, batch: int, sequence_length: int, weight: to
 
     `module`: with ``config``, and words, pictures or sound among its arguments.
     `sequence_length`: tokens per sample; 0 for the smaller of the model's longest and 4096.
-
-    Raises
-    ------
-    InputError
-        When a sequence is longer than a table of positions.
+    Raises `InputError` when a sequence is longer than a table of positions.
     """
     config = getattr(module, "config", None)
     arguments = inspect.signature(module.forward).parameters

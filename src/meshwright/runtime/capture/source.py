@@ -41,11 +41,7 @@ def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
 
     `maker`: returns an ``nn.Module``, or one and its inputs; or is a module itself.
     `dtype`: type of weights that the callable does not decide.
-
-    Raises
-    ------
-    InputError
-        When the call fails or returns something else.
+    Raises `InputError` when the call fails or returns something else.
     """
     notes: tuple[str, ...] = ()
     if isinstance(maker, torch.nn.Module):
@@ -101,11 +97,7 @@ def call(
     `batch`: samples; 0 for those of the examples, or one.
     `sequence_length`: tokens per sample of a language model; 0 for its own.
     `shapes`: ``--input`` as typed.
-
-    Raises
-    ------
-    InputError
-        When an argument that the module needs is not given, or a shape is wrong.
+    Raises `InputError` when an argument that the module needs is not given, or a shape is wrong.
     """
     _fake(subject.module, mode)
     weight = next(iter(subject.module.parameters())).dtype

@@ -79,10 +79,7 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
 def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
     """Return the newest checkpoint of a folder, and what is written about it.
 
-    Raises
-    ------
-    InputError
-        When there is none, or it was written under another plan.
+    Raises `InputError` when there is none, or it was written under another plan.
     """
     path = last(folder)
     if path is None:
@@ -100,11 +97,7 @@ def load(trainer: Trainer, folder: str) -> int:
 
     `trainer`: this process; its weights and optimizer state are overwritten.
     Returns: steps trained so far.
-
-    Raises
-    ------
-    InputError
-        When there is none, or it was written under another plan.
+    Raises `InputError` when there is none, or it was written under another plan.
     """
     path, content = check(folder, trainer.layout.plan)
     _make_state(trainer)

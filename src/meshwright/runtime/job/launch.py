@@ -184,10 +184,7 @@ def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int
 def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
     """Refuse a plan for another number of processes than there are.
 
-    Raises
-    ------
-    InputError
-        When the numbers differ.
+    Raises `InputError` when the numbers differ.
     """
     if n_ranks != wanted:
         raise InputError(
@@ -201,11 +198,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where:
     `profile`: of ``--profile``.
     `n_ranks`, `n_machines`: processes in all, and machines that share them evenly; machine i holds the i-th part of the
     plan's devices in ascending order.
-
-    Raises
-    ------
-    InputError
-        When the machines cannot share the processes evenly.
+    Raises `InputError` when the machines cannot share the processes evenly.
     """
     each, rest = divmod(n_ranks, n_machines)
     if rest or not each:

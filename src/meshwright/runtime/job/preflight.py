@@ -31,11 +31,7 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
 
     `backend`: ``gloo``: one process per core, or up to eight; ``nccl``: one per GPU.
     `processes`: processes allowed by the user; 0 for the rule above.
-
-    Raises
-    ------
-    InputError
-        When there are too few cores or GPUs.
+    Raises `InputError` when there are too few cores or GPUs.
     """
     if backend == "nccl":
         found, what = torch.cuda.device_count(), "GPUs"
@@ -55,11 +51,7 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     """Return the layers of the model if the plan can be applied to it.
 
     `sample`: one sample of every input.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
+    Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
     check_weights(model, where)
     units = cut(model, names, sample)
@@ -229,11 +221,7 @@ def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Gr
     """Compare the weights of every layer with those of the model that was planned.
 
     Returns: sentences about small differences.
-
-    Raises
-    ------
-    InputError
-        When a layer has a fifth more or fewer weights than planned.
+    Raises `InputError` when a layer has a fifth more or fewer weights than planned.
     """
     planned = {op.name: op.n_parameters for op in graph.ops}
     differs = []

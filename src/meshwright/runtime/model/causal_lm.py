@@ -35,11 +35,7 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Return one module per layer: the word table, the decoder layers, the head.
 
     `names`: ``embed``, one name for each decoder layer, ``head``.
-
-    Raises
-    ------
-    InputError
-        When the plan has other layers than the model.
+    Raises `InputError` when the plan has other layers than the model.
     """
     where, layers = _stack(model)
     if model.config.is_encoder_decoder:  # type: ignore[union-attr]

@@ -49,11 +49,7 @@ def example_of(model: nn.Module, examples: Sequence[torch.Tensor], sequence_leng
 
     `model`: the model; where it begins with a table it takes tokens, where it begins with a linear layer, vectors.
     `examples`: what its callable gave along; their first rows are the sample. May be empty.
-
-    Raises
-    ------
-    InputError
-        When nothing tells what the model takes.
+    Raises `InputError` when nothing tells what the model takes.
     """
     if examples:
         return rows_of_inputs(tuple(examples), 0, 1)
@@ -120,10 +116,7 @@ def _output_sizes(model: nn.Module, sample: Sample) -> tuple[int, ...]:
 def _checked(pair: Any, step: int, n_inputs: int, n_samples: int) -> tuple[Sample, torch.Tensor]:
     """Return inputs and targets that a user's data gave for a step.
 
-    Raises
-    ------
-    InputError
-        When they are something else, or too few.
+    Raises `InputError` when they are something else, or too few.
     """
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise InputError(f"--data: step {step} gave a {type(pair).__name__}; give a pair of tensors, inputs and targets")

@@ -28,11 +28,8 @@ def cut(model: nn.Module, paths: Sequence[str], row: torch.Tensor) -> list[nn.Mo
 
     `paths`: paths of the plan's layers; `fits` them.
     `row`: one sample.
-
-    Raises
-    ------
-    InputError
-        When layers get more tensors than the one that the layer before returns, or do not run once each, in order.
+    Raises `InputError` when layers get more tensors than the one that the layer before returns, or do not run once each, in
+    order.
     """
     for sample in _others(model, row):  # a forward that goes by values shows it on some sample, and is refused
         _watch(model, paths[1:-1], sample)

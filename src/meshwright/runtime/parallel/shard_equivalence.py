@@ -160,11 +160,7 @@ def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, w
     """Refuse a layer whose parts do not add up to it, in outputs or in gradients.
 
     `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
-
-    Raises
-    ------
-    InputError
-        When something that is split must not be, or a weight between split products is not known to be one.
+    Raises `InputError` when something that is split must not be, or a weight between split products is not known to be one.
     """
     whole, values, expected = _whole(layer, entering)
     chosen = tensor_parallel.styles(layer, wishes)
@@ -191,11 +187,7 @@ def check_sequence(
     """Refuse a layer that cannot work on parts of a sequence between its split products.
 
     `layer`, `entering`, `degree`, `wishes`, `where`: see `check_sum`, which the layer has passed.
-
-    Raises
-    ------
-    InputError
-        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
     whole, values, expected = _whole(layer, entering)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
@@ -223,11 +215,7 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     """Refuse a layer that cannot work on parts of a sequence.
 
     `layer`, `entering`, `where`: see `check_sum`.
-
-    Raises
-    ------
-    InputError
-        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
     whole, values, expected = _whole(layer, entering)
     parts = [copy.deepcopy(whole) for _ in range(degree)]
@@ -248,12 +236,8 @@ def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     """Refuse a layer whose experts cannot be divided.
 
     `layer`, `entering`, `where`: see `check_sum`.
-
-    Raises
-    ------
-    InputError
-        When the number of experts does not divide, or its ranks compute something else than the whole layer, in outputs or in
-        gradients.
+    Raises `InputError` when the number of experts does not divide, or its ranks compute something else than the whole layer, in
+    outputs or in gradients.
     """
     whole, values, _ = _whole(layer, entering)
     for experts in experts_of(whole).values():
@@ -317,11 +301,7 @@ def _compare(
     `found`, `parts`, `whole`: what each rank gave, or its exception; its layer; the whole layer.
     `right`: what the whole layer gave, and the numbers of the weights to compare.
     `told`: the message, with ``#`` for the reason.
-
-    Raises
-    ------
-    InputError
-        When they are not.
+    Raises `InputError` when they are not.
     """
     error = cause(found)
     if error is not None:

@@ -107,10 +107,7 @@ def wishes_of(model: nn.Module) -> dict[str, str]:
 def check(layer: nn.Module, name: str, degree: int, wishes: Mapping[str, str]) -> None:
     """Refuse a layer that cannot be split.
 
-    Raises
-    ------
-    InputError
-        When a product's size does not divide.
+    Raises `InputError` when a product's size does not divide.
     """
     for path, style in styles(layer, wishes).items():
         linear = layer.get_submodule(path)

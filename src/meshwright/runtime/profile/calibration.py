@@ -20,11 +20,7 @@ def write(profile: str, path: str, predicted: Result, entry: dict[str, Any]) -> 
     `profile`: the profile that predicted the run.
     `path`: where the corrected one goes.
     `entry`: the JSON object of the run; its stages hold measured and predicted compute.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises `InputError` when the file cannot be written.
 
     Notes
     -----

@@ -129,10 +129,7 @@ def lines(entry: dict[str, Any]) -> str:
 def write_trace(path: str, plan: Plan, measured: dict[str, Any], predicted: Result | None) -> None:
     """Write one Chrome trace with a track of what happened beside one of what was said, for every rank.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises `InputError` when the file cannot be written.
     """
     from meshwright.writers import chrome_trace
 

@@ -174,11 +174,7 @@ def among(ranks: int, device: str) -> dict[str, Any] | Failure | None:
     """Return the links among processes started here, or, under torchrun, among those that it started; None on ranks but the first.
 
     `device`: ``cpu`` or ``cuda``.
-
-    Raises
-    ------
-    InputError
-        When there are no such devices.
+    Raises `InputError` when there are no such devices.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")

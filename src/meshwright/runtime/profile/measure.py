@@ -130,11 +130,7 @@ def profile_callable(
     `rows`, `tensor`, `repeats`, `say`: see `profile_layers`.
     `sequence_length`: tokens of a sample; 0 where samples are no tokens.
     `device`: ``cpu`` or ``cuda``.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be made or measured there.
+    Raises `InputError` when the model cannot be made or measured there.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")
@@ -160,11 +156,7 @@ def profile_layers(
     `sample`: one sample of every input.
     `tensor`: tensor degrees to measure: one rank's part of each layer that can be split, without the collectives.
     `repeats`: runs of every layer, dealt out over the rounds of `settle`; two more warm up each round.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be cut into layers.
+    Raises `InputError` when the model cannot be cut into layers.
     """
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
     units = cut(model, names, sample)

@@ -167,11 +167,8 @@ def layout(plan: Plan, order: Sequence[Sequence[tuple[int, int, int]]] = ()) -> 
 
     `order`: stage, micro-batch and phase of every task of each pipeline rank, where they are known; none for the order that
     the schedule gives tasks of equal length.
-
-    Raises
-    ------
-    InputError
-        When the plan has axes that cannot be run, fewer samples than replicas, or stages that its schedule cannot place.
+    Raises `InputError` when the plan has axes that cannot be run, fewer samples than replicas, or stages that its schedule
+    cannot place.
     """
     _check(plan)
     devices = tuple(sorted({device for stage in plan.stages for device in stage.devices}))

@@ -71,10 +71,7 @@ class StageGroups:
 def check(layout: Layout) -> None:
     """Refuse stages whose devices stand in an order that no process groups can follow.
 
-    Raises
-    ------
-    InputError
-        When groups of one axis interleave.
+    Raises `InputError` when groups of one axis interleave.
     """
     for stage, ranks in enumerate(layout.ranks_of_stage):
         strategy = layout.plan.stages[stage].strategy

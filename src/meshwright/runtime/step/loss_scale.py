@@ -44,11 +44,7 @@ class LossScale:
         """Divide gradients by the scale, adapt it, and return whether they are finite on every rank.
 
         `parameters`: what this rank updates; gradients are added up already.
-
-        Raises
-        ------
-        FloatingPointError
-            When they overflow without being scaled: the training has diverged.
+        Raises `FloatingPointError` when they overflow without being scaled: the training has diverged.
         """
         gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
         overflow = torch.zeros((), device=device)

@@ -70,25 +70,9 @@ def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the profile a plan was made from, or the model's layers as our cost model times them, with the plan's stages.
 
-    Parameters
-    ----------
-    result : Result
-        Its problem was read from a profile in the text format, or from one of ours, whose times at the plan's micro-batch are
-        written; or it is a model of ours on a cluster.
-    path : str
-        The file.
-
-    Returns
-    -------
-    tuple of str
-        Where the times are not measured, whose they are, and how to read the file.
-
-    Raises
-    ------
-    ExportError
-        When the problem holds neither times nor operators to estimate them from.
-    InputError
-        When the file cannot be written.
+    `result` is of a profile in the text format, or of one of ours, whose times at the plan's micro-batch are written, or of a
+    model of ours on a cluster. Returns, where the times are not measured, whose they are, and how to read the file.
+    Raises `ExportError` when the problem holds neither times nor operators to estimate them from.
     """
     problem, plan = result.problem, result.answer.plan
     instance, graph = problem.model_spec.instance, problem.graph

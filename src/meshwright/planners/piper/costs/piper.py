@@ -87,12 +87,8 @@ def evaluate(instance: PiperInstance, stages: Sequence[PiperStage]) -> Evaluatio
 
     `stages`: from the model's input on.
     Returns: times and memory; a plan that does not fit is evaluated all the same.
-
-    Raises
-    ------
-    InputError
-        When a layer is in no stage or in two, an edge points back, degrees do not fit the batch or the devices, or a layer has
-        no such choice.
+    Raises `InputError` when a layer is in no stage or in two, an edge points back, degrees do not fit the batch or the devices,
+    or a layer has no such choice.
 
     References
     ----------
@@ -235,10 +231,7 @@ def recompute_word(choice_id: str) -> str:
 def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
     """Return a plan in Piper's terms: each layer takes its fastest choice that recomputes what the plan says.
 
-    Raises
-    ------
-    InputError
-        When a layer has no such choice.
+    Raises `InputError` when a layer has no such choice.
     """
     stages = []
     for stage in plan.stages:
@@ -259,17 +252,7 @@ def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds per micro-batch of the batch, its replicas taken together.
 
-    Parameters
-    ----------
-    problem : Problem
-        A problem read from a Piper file.
-    plan : Plan
-        A plan of it.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the problem does not come from a Piper file.
+    Empty where the problem does not come from a Piper file.
 
     Notes
     -----

@@ -143,11 +143,7 @@ def build(text: str, spec: str) -> Workload:
     """Return a workload.
 
     `text`: ``dlrm,tables=16,batch=16384``.
-
-    Raises
-    ------
-    InputError
-        When the name or a parameter is unknown or out of range.
+    Raises `InputError` when the name or a parameter is unknown or out of range.
     """
     name, *pairs = [part.strip() for part in text.split(",")]
     families = _families()
@@ -173,10 +169,7 @@ def build(text: str, spec: str) -> Workload:
 def widths(text: str, what: str) -> list[int]:
     """Return the widths written as ``1024x8-1``.
 
-    Raises
-    ------
-    InputError
-        When it is not written so, or is empty.
+    Raises `InputError` when it is not written so, or is empty.
     """
     found: list[int] = []
     for part in text.split("-"):

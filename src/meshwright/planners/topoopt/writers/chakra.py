@@ -17,17 +17,7 @@ VERSION = "0.0.4"
 def write(design: Design, path: str) -> None:
     """Write ``PATH.0.et``, ``PATH.1.et``, ...: the traces of all servers.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        Beginning of the names.
-
-    Raises
-    ------
-    InputError
-        When a file cannot be written.
+    `path` is the beginning of the names.
     """
     for server, content in enumerate(traces(design)):
         files.write(f"{path}.{server}.et", content)

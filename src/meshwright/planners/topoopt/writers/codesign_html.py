@@ -18,13 +18,7 @@ td:first-child,th:first-child{text-align:left}svg{max-width:34rem;width:100%}.be
 
 
 def write(design: Design, path: str) -> None:
-    """Write the page, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the page, whole or not at all."""
     files.write(path, page(design))
 
 

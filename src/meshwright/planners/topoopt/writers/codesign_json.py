@@ -178,11 +178,5 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
 
 
 def write(design: Design, path: str) -> None:
-    """Write the answer to a file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the answer to a file, whole or not at all."""
     files.write(path, json.dumps(as_json(design), indent=1) + "\n")

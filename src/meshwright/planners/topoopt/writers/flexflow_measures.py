@@ -30,11 +30,5 @@ def content(measurements: Measurements) -> str:
 
 
 def write(measurements: Measurements, path: str) -> None:
-    """Write a measurement file.
-
-    Raises
-    ------
-    InputError
-        When it cannot be written.
-    """
+    """Write a measurement file."""
     files.write(path, content(measurements))

@@ -71,11 +71,5 @@ def as_csv(fabric: Fabric, degree: int) -> str:
 
 
 def write(design: Design, path: str) -> None:
-    """Write the cables of the best topology.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the cables of the best topology."""
     files.write(path, as_csv(design.entry.found.fabric, design.wires.degree))
