@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, Problem
-from meshwright.core.stage_cost import Collective, CostTable, StageCost
+from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs.analytic import legal as _legal
 from meshwright.costs.analytic import stage as _stage
@@ -240,74 +238,6 @@ def _collectives(
 
     return traffic.collectives(
         counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.framework
-    )
-
-
-def table(
-    problem: Problem,
-    strategies: Sequence[Strategy],
-    micro_batch: int,
-    recompute: Sequence[str] = RECOMPUTE,
-    price: Callable[..., RowLoads] = row_loads,
-) -> CostTable:
-    """Return every choice of every distinct layer, for searches that read a table.
-
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    strategies : sequence of Strategy
-        Degrees to price; illegal ones are left out. Each is priced on the first devices of the cluster.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    recompute : sequence of str
-        Ways to recompute to price.
-    price : callable
-        What prices layers: `row_loads`, or another of its signature.
-
-    Returns
-    -------
-    CostTable
-        Rows are distinct layers in order; memory is before sharding over the data axis.
-
-    Raises
-    ------
-    InputError
-        When no strategy is legal; the message has the first one's reason.
-    """
-    reasons = [illegal(problem, strategy, micro_batch) for strategy in strategies]
-    legal = [strategy for strategy, reason in zip(strategies, reasons, strict=True) if not reason]
-    if not legal:
-        raise InputError(
-            f"model {problem.model_spec.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
-        )
-    distinct = distinct_rows(problem.graph)
-    position = {row: i for i, row in enumerate(distinct)}
-    priced = [(strategy, price(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
-    chosen: list[StageCost] = []
-    kept: list[tuple[Strategy, str]] = []
-    first = [0]
-    for row in distinct:
-        for strategy, layers in priced:
-            for how in recompute:
-                chosen.append(layers[row, how])
-                kept.append((strategy, how))
-        first.append(len(chosen))
-    gradient = np.array([load.gradient_bytes for load in chosen])
-    width = problem.training.activation_bytes
-    return CostTable(
-        row_of_op=np.array([position[row] for row in rows(problem)], dtype=np.int64),
-        first=np.array(first, dtype=np.int64),
-        strategies=tuple(strategy for strategy, _ in kept),
-        recompute=tuple(how for _, how in kept),
-        forward_seconds=np.array([load.forward_total_seconds for load in chosen]),
-        backward_seconds=np.array([load.backward_total_seconds for load in chosen]),
-        weight_bytes=gradient,
-        static_bytes=np.array([load.static_bytes for load in chosen]),
-        activation_bytes=np.array([load.activation_bytes for load in chosen]),
-        working_bytes=np.array([load.working_bytes for load in chosen]),
-        edge_bytes=np.array([float(edge.n_elements) * micro_batch * width for edge in problem.graph.edges]),
-        micro_batch=micro_batch,
     )
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from meshwright.core.cluster import Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import CostTable, StageCost
-from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded.against_megatron import Saving, savings
 
-__all__ = ["compute_seconds", "described", "illegal", "loads", "row_loads", "splits", "table"]
+__all__ = ["compute_seconds", "described", "illegal", "loads", "row_loads", "splits"]
 
 _INSIDE = ("tensor", "context", "expert")
 
@@ -35,7 +35,7 @@ def row_loads(
     Notes
     -----
     The analytic load is calibrated on runs of Megatron's split, so it stays the start. What a better split saves over Megatron's, both
-    priced by the sharding menu, is taken from the communication inside the layer, down to nothing; compute and memory stay.
+    priced operator by operator, is taken from the communication inside the layer, down to nothing; compute and memory stay.
     So `compute_seconds` stays a lower bound. `inside_only` takes off what is saved with silent replicas, which is never less.
     """
     layers = analytic.row_loads(problem, strategy, devices, micro_batch, inside_only=inside_only)
@@ -71,18 +71,6 @@ def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCo
     Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.
     """
     return analytic.loads(problem, plan, row_loads, ledger=ledger)
-
-
-def table(
-    problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: Sequence[str] = RECOMPUTE
-) -> CostTable:
-    """Return every choice of every distinct layer, for searches that read a table.
-
-    `problem`, `strategies`, `micro_batch`, `recompute`: as in `meshwright.costs.analytic.table`.
-    Returns: rows are distinct layers in order; memory is before sharding over the data axis.
-    Raises `InputError` when no strategy is legal; the message has the first one's reason.
-    """
-    return analytic.table(problem, strategies, micro_batch, recompute, row_loads)
 
 
 def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
