@@ -18,6 +18,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
+from meshwright.validation._points import Point
 
 __all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "layers_of_stages", "predict", "rack", "racks"]
 
@@ -99,6 +100,16 @@ class Predicted:
     causes: tuple[tuple[str, float], ...] = ()
     memory_causes: tuple[tuple[str, float], ...] = ()
     device: str = ""
+
+    def point(
+        self, row: int, measured_seconds: float, measured_bytes: float = 0.0, predicted_bytes: float = 0.0, *,
+        group: str = "", ran: bool = True, note: str = "",
+    ) -> Point:  # fmt: skip
+        """Return the row that measured what is predicted here; words as in `Point`."""
+        return Point(
+            row, measured_seconds, self.seconds, measured_bytes, predicted_bytes, group, self.fits, ran, self.device, note,
+            self.causes, self.memory_causes,
+        )  # fmt: skip
 
 
 class Clusters:
