@@ -35,14 +35,7 @@ def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     """Return why a strategy cannot run the model, in one sentence; empty when it can.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster.
-    strategy : Strategy
-        Degrees.
-    micro_batch : int
-        Samples of one micro-batch and replica.
+    `micro_batch`: samples of one micro-batch and replica.
     """
     return _legal.illegal(problem.graph, strategy, micro_batch)
 
@@ -62,28 +55,13 @@ def row_loads(
 ) -> RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    strategy : Strategy
-        Degrees; must be legal.
-    devices : sequence of int
-        The stage's devices in mesh order; a `range` is fastest.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    inside_only : bool
-        Whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick lower bound.
-
-    Returns
-    -------
-    dict
-        ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, or the devices are not as many as the strategy needs.
+    `strategy`: degrees; must be legal.
+    `devices`: the stage's devices in mesh order; a `range` is fastest.
+    `micro_batch`: samples of one micro-batch and replica.
+    `inside_only`: whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick
+    lower bound.
+    Returns: ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
+    Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
     """
     cluster = problem.cluster
     if cluster is None:
@@ -163,26 +141,10 @@ def loads(
 ) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        Stages with their devices and strategies.
-    price : callable
-        What prices layers: `row_loads`, or another of its signature.
-    ledger : bool
-        Whether to say what each collective puts on links; not needed where no link is shared.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the layers hold no operators.
-
-    Raises
-    ------
-    InputError
-        When a stage's strategy is illegal for the model, or its devices do not match it.
+    `price`: what prices layers: `row_loads`, or another of its signature.
+    `ledger`: whether to say what each collective puts on links; not needed where no link is shared.
+    Returns: one per stage; empty where the layers hold no operators.
+    Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.
     """
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
@@ -244,21 +206,9 @@ def _collectives(
 def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
     """Return what every distinct layer computes at least, whatever the devices' place: forward and backward, no communication.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    strategy : Strategy
-        Degrees; the data degree does not matter.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    device : Device
-        Kind of device.
-
-    Returns
-    -------
-    dict of int to float
-        Seconds of one micro-batch by row.
+    `strategy`: degrees; the data degree does not matter.
+    `micro_batch`: samples of one micro-batch and replica.
+    Returns: seconds of one micro-batch by row.
     """
     shape = _shape(strategy, micro_batch)
     works = _works(problem, shape, device)
