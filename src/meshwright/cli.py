@@ -37,10 +37,7 @@ def _show_version(asked: bool) -> None:
 def main() -> None:
     """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
 
-    Raises
-    ------
-    SystemExit
-        Always.
+    Raises `SystemExit`: always.
     """
     import typer
 

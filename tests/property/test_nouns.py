@@ -30,7 +30,7 @@ from meshwright.core.interval import Interval
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Framework, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
-from meshwright.core.stage_cost import Collective, CostTable, StageCost
+from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.core.timeline import Timeline
 from meshwright.costs.analytic.device_mesh import mesh
@@ -196,7 +196,7 @@ def mutable_parts(value: Any, where: str) -> list[str]:
 
 def test_the_nouns_are_found() -> None:
     known = {
-        Alternative, Answer, Batch, Bound, Cluster, Collective, CostTable, Device, Edge, Graph, Interval, Links,
+        Alternative, Answer, Batch, Bound, Cluster, Collective, Device, Edge, Graph, Interval, Links,
         Objective, Op, Operator, Plan, Problem, Framework, ModelSpec, Result, Stage, StageCost, Stop, Strategy, Timeline, MixedPrecision,
     }  # fmt: skip
     assert known <= set(NOUNS)

@@ -20,10 +20,7 @@ _MOST_DIGITS = 300  # a float has room for 308
 def load_json(text: str) -> tuple[Any, str]:
     """Return what JSON text holds, and which key stands twice in one object, of which one value would be lost.
 
-    Parameters
-    ----------
-    text : str
-        The text.
+    Raises `ValueError` or `RecursionError` when the text is no JSON, or nested too deep.
 
     Returns
     -------
@@ -31,11 +28,6 @@ def load_json(text: str) -> tuple[Any, str]:
         Of a key that stands twice, the last value.
     repeated : str
         The first such key with its object, to follow a file's name in a message; empty for none.
-
-    Raises
-    ------
-    ValueError, RecursionError
-        When the text is no JSON, or nested too deep.
     """
     repeated: list[str] = []
 
@@ -61,10 +53,7 @@ def _whole_number(digits: str) -> int | float:
 def check_target(path: str | Path, option: str) -> Path:
     """Return the path if a file can be written there; called before long work, so that nobody waits for an error.
 
-    Raises
-    ------
-    InputError
-        When the folder does not exist or cannot be written to, or the path is a folder.
+    Raises `InputError` when the folder does not exist or cannot be written to, or the path is a folder.
     """
     target = Path(path)
     try:
@@ -83,15 +72,8 @@ def check_target(path: str | Path, option: str) -> Path:
 def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
     """Check several files to be written: each as `check_target` does, and that no two are the same.
 
-    Parameters
-    ----------
-    outputs : sequence of (str, str)
-        Option and path of each.
-
-    Raises
-    ------
-    InputError
-        When one cannot be written, or two options name the same file.
+    `outputs`: option and path of each.
+    Raises `InputError` when one cannot be written, or two options name the same file.
     """
     seen: dict[Path, str] = {}
     for option, path in outputs:
@@ -104,10 +86,7 @@ def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
 def write(path: str | Path, content: str | bytes) -> None:
     """Write a file whole or not at all.
 
-    Raises
-    ------
-    InputError
-        When it cannot be written.
+    Raises `InputError` when it cannot be written.
     """
     target = check_target(path, "output")
     data = content.encode("utf-8") if isinstance(content, str) else content

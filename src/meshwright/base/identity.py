@@ -32,12 +32,8 @@ class ById(Generic[T]):
 def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:
     """Return contiguous values that nobody can write to: the array itself where that is so already, otherwise a copy.
 
-    Parameters
-    ----------
-    values : array_like
-        An array stays the caller's own, and writable.
-    dtype : type, optional
-        Of the result; that of the values where it is not given.
+    `values`: an array stays the caller's own, and writable.
+    `dtype`: of the result; that of the values where it is not given.
     """
     array = np.ascontiguousarray(values, dtype=dtype)
     owner: object = array

@@ -20,16 +20,9 @@ _PACKAGE = Path(__file__).parent.parent
 def names(room: str) -> tuple[str, ...]:
     """Return the plug-ins of a room, sorted: its files without a leading underscore, and entry points of other packages.
 
-    Parameters
-    ----------
-    room : str
-        The folder's name: ``search``, ``topologies``, ... It may lie at the top of the package or up to two folders down
-        (``planners/piper/search``).
-
-    Returns
-    -------
-    tuple of str
-        Names as typed by the user: underscores of the file name are kept.
+    `room`: the folder's name: ``search``, ``topologies``, ... It may lie at the top of the package or up to two folders
+    down (``planners/piper/search``).
+    Returns: names as typed by the user: underscores of the file name are kept.
     """
     return tuple(sorted({*_homes(room), *(point.name for point in _entry_points(room))}))
 
@@ -37,12 +30,7 @@ def names(room: str) -> tuple[str, ...]:
 def home(room: str, name: str) -> str | None:
     """Return the dotted path of one of our own plug-ins, without importing it; None where another package brings it.
 
-    Parameters
-    ----------
-    room : str
-        The folder's name.
-    name : str
-        One of `names`.
+    `name`: one of `names`.
     """
     return _homes(room).get(name)
 
@@ -50,24 +38,9 @@ def home(room: str, name: str) -> str | None:
 def load(room: str, name: str, what: str) -> ModuleType:
     """Import one plug-in of a room.
 
-    Parameters
-    ----------
-    room : str
-        The folder's name.
-    name : str
-        The plug-in; dashes are read as underscores.
-    what : str
-        What a plug-in of this room is called in messages: ``"search"``.
-
-    Returns
-    -------
-    module
-        The plug-in.
-
-    Raises
-    ------
-    UnknownNameError
-        When the room has no such plug-in.
+    `name`: the plug-in; dashes are read as underscores.
+    `what`: what a plug-in of this room is called in messages: ``"search"``.
+    Raises `UnknownNameError` when the room has no such plug-in.
     """
     wanted = name.replace("-", "_")
     # Our own files first: looking through the entry points of all installed packages takes milliseconds.

@@ -17,17 +17,7 @@ __all__ = ["durations", "in_order", "microseconds", "names"]
 
 
 def names(process: int, title: str, threads: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the events that name a process and its threads and put them in the order of their numbers.
-
-    Parameters
-    ----------
-    process : int
-        The process.
-    title : str
-        Its name.
-    threads : mapping of int to str
-        Names of its threads.
-    """
+    """Return the events that name a process and its threads and put them in the order of their numbers."""
     of = {"ph": "M", "pid": process}
     events: list[dict[str, Any]] = [
         {**of, "name": "process_name", "args": {"name": title}},
@@ -44,11 +34,6 @@ def microseconds(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Viewers multiply by a thousand and cut off: each value is the smallest that comes back as its nanosecond, so that spans which
     follow each other never overlap.
-
-    Parameters
-    ----------
-    seconds : ndarray, float64
-        Times.
     """
     return _exact(_ticks(seconds))
 

@@ -20,22 +20,8 @@ __all__ = ["assemble", "disassemble"]
 def assemble(file: ClusterFile, where: str) -> Cluster:
     """Return the cluster that a file describes.
 
-    Parameters
-    ----------
-    file : ClusterFile
-        Validated content.
-    where : str
-        The file's path, for messages.
-
-    Returns
-    -------
-    Cluster
-        Devices in the order of the nodes.
-
-    Raises
-    ------
-    InputError
-        When a name is not known or used twice, a quantity does not parse, or devices cannot reach each other.
+    Returns: devices in the order of the nodes.
+    Raises `InputError` when a name is not known or used twice, a quantity does not parse, or devices cannot reach each other.
     """
     nodes = _named_nodes(file, where)
     check_count(sum(len(node.devices) for _, node in nodes), where)
@@ -210,20 +196,8 @@ def _levels(
 def disassemble(cluster: Cluster) -> dict[str, Any]:
     """Return the content of a cluster file, every link by name.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Nodes must be runs of neighbouring device ids.
-
-    Returns
-    -------
-    dict
-        Ready for YAML.
-
-    Raises
-    ------
-    InputError
-        When the devices of a node are not neighbours in the numbering, or two kinds have the same name.
+    `cluster`: nodes must be runs of neighbouring device ids.
+    Raises `InputError` when the devices of a node are not neighbours in the numbering, or two kinds have the same name.
     """
     node = cluster.node_of_device
     first = np.flatnonzero(np.diff(node, prepend=node[0] - 1))

@@ -68,22 +68,8 @@ def read(path: Path) -> Cluster:
 def from_data(data: object, where: str) -> Cluster:
     """Return the cluster that the parsed content of a file describes.
 
-    Parameters
-    ----------
-    data : object
-        Parsed YAML or JSON.
-    where : str
-        The file, for messages; the cluster's name where the content gives none.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        As for `read`.
+    `where`: the file, for messages; the cluster's name where the content gives none.
+    Raises `InputError` as for `read`.
     """
     if not isinstance(data, dict):
         raise InputError(f"{where}: holds no cluster; it must have the fields {', '.join(ClusterFile.model_fields)}")

@@ -31,21 +31,9 @@ def lay(
 ) -> Wires:
     """Lay the wires of a grid; device ids run with the last dimension fastest.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Sizes.
-    wraps : tuple of bool
-        Which dimensions are closed to rings. Two devices in a row have one wire, closed or not.
-    shift : callable
-        By how much the wire that closes a dimension moves along every dimension (a twisted torus).
-    bytes_per_second, latency_seconds : float
-        Figures of every wire.
-
-    Returns
-    -------
-    Wires
-        The wires.
+    `wraps`: which dimensions are closed to rings. Two devices in a row have one wire, closed or not.
+    `shift`: by how much the wire that closes a dimension moves along every dimension (a twisted torus).
+    `bytes_per_second`, `latency_seconds`: figures of every wire.
     """
     ids: NDArray[np.int64] = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     wires = Wires()

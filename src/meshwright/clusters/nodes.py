@@ -42,19 +42,8 @@ def figures(stem: str) -> dict[str, Any]:
 def build(stem: str, n_devices: int, name: str) -> Cluster:
     """Return `n_devices` of a built-in kind: full nodes, the last one partly filled where the number asks for it.
 
-    Parameters
-    ----------
-    stem : str
-        The data file.
-    n_devices : int
-        Number of devices.
-    name : str
-        As the user typed it.
-
-    Returns
-    -------
-    Cluster
-        The cluster; group row 0 is the node, row 1 (where there are several) the pod of nodes under one set of leaf switches.
+    Returns: the cluster; group row 0 is the node, row 1 (where there are several) the pod of nodes under one set of leaf
+    switches.
 
     Notes
     -----

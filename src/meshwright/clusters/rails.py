@@ -20,18 +20,11 @@ def lay(
 ) -> tuple[Wires, int, NDArray[np.int64]]:
     """Lay the wires of rails.
 
-    Parameters
-    ----------
-    n_devices : int
-        Number of devices.
-    sizes : tuple of int
-        Devices per node, and nodes per pod: those under one leaf of every rail.
-    node_bytes_per_second, rail_bytes_per_second : float
-        Between a device and its node's switch, and its leaf.
-    spine_bytes_per_second : float
-        Between a leaf and the spine (one logical switch, as many of equal cost carry the same); 0 for no spine.
-    latency_seconds : float
-        Of every wire.
+    `sizes`: devices per node, and nodes per pod: those under one leaf of every rail.
+    `node_bytes_per_second`, `rail_bytes_per_second`: between a device and its node's switch, and its leaf.
+    `spine_bytes_per_second`: between a leaf and the spine (one logical switch, as many of equal cost carry the same); 0 for
+    no spine.
+    `latency_seconds`: of every wire.
 
     Returns
     -------

@@ -15,15 +15,7 @@ __all__ = ["content", "from_content", "is_named"]
 def is_named(cluster: Cluster) -> bool:
     """Return whether `meshwright.clusters.cluster` builds this very cluster from its name alone, without any file.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-
-    Returns
-    -------
-    bool
-        False for a cluster that was read from a file, whatever name the file gives it.
+    Returns: False for a cluster that was read from a file, whatever name the file gives it.
     """
     from meshwright import clusters
 
@@ -55,15 +47,7 @@ def is_named(cluster: Cluster) -> bool:
 def content(cluster: Cluster) -> dict[str, Any] | None:
     """Return a cluster as the content of a cluster file, JSON-ready; None where that format cannot hold it.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-
-    Returns
-    -------
-    dict or None
-        What `from_content` reads.
+    Returns: what `from_content` reads.
     """
     from meshwright.clusters import assemble, file_fields
 
@@ -79,22 +63,8 @@ def content(cluster: Cluster) -> dict[str, Any] | None:
 def from_content(entry: object, where: str) -> Cluster:
     """Return the cluster of `content`.
 
-    Parameters
-    ----------
-    entry : object
-        Parsed JSON.
-    where : str
-        File and field, for messages.
-
-    Returns
-    -------
-    Cluster
-        Equal to what was stored.
-
-    Raises
-    ------
-    InputError
-        When anything in it is wrong.
+    Returns: equal to what was stored.
+    Raises `InputError` when anything in it is wrong.
     """
     from meshwright.clusters import cluster_yaml
 

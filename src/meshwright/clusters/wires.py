@@ -32,14 +32,8 @@ class Wires:
     def join(self, a: ArrayLike, b: ArrayLike, bytes_per_second: ArrayLike, latency_seconds: ArrayLike) -> None:
         """Lay wires between `a` and `b` (broadcast against each other), the same figures in both directions.
 
-        Parameters
-        ----------
-        a, b : array_like of int
-            Ends.
-        bytes_per_second : array_like of float
-            Bandwidth of each direction.
-        latency_seconds : array_like of float
-            Time of the first byte.
+        `bytes_per_second`: bandwidth of each direction.
+        `latency_seconds`: time of the first byte.
         """
         first, second, rate, latency = np.broadcast_arrays(a, b, bytes_per_second, latency_seconds)
         self._blocks.append(
@@ -68,20 +62,8 @@ def device_names() -> tuple[str, ...]:
 def device(name: str) -> Device:
     """Return one kind of device from its data file.
 
-    Parameters
-    ----------
-    name : str
-        ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
-
-    Returns
-    -------
-    Device
-        The kind.
-
-    Raises
-    ------
-    UnknownNameError
-        When there is no such data file.
+    `name`: ``"h100-sxm-80gb"``, or the beginning of one name only (``"tpu-v4"``); case and underscores do not matter.
+    Raises `UnknownNameError` when there is no such data file.
     """
     wanted = name.lower().replace("_", "-")
     longer = [known for known in device_names() if known.startswith(f"{wanted}-")]
@@ -119,10 +101,7 @@ def quantity(table: Mapping[str, Any], key: str, dimension: str, where: str) -> 
 def count(text: str, what: str) -> int:
     """Return a number of devices typed by the user.
 
-    Raises
-    ------
-    InputError
-        When it is not a whole number from 1 to `MOST_DEVICES`.
+    Raises `InputError` when it is not a whole number from 1 to `MOST_DEVICES`.
     """
     try:
         number = int(text)
@@ -141,22 +120,9 @@ def check_count(number: int, what: str) -> int:
 def check_connected(cluster: Cluster, names: Sequence[str] = ()) -> Cluster:
     """Return the cluster if every device reaches every other.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        To check. Where devices do not forward, only switches and direct links count.
-    names : sequence of str
-        Names of the devices, for the message; their ids where empty.
-
-    Returns
-    -------
-    Cluster
-        The same.
-
-    Raises
-    ------
-    InputError
-        When a device cannot reach another; the message names both.
+    `cluster`: to check. Where devices do not forward, only switches and direct links count.
+    `names`: names of the devices, for the message; their ids where empty.
+    Raises `InputError` when a device cannot reach another; the message names both.
     """
     start = 0
     for direction in ("reach", "be reached from"):

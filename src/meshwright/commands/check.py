@@ -16,10 +16,7 @@ __all__ = ["register"]
 def posed_again(entry: dict[str, Any], where: str) -> Problem:
     """Return the question that a certificate of kind ``sharding`` answers.
 
-    Raises
-    ------
-    InputError
-        When a field is missing, or the model or the cluster cannot be found again.
+    Raises `InputError` when a field is missing, or the model or the cluster cannot be found again.
     """
     from meshwright import api
     from meshwright.base.errors import InputError

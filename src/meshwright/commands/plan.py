@@ -10,10 +10,7 @@ __all__ = ["register"]
 def settings_of(pairs: list[str]) -> dict[str, str]:
     """Return ``--set KEY=VALUE`` options as a mapping.
 
-    Raises
-    ------
-    InputError
-        When one has no ``=`` or a key is given twice.
+    Raises `InputError` when one has no ``=`` or a key is given twice.
     """
     from meshwright.base.errors import InputError
 

@@ -12,10 +12,7 @@ __all__ = ["register"]
 def counts(text: str, option: str) -> list[int]:
     """Return whole numbers from ``1,2,4``.
 
-    Raises
-    ------
-    InputError
-        When one is none.
+    Raises `InputError` when one is none.
     """
     from meshwright.base.errors import InputError
 
@@ -31,10 +28,7 @@ def counts(text: str, option: str) -> list[int]:
 def existing(path: str) -> dict[str, Any]:
     """Return the profile that a file holds already; an empty one where there is no file.
 
-    Raises
-    ------
-    InputError
-        When the file is something else.
+    Raises `InputError` when the file is something else.
     """
     import json
     from pathlib import Path

@@ -19,10 +19,7 @@ __all__ = ["register"]
 def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     """Check plan against model and options before any process trains; return sentences the user should read.
 
-    Raises
-    ------
-    InputError
-        When something is wrong.
+    Raises `InputError` when something is wrong.
     """
     from meshwright.runtime.job import checkpoints, preflight
     from meshwright.runtime.model import source
@@ -49,19 +46,8 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
     """Return the plan's simulated step, or None and why there is none.
 
-    Parameters
-    ----------
-    read : PlanFile
-        The plan.
-    path : str
-        Its file.
-    profile : str
-        A profile to predict from; empty for the plan's own model, cluster and costs.
-
-    Raises
-    ------
-    InputError
-        When the profile is wrong or of another model; a plan's own missing sources are no error.
+    `profile`: a profile to predict from; empty for the plan's own model, cluster and costs.
+    Raises `InputError` when the profile is wrong or of another model; a plan's own missing sources are no error.
     """
     from meshwright import api
     from meshwright.api.plan_files import replay
@@ -128,10 +114,7 @@ def launched(
 ) -> dict[str, Any] | Failure:
     """Start the processes, on the machine's own network or on an emulation of the plan's cluster; return what happened.
 
-    Raises
-    ------
-    InputError
-        When the cluster is not known or cannot be emulated here.
+    Raises `InputError` when the cluster is not known or cannot be emulated here.
     """
     from meshwright.base.errors import InputError
     from meshwright.runtime.job import launch, namespaces
@@ -160,21 +143,11 @@ def check_options(
 ) -> None:
     """Refuse options that are out of range or do not go together.
 
-    Parameters
-    ----------
-    steps, backend
-        ``--steps`` and ``--backend``.
-    limits : tuple of float
-        ``--save-every``, ``--processes``, ``--timeout``.
-    saving : tuple of (str, bool)
-        ``--save`` and ``--resume``.
-    profiles : tuple of str
-        ``--profile`` and ``--calibrate``.
-
-    Raises
-    ------
-    InputError
-        When one is wrong.
+    `steps`, `backend`: ``--steps`` and ``--backend``.
+    `limits`: ``--save-every``, ``--processes``, ``--timeout``.
+    `saving`: ``--save`` and ``--resume``.
+    `profiles`: ``--profile`` and ``--calibrate``.
+    Raises `InputError` when one is wrong.
     """
     from meshwright.base.errors import InputError
 

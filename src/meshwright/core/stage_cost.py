@@ -1,68 +1,10 @@
-"""What each choice of each layer costs (`CostTable`), and what a chosen stage does per micro-batch (`StageCost`)."""
+"""What a stage does and holds per micro-batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from meshwright.base.identity import read_only
-from meshwright.core.strategy import Strategy
-
-__all__ = ["Collective", "CostTable", "StageCost"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CostTable:
-    """Every choice of every layer, for one micro-batch; layers that repeat share a row.
-
-    The narrow waist: searches read it, cost models write it. Choices of row r are ``first[r] : first[r + 1]``.
-
-    Parameters
-    ----------
-    row_of_op : ndarray, shape (n_ops,), int64
-        Row of each layer.
-    first : ndarray, shape (n_rows + 1,), int64
-        First choice of each row.
-    strategies : tuple of Strategy, length n_choices
-        The degrees of each choice.
-    recompute : tuple of str, length n_choices
-        What each choice recomputes.
-    forward_seconds, backward_seconds : ndarray, shape (n_choices,), float64
-        One micro-batch on one replica; collectives inside the layer and recomputation included.
-    weight_bytes : ndarray, shape (n_choices,), float64
-        Gradient bytes per device that data-parallel replicas reduce.
-    static_bytes : ndarray, shape (n_choices,), float64
-        Weights, gradients and optimizer state per device, unsharded over the data axis.
-    activation_bytes : ndarray, shape (n_choices,), float64
-        Kept per micro-batch in flight and device.
-    working_bytes : ndarray, shape (n_choices,), float64
-        Needed only while the layer runs: the largest of a stage counts once.
-    edge_bytes : ndarray, shape (n_edges,), float64
-        Bytes of one micro-batch on each edge of the graph, whole tensor, one direction.
-    micro_batch : int
-        Samples per micro-batch and replica.
-    """
-
-    row_of_op: NDArray[np.int64]
-    first: NDArray[np.int64]
-    strategies: tuple[Strategy, ...]
-    recompute: tuple[str, ...]
-    forward_seconds: NDArray[np.float64]
-    backward_seconds: NDArray[np.float64]
-    weight_bytes: NDArray[np.float64]
-    static_bytes: NDArray[np.float64]
-    activation_bytes: NDArray[np.float64]
-    working_bytes: NDArray[np.float64]
-    edge_bytes: NDArray[np.float64]
-    micro_batch: int = 1
-
-    def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, read_only(value))
+__all__ = ["Collective", "StageCost"]
 
 
 @dataclass(frozen=True, slots=True)

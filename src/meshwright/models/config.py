@@ -38,21 +38,10 @@ class Config:
     def integer(self, name: str, meaning: str, default: int | None = None, *, minimum: int = 1, maximum: int = _LARGEST) -> int:
         """Return a whole number.
 
-        Parameters
-        ----------
-        name : str
-            The field; names separated by ``|`` are spellings of the same field, the first one given counts.
-        meaning : str
-            What it says, for messages.
-        default : int or None
-            Value where the field is absent or null; None where it must be given.
-        minimum, maximum : int
-            Smallest and largest value allowed.
-
-        Raises
-        ------
-        InputError
-            When it is missing, no whole number, or out of range.
+        `name`: the field; names separated by ``|`` are spellings of the same field, the first one given counts.
+        `default`: value where the field is absent or null; None where it must be given.
+        `minimum`, `maximum`: smallest and largest value allowed.
+        Raises `InputError` when it is missing, no whole number, or out of range.
         """
         found = self._found(name)
         if found is None:
@@ -67,10 +56,7 @@ class Config:
     def ratio(self, name: str, meaning: str, default: float) -> float:
         """Return a number between 0 and 1 (a drop-out probability).
 
-        Raises
-        ------
-        InputError
-            When it is no number or out of range.
+        Raises `InputError` when it is no number or out of range.
         """
         found = self._found(name)
         if found is None:
@@ -83,10 +69,7 @@ class Config:
     def flag(self, name: str, meaning: str, default: bool) -> bool:
         """Return true or false.
 
-        Raises
-        ------
-        InputError
-            When it is neither.
+        Raises `InputError` when it is neither.
         """
         found = self._found(name)
         if found is None:
@@ -99,10 +82,7 @@ class Config:
     def text(self, name: str, meaning: str, default: str) -> str:
         """Return a text.
 
-        Raises
-        ------
-        InputError
-            When it is none.
+        Raises `InputError` when it is none.
         """
         found = self._found(name)
         if found is None:
@@ -115,10 +95,7 @@ class Config:
     def words(self, name: str, meaning: str) -> tuple[str, ...]:
         """Return a list of texts, empty where absent.
 
-        Raises
-        ------
-        InputError
-            When it is something else.
+        Raises `InputError` when it is something else.
         """
         value = self.fields.get(name)
         if value is None:
@@ -130,10 +107,7 @@ class Config:
     def whole_numbers(self, name: str, meaning: str) -> tuple[int, ...]:
         """Return a list of whole numbers that are not negative, empty where absent.
 
-        Raises
-        ------
-        InputError
-            When it is something else.
+        Raises `InputError` when it is something else.
         """
         value = self.fields.get(name)
         if value is None:
@@ -145,10 +119,7 @@ class Config:
     def part(self, name: str) -> Config:
         """Return the configuration nested in a field (``text_config``).
 
-        Raises
-        ------
-        InputError
-            When the field is no JSON object.
+        Raises `InputError` when the field is no JSON object.
         """
         value = self.fields.get(name)
         if not isinstance(value, dict):
@@ -158,10 +129,7 @@ class Config:
     def _found(self, name: str) -> tuple[str, Any] | None:
         """Spelling and value of the first spelling given.
 
-        Raises
-        ------
-        InputError
-            When none is given but a field is there that looks like a misspelling of one.
+        Raises `InputError` when none is given but a field is there that looks like a misspelling of one.
         """
         spellings = name.split("|")
         for key in spellings:

@@ -96,18 +96,9 @@ def layer(block: Block) -> tuple[Operator, ...]:
 def product(name: str, sequence: int, n_in: int, n_out: int, *, axis: str, bias: bool = False, saved: int = 0) -> Operator:
     """Return a matrix product of activations with weights.
 
-    Parameters
-    ----------
-    name : str
-        The operator's name.
-    sequence, n_in, n_out : int
-        Rows per sample, columns in and out.
-    axis : str
-        Axis that the tensor degree splits: ``out``, ``in``, ``sequence`` or empty.
-    bias : bool
-        Whether there is a bias.
-    saved : int
-        Elements per row kept for the backward pass.
+    `sequence`, `n_in`, `n_out`: rows per sample, columns in and out.
+    `axis`: axis that the tensor degree splits: ``out``, ``in``, ``sequence`` or empty.
+    `saved`: elements per row kept for the backward pass.
     """
     return Operator(
         name,
@@ -202,14 +193,9 @@ def activation(name: str, rows: int, width: int, branches: int, block: Block) ->
 def core(name: str, block: Block, head: int, value: int) -> tuple[Operator, ...]:
     """Return attention proper: scores, soft maximum and weighted values, fused into one kernel or not.
 
-    Parameters
-    ----------
-    name : str
-        Prefix of the operators' names.
-    block : Block
-        Sizes; of a window only the mean number of keys per query counts.
-    head, value : int
-        Sizes of a query and key head and of a value head.
+    `name`: prefix of the operators' names.
+    `block`: sizes; of a window only the mean number of keys per query counts.
+    `head`, `value`: sizes of a query and key head and of a value head.
     """
     sequence, keys, causal = block.sequence, block.key_sequence or block.sequence, block.causal
     if block.window and block.window < keys and block.fused:

@@ -41,10 +41,7 @@ def vocabulary(config: Config) -> int:
 def llama_block(config: Config, sequence: int, fused: bool) -> Block:
     """Return the layer of a Llama-like model: RMSNorm, rotated grouped heads, gated feed-forward.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong, or heads do not divide.
+    Raises `InputError` when a field is missing or wrong, or heads do not divide.
     """
     family = config.text("model_type", "family of the model", "llama")
     hidden, heads, kv_heads, head = attention_sizes(config)
@@ -66,10 +63,7 @@ def llama_block(config: Config, sequence: int, fused: bool) -> Block:
 def attention_sizes(config: Config) -> tuple[int, int, int, int]:
     """Return hidden size, query heads, key-value heads and head size of a Llama-like configuration.
 
-    Raises
-    ------
-    InputError
-        When heads do not divide.
+    Raises `InputError` when heads do not divide.
     """
     hidden = config.integer("hidden_size", "width of the residual stream")
     heads = config.integer("num_attention_heads", "query heads of a layer")
@@ -85,10 +79,7 @@ def attention_sizes(config: Config) -> tuple[int, int, int, int]:
 def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
     """Return the sliding window of every layer in tokens, 0 for full attention.
 
-    Raises
-    ------
-    InputError
-        When ``layer_types`` has another length or an unknown entry.
+    Raises `InputError` when ``layer_types`` has another length or an unknown entry.
     """
     family = config.text("model_type", "family of the model", "llama")
     window = config.integer("sliding_window", "sliding window of attention in tokens", 0, minimum=0, maximum=10**9)
@@ -150,10 +141,7 @@ def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 def gpt_neo(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a GPT-Neo model: GPT-2's layer without biases of queries, keys and values, windows in some layers.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong, or there is not one kind of attention for each layer.
+    Raises `InputError` when a field is missing or wrong, or there is not one kind of attention for each layer.
     """
     hidden = config.integer("hidden_size", "width of the residual stream")
     heads = config.integer("num_heads|num_attention_heads", "heads of a layer")
@@ -239,10 +227,7 @@ def _between_ends(
 def even_head(config: Config, hidden: int, heads: int) -> int:
     """Return the size of a head where heads share the hidden size evenly.
 
-    Raises
-    ------
-    InputError
-        When they cannot and no ``head_dim`` says otherwise.
+    Raises `InputError` when they cannot and no ``head_dim`` says otherwise.
     """
     if hidden % heads and not config.given("head_dim"):
         raise InputError(

@@ -16,10 +16,7 @@ __all__ = ["bert", "t5", "vit", "vit_sequence"]
 def bert(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a BERT model with its pre-training heads: masked words, and with a pooler the next sentence.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong.
+    Raises `InputError` when a field is missing or wrong.
     """
     block = _encoder_block(config, sequence, fused, norm_after=True)
     words, hidden = dense_families.vocabulary(config), block.hidden
@@ -52,10 +49,7 @@ def bert(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 def vit_sequence(config: Config) -> tuple[int, int]:
     """Return the number of patches of an image, and of tokens (with the class token).
 
-    Raises
-    ------
-    InputError
-        When patches do not tile the image.
+    Raises `InputError` when patches do not tile the image.
     """
     image = config.integer("image_size", "side of an image in pixels")
     patch = config.integer("patch_size", "side of a patch in pixels")
@@ -67,10 +61,7 @@ def vit_sequence(config: Config) -> tuple[int, int]:
 def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a vision transformer with its classifier, or as ``ViTModel`` with its pooler; a sample is an image.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong.
+    Raises `InputError` when a field is missing or wrong.
     """
     patches, sequence = vit_sequence(config)
     block = _encoder_block(config, sequence, fused, norm_after=False)
@@ -95,10 +86,7 @@ def t5(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 
     The tables of relative positions, read by every layer, are held by the embedding.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong.
+    Raises `InputError` when a field is missing or wrong.
     """
     heads, head = config.integer("num_heads", "heads of a layer"), config.integer("d_kv", "size of a head")
     feed_forward = config.text("feed_forward_proj", "kind of feed-forward network", "relu")

@@ -21,14 +21,8 @@ def lookup(name: str, rows: int, sequence: int, hidden: int, *, split: bool) -> 
 def embedding(block: Block, vocabulary: int, positions: int = 0, *, width: int = 0) -> tuple[Operator, ...]:
     """Return the operators before the first layer.
 
-    Parameters
-    ----------
-    block : Block
-        Sizes.
-    vocabulary, positions : int
-        Rows of the word table and of the learned position table (0 for none).
-    width : int
-        Width of the word table where a projection follows it (OPT-350m); 0 for the hidden size.
+    `vocabulary`, `positions`: rows of the word table and of the learned position table (0 for none).
+    `width`: width of the word table where a projection follows it (OPT-350m); 0 for the hidden size.
     """
     body = [lookup("words", vocabulary, block.sequence, width or block.hidden, split=True)]
     if width and width != block.hidden:
@@ -66,18 +60,9 @@ def chain(
 ) -> Graph:
     """Return the graph of layers in a row, the residual stream between them.
 
-    Parameters
-    ----------
-    name : str
-        The model's name.
-    layers : sequence of (str, str, tuple of Operator)
-        Name, kind and operators of each layer; repeated layers hand in the same tuple.
-    block : Block
-        Sizes of the stream.
-    shared : int
-        Weights counted twice because two layers share them.
-    active : int
-        Weights a token meets; 0 means all.
+    `layers`: name, kind and operators of each layer; repeated layers hand in the same tuple.
+    `shared`: weights counted twice because two layers share them.
+    `active`: weights a token meets; 0 means all.
     """
     stream = block.sequence * block.hidden
     made = ops(layers)

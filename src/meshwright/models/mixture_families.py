@@ -26,10 +26,7 @@ def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 def qwen_moe(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Qwen 2 or 3 MoE model: experts in every ``decoder_sparse_step``-th layer, dense ones between.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong.
+    Raises `InputError` when a field is missing or wrong.
     """
     block = dense_families.llama_block(config, sequence, fused)
     shared = config.integer("shared_expert_intermediate_size", "width of the shared experts", 0, minimum=0)
@@ -50,10 +47,7 @@ def qwen_moe(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a DeepSeek V2 or V3 model: latent attention, first layers dense, then shared and routed experts.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong.
+    Raises `InputError` when a field is missing or wrong.
     """
     heads = config.integer("num_attention_heads", "heads of a layer")
     latent = Latent(
@@ -86,10 +80,7 @@ def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 def gpt_oss(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a GPT-OSS model: biases everywhere, attention sinks, windows in every second layer, experts in all.
 
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong.
+    Raises `InputError` when a field is missing or wrong.
     """
     biased = config.flag("attention_bias", "whether attention products have biases", True)
     block = replace(dense_families.llama_block(config, sequence, fused), query_bias=biased, output_bias=biased, sinks=True)
@@ -105,10 +96,7 @@ def gpt_oss(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 def _experts(config: Config, field: str, width: int) -> Experts:
     """Number of experts and how many a token visits.
 
-    Raises
-    ------
-    InputError
-        When a token visits more than there are.
+    Raises `InputError` when a token visits more than there are.
     """
     n_experts = config.integer(field, "routed experts of a layer")
     per_token = config.integer("num_experts_per_tok", "routed experts that a token visits")

@@ -13,18 +13,11 @@ __all__ = ["representative"]
 def representative(cluster: Cluster, table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return groups whose traffic meets the same loads as that of all groups together.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Its `periods` say by how much ids may be shifted.
-    table : ndarray, shape (n_groups, size), int64
-        Groups (or pairs) that communicate at once.
-
-    Returns
-    -------
-    ndarray, shape (n_representatives, size), int64
-        Where the groups are copies of those of one block of ids, each block shifted by its length, only that block, shifted to
-        the beginning: groups of different blocks share no link, and the links of every block are alike. All groups otherwise.
+    `cluster`: its `periods` say by how much ids may be shifted.
+    `table`, shape (n_groups, size), int64: groups (or pairs) that communicate at once.
+    Returns shape (n_representatives, size), int64: where the groups are copies of those of one block of ids, each block
+    shifted by its length, only that block, shifted to the beginning: groups of different blocks share no link, and the
+    links of every block are alike. All groups otherwise.
     """
     if not cluster.periods:
         return table

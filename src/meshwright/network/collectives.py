@@ -58,22 +58,11 @@ def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[Alpha
 def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "") -> tuple[CollectiveAlgorithm, ...]:
     """Return every algorithm for a collective that all groups run at once.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    groups : ndarray, shape (n_groups, size), int64
-        Devices; size at least 2.
-    kind : str
-        One of `KINDS`.
-    only : str
-        The name of the algorithm that is wanted; empty for all.
-
-    Returns
-    -------
-    tuple of CollectiveAlgorithm
-        At least one; launch not included. Rings and the direct all-to-all always, others where the cluster's communication
-        library has them. With `only`, those of that family.
+    `groups`, shape (n_groups, size), int64: devices; size at least 2.
+    `kind`: one of `KINDS`.
+    `only`: the name of the algorithm that is wanted; empty for all.
+    Returns: at least one; launch not included. Rings and the direct all-to-all always, others where the cluster's
+    communication library has them. With `only`, those of that family.
     """
     has = ("ring", "direct", "in_switch", *(cluster.algorithms or ALGORITHMS))
     if only:

@@ -13,17 +13,8 @@ __all__ = ["common"]
 def common(cluster: Cluster, groups: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Return a switch for every group that each member has a link to and from, the quickest one; None where a group has none.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    groups : ndarray, shape (n_groups, size), int64
-        Devices.
-
-    Returns
-    -------
-    ndarray, shape (n_groups,), int64, or None
-        Node ids of switches.
+    `groups`, shape (n_groups, size), int64: devices.
+    Returns shape (n_groups,), int64, or None: node ids of switches.
     """
     links, n = cluster.links, cluster.n_devices
     up = np.flatnonzero((links.source < n) & (links.target >= n))

@@ -32,19 +32,10 @@ class Layout:
 def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) -> Layout:
     """Return the groups ordered by the innermost level of the cluster's grouping on which members are together.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Says what is together: a node, a line of a torus, the devices of one edge switch, a pod.
-    groups : ndarray, shape (n_groups, size), int64
-        Devices.
-    n_levels : int
-        How many levels of the grouping to look at, innermost first; 0 for all.
-
-    Returns
-    -------
-    Layout
-        The same groups, reordered; unchanged where no members are together on any level.
+    `cluster`: says what is together: a node, a line of a torus, the devices of one edge switch, a pod.
+    `groups`, shape (n_groups, size), int64: devices.
+    `n_levels`: how many levels of the grouping to look at, innermost first; 0 for all.
+    Returns: the same groups, reordered; unchanged where no members are together on any level.
     """
     size = groups.shape[1]
     for i, level in enumerate(cluster.groups[: n_levels or None]):
@@ -69,17 +60,8 @@ def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) ->
 def grid(cluster: Cluster, shape: Layout) -> NDArray[np.int64] | None:
     """Return groups as grids: members that are together in the last dimension, lines together in the one before, ...
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Says what is together.
-    shape : Layout
-        Of the groups.
-
-    Returns
-    -------
-    ndarray, shape (n_groups, ..., size of dimension), int64, or None
-        At least two dimensions beside the groups; None where the groups are no such grid.
+    Returns shape (n_groups, ..., size of dimension), int64, or None: at least two dimensions beside the groups; None where
+    the groups are no such grid.
     """
     if shape.n_nodes == 1 or shape.n_local == 1:
         return None
@@ -110,10 +92,7 @@ def rings(layout: Layout) -> NDArray[np.int64]:
 def double_binary_tree(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return two binary trees over 0..size-1 in which no member is an inner node of both.
 
-    Parameters
-    ----------
-    size : int
-        Number of members, at least 2.
+    `size`: number of members, at least 2.
 
     Returns
     -------

@@ -18,12 +18,7 @@ LARGEST = 8
 def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
     """Return the bandwidth of direct links between the members of a group, and their largest latency.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    group : ndarray, shape (size,), int64
-        Devices.
+    `group`, shape (size,), int64: devices.
 
     Returns
     -------
@@ -46,15 +41,8 @@ def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np
 def ring_bandwidth(bytes_per_second: NDArray[np.float64]) -> float:
     """Return the largest total bandwidth of directed rings through all members that share the links.
 
-    Parameters
-    ----------
-    bytes_per_second : ndarray, shape (size, size), float64
-        Bandwidth from member to member; size 2 to `LARGEST`.
-
-    Returns
-    -------
-    float
-        Bytes per second of all rings together; 0 where no ring passes through all members.
+    `bytes_per_second`, shape (size, size), float64: bandwidth from member to member; size 2 to `LARGEST`.
+    Returns: bytes per second of all rings together; 0 where no ring passes through all members.
 
     Notes
     -----

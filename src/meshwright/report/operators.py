@@ -17,17 +17,10 @@ __all__ = ["operators"]
 def operators(rows: Sequence[dict[str, Any]], n_lines: int = 60) -> Table:
     """Return operators as a table.
 
-    Parameters
-    ----------
-    rows : sequence of dict
-        ``operator``, ``split`` and costs, each named with its unit: ``compute_seconds``, or without for FLOP equivalents.
-    n_lines : int
-        Most lines; the rest is counted.
-
-    Returns
-    -------
-    Table
-        Operators of one name (numbers aside), split and cost stand on one line with their number.
+    `rows`: ``operator``, ``split`` and costs, each named with its unit: ``compute_seconds``, or without for FLOP
+    equivalents.
+    `n_lines`: most lines; the rest is counted.
+    Returns: operators of one name (numbers aside), split and cost stand on one line with their number.
     """
     costs = [name for name in rows[0] if name not in ("operator", "split")] if rows else []
     table = Table(title="operators", title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)

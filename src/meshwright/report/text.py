@@ -30,10 +30,7 @@ _WIDTH = 118
 def progress(what: str) -> Iterator[None]:
     """Say on stderr that work goes on, once it has lasted two seconds, and every ten seconds after.
 
-    Parameters
-    ----------
-    what : str
-        What is being done: ``"planning llama-3.1-70b"``.
+    `what`: what is being done: ``"planning llama-3.1-70b"``.
     """
     done = threading.Event()
     started = time.monotonic()
@@ -65,17 +62,7 @@ def render(*parts: object) -> str:
 def explain(result: Result, changes: Sequence[Change] = ()) -> str:
     """Return the answer as text.
 
-    Parameters
-    ----------
-    result : Result
-        The answer.
-    changes : sequence of Change
-        What would help, planned again.
-
-    Returns
-    -------
-    str
-        Sections: the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
+    Returns: sections: the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
     """
     parts: list[object] = [_question(result)]
     if result.answer.plan is None:
@@ -242,15 +229,7 @@ def _alternatives(result: Result) -> Table:
 def compared(results: Sequence[tuple[str, Result | None, str]]) -> str:
     """Return several searches' answers to one problem as a table, the fastest simulated step first.
 
-    Parameters
-    ----------
-    results : sequence of (str, Result or None, str)
-        Search, its answer (None when it refused the problem), and why it refused.
-
-    Returns
-    -------
-    str
-        The table.
+    `results`: search, its answer (None when it refused the problem), and why it refused.
     """
     table = _table("", "search", "step", "objective", "bound gap", "peak memory", "planning", "plan", left=1)
     table.columns[6].justify = "left"

@@ -24,10 +24,7 @@ _INTERVAL = 6
 def two_chunks(schedule: str, n_ranks: int, n_chunks: int) -> None:
     """Refuse other than two stages per rank.
 
-    Raises
-    ------
-    InputError
-        When there are not two.
+    Raises `InputError` when there are not two.
     """
     if n_chunks != 2:
         raise InputError(
@@ -47,23 +44,12 @@ def repeated(
     A micro-batch goes forward there (rank 0 to the last), forward back, backward there and backward back. A rank holds the
     activations of its two stages for about ``(n_ranks - 1) * sum(shifts)`` units together, one sixth of them micro-batches.
 
-    Parameters
-    ----------
-    shifts : tuple of int
-        Units from a rank to the next on each of the four ways.
-    turns : tuple of int
-        Units from the last task of a way to the first of the next; chosen so that no two tasks fall on the same moment.
-    limit : ndarray, shape (n_ranks,), int64
-        Activations that each rank may hold.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Durations that the places of the weight gradients are fitted to; None for tasks of equal length.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
+    `shifts`: units from a rank to the next on each of the four ways.
+    `turns`: units from the last task of a way to the first of the next; chosen so that no two tasks fall on the same
+    moment.
+    `limit`, shape (n_ranks,), int64: activations that each rank may hold.
+    `n_microbatches`: micro-batches of one step.
+    `times`: durations that the places of the weight gradients are fitted to; None for tasks of equal length.
     """
     n_ranks = len(limit)
     rank = np.arange(n_ranks)

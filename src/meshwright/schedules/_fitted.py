@@ -15,19 +15,10 @@ __all__ = ["shortest"]
 def shortest(hand_made: Actions, times: Durations | None, limit: NDArray[np.int64]) -> Actions:
     """Return the order that ends first: the hand-made one, or one that differs in the place of the weight gradients only.
 
-    Parameters
-    ----------
-    hand_made : Actions
-        The published order for tasks of equal length.
-    times : Durations or None
-        Durations; None for the hand-made order.
-    limit : ndarray, shape (n_ranks,), int64
-        Activations that each rank may hold.
-
-    Returns
-    -------
-    Actions
-        The first of the shortest.
+    `hand_made`: the published order for tasks of equal length.
+    `times`: durations; None for the hand-made order.
+    `limit`, shape (n_ranks,), int64: activations that each rank may hold.
+    Returns: the first of the shortest.
 
     References
     ----------

@@ -13,20 +13,11 @@ __all__ = ["delayed"]
 def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches: int) -> Actions:
     """Return `warm_up[r]` forward tasks, then forward, input gradient, and the weight gradient of `delay[r]` micro-batches ago.
 
-    Parameters
-    ----------
-    warm_up : ndarray, shape (n_ranks,), int64
-        Forward tasks of each rank before its first turn.
-    delay : ndarray, shape (n_ranks,), int64
-        By how many micro-batches each rank runs its weight gradients later than its input gradients. A rank holds at most
-        ``warm_up + delay + 1`` activations.
-    n_microbatches : int
-        Micro-batches of one step.
-
-    Returns
-    -------
-    Actions
-        One stage per rank.
+    `warm_up`, shape (n_ranks,), int64: forward tasks of each rank before its first turn.
+    `delay`, shape (n_ranks,), int64: by how many micro-batches each rank runs its weight gradients later than its input
+    gradients. A rank holds at most ``warm_up + delay + 1`` activations.
+    `n_microbatches`: micro-batches of one step.
+    Returns: one stage per rank.
     """
     n_ranks = len(warm_up)
     ahead, late = np.minimum(warm_up, n_microbatches)[:, None], np.asarray(delay)[:, None]

@@ -13,18 +13,10 @@ __all__ = ["alternate"]
 def alternate(depths: NDArray[np.int64], n_microbatches: int) -> Actions:
     """Return `depths[r]` forward tasks on rank r, then one backward and one forward in turn, then the remaining backward tasks.
 
-    Parameters
-    ----------
-    depths : ndarray, shape (n_ranks,), int64
-        Forward tasks before the first backward task, at least 1, never growing from a rank to the next; the most activations
-        that the rank holds.
-    n_microbatches : int
-        Micro-batches of one step.
-
-    Returns
-    -------
-    Actions
-        One stage per rank.
+    `depths`, shape (n_ranks,), int64: forward tasks before the first backward task, at least 1, never growing from a rank
+    to the next; the most activations that the rank holds.
+    `n_microbatches`: micro-batches of one step.
+    Returns: one stage per rank.
     """
     n_ranks = len(depths)
     warm_up = np.minimum(depths, n_microbatches)

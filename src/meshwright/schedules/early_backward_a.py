@@ -33,28 +33,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int, limit: int = 0) 
 def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None, limit: int = 0) -> Actions:
     """Return a warm-up of the policy's depth, then one backward and one forward task in turn.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; must be 1.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Not used: the order does not depend on durations.
-    limit : int
-        Micro-batches whose activations fit the memory; 0 for no limit.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
-
-    Raises
-    ------
-    InputError
-        When there is more than one stage per rank.
+    `n_chunks` must be 1; `times` are not used. `limit`: micro-batches whose activations fit the memory; 0 for no limit.
     """
     one_chunk("early_backward_a", n_chunks)
     return alternate(in_flight(n_ranks, n_chunks, n_microbatches, limit), n_microbatches)

@@ -28,26 +28,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
 def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return all forward tasks, then all backward tasks, last micro-batch first.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; must be 1.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Not used: the order does not depend on durations.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
-
-    Raises
-    ------
-    InputError
-        When there is more than one stage per rank.
+    `n_chunks` must be 1; `times` are not used.
 
     Notes
     -----

@@ -34,21 +34,7 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
     Micro-batches go in groups of `n_ranks`: a group passes through the first stage of a rank, then the second, and so on. After
     its warm-up a rank runs one forward and one backward task in turn.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; with one, the order is that of 1F1B.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Not used: the order does not depend on durations.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
+    With one stage per rank, the order is that of 1F1B; `times` are not used.
 
     Notes
     -----

@@ -28,21 +28,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
 def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return all forward tasks, stage by stage, then all backward tasks, last stage first.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Not used: the order does not depend on durations.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
+    `times` are not used.
 
     Notes
     -----

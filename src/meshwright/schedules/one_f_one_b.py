@@ -30,26 +30,7 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
 def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of 1F1B.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; must be 1.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Not used: the order does not depend on durations.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
-
-    Raises
-    ------
-    InputError
-        When there is more than one stage per rank.
+    `n_chunks` must be 1; `times` are not used.
     """
     one_chunk("1f1b", n_chunks)
     return alternate(n_ranks - np.arange(n_ranks, dtype=np.int64), n_microbatches)

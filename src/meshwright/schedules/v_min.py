@@ -33,26 +33,8 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
 def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of V-Min.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; must be 2.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Durations that the places of the weight gradients are fitted to, under the same memory; None for tasks of equal length.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
-
-    Raises
-    ------
-    InputError
-        When there are not two stages per rank.
+    `n_chunks` must be 2. The places of the weight gradients are fitted to `times`, under the same memory; None for tasks of
+    equal length.
 
     Notes
     -----

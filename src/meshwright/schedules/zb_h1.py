@@ -33,27 +33,8 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
     Forward tasks and input gradients run as in 1F1B. Rank r runs its weight gradients r micro-batches later than their input
     gradients, and what is left of them between and after the last input gradients, where 1F1B waits.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; must be 1.
-    n_microbatches : int
-        Micro-batches of one step.
-    times : Durations or None
-        Durations that the places of the weight gradients are fitted to, under the same memory; None for the paper's hand-made
-        order, which suits tasks of equal length.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
-
-    Raises
-    ------
-    InputError
-        When there is more than one stage per rank.
+    `n_chunks` must be 1. The places of the weight gradients are fitted to `times`, under the same memory; None for the paper's
+    hand-made order, which suits tasks of equal length.
     """
     one_chunk("zb_h1", n_chunks)
     rank = np.arange(n_ranks, dtype=np.int64)

@@ -35,27 +35,9 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
     task, input and weight gradient in turn. In the end the input gradients go first, so that the other ranks can go on, and
     weight gradients fill the rest.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Pipeline ranks.
-    n_chunks : int
-        Stages per rank; must be 2.
-    n_microbatches : int
-        Micro-batches of one step; from ``2 n_ranks - 1`` on no rank waits if all tasks are equally long.
-    times : Durations or None
-        Durations that the places of the weight gradients are fitted to, under the same memory; None for the hand-made order,
-        which suits tasks of equal length.
-
-    Returns
-    -------
-    Actions
-        The order of every rank.
-
-    Raises
-    ------
-    InputError
-        When there are not two stages per rank.
+    `n_chunks` must be 2. From ``2 n_ranks - 1`` micro-batches on no rank waits if all tasks are equally long. The places of the
+    weight gradients are fitted to `times`, under the same memory; None for the hand-made order, which suits tasks of equal
+    length.
     """
     two_chunks("zb_v", n_ranks, n_chunks)
     hand_made = slots([_row(rank, n_ranks, n_microbatches) for rank in range(n_ranks)], placement(n_ranks, 2))

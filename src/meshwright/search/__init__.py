@@ -25,4 +25,26 @@ class Search(Protocol):
     """The one function of a search module."""
 
     def __call__(self, problem: Problem, params: Any, *, seed: int, stop: Stop) -> Answer:
-        """Answer `problem`."""
+        """Return the best plan found for a problem.
+
+        Parameters
+        ----------
+        problem : Problem
+            The question: model, cluster, batch, precision.
+        params : Params
+            The recipe's own options, as ``--set`` gave them.
+        seed : int
+            Of everything random.
+        stop : Stop
+            When to end a search that would go on.
+
+        Returns
+        -------
+        Answer
+            The plan with its objective, and a bound where one is proven; or no plan, and what is missing.
+
+        Raises
+        ------
+        InputError
+            When the problem is none that this search knows, or options are wrong or contradict each other.
+        """

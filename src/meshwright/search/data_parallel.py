@@ -20,26 +20,10 @@ __all__ = ["Params", "search"]
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the plan that splits only the batch, over all devices.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph, or a model of ours on a cluster.
-    params : PaseSettings
-        Options of PaSE graphs.
-    seed : int
-        Not used: deterministic.
-    stop : Stop
-        As in search best; not used for PaSE graphs, where there is nothing to choose.
-
-    Returns
-    -------
-    Answer
-        The plan and its cost, without a bound: no plan of another kind was looked for.
-
-    Raises
-    ------
-    InputError
-        When the devices do not divide the batch.
+    `problem` is a PaSE graph, or a model of ours on a cluster; `params` are options of PaSE graphs; `seed` is not used; `stop`
+    is as in search best, and not used for PaSE graphs, where there is nothing to choose. No bound: no plan of another kind was
+    looked for.
+    Raises `InputError` when the devices do not divide the batch.
     """
     if isinstance(problem.model_spec.instance, PaseInstance):
         return _on_pase_graph(problem, params)

@@ -29,28 +29,10 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Run the searches one after the other and keep the plan with the best simulated time per sample.
 
-    Parameters
-    ----------
-    problem : Problem
-        What every search is given.
-    params : Params
-        Which searches.
-    seed : int
-        Handed to each.
-    stop : Stop
-        Handed to each.
-
-    Returns
-    -------
-    Answer
-        The winner's, with the simulated time per sample as objective and what each search reached in ``extra["searches"]``.
-
-    Raises
-    ------
-    InputError
-        When no search is named, one is named twice, or none of the answers can be simulated.
-    UnknownNameError
-        When there is no such search.
+    Each search is given `problem`, `seed` and `stop`. The answer is the winner's, with the simulated time per sample as
+    objective and what each search reached in ``extra["searches"]``.
+    Raises `InputError` when no search is named, one is named twice, or none of the answers can be simulated.
+    Raises `UnknownNameError` when there is no such search.
 
     References
     ----------

@@ -18,26 +18,11 @@ def causes(
 ) -> tuple[tuple[str, float], ...]:
     """Return the seconds of the step by cause; they add up to its length.
 
-    Parameters
-    ----------
-    slots : Actions
-        The order of work.
-    moments : TaskTimes
-        When tasks and transfers run, in seconds.
-    end : StepTail
-        The end of the step.
-    loads : tuple of StageCost
-        One per stage.
-    n_microbatches : int
-        Micro-batches of the step.
-
-    Returns
-    -------
-    tuple of (str, float)
-        ``compute``, ``recompute``, the causes of blocking communication, ``contention`` (by how much shared links lengthen the
-        tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer``, ``imbalance`` and ``bubble`` of the rank
-        that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was waited for was already under
-        way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more to do, and ``bubble`` the rest.
+    Returns: ``compute``, ``recompute``, the causes of blocking communication, ``contention`` (by how much shared links
+    lengthen the tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer``, ``imbalance`` and
+    ``bubble`` of the rank that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was
+    waited for was already under way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more
+    to do, and ``bubble`` the rest.
     """
     rank = int(np.argmax(end.rank_end_seconds))
     step_seconds = float(end.rank_end_seconds[rank])

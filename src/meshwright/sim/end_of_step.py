@@ -67,17 +67,7 @@ def items(slots: Actions, loads: tuple[StageCost, ...]) -> TailTasks:
     ``overlap_ratio`` of a reduction starts with that task, the rest with the rank's next task, or when it has none. Reductions of
     the stages of one rank follow each other on its links. Then come the weight update and the gathering of weights.
 
-    Parameters
-    ----------
-    slots : Actions
-        The order of work.
-    loads : tuple of StageCost
-        One per stage.
-
-    Returns
-    -------
-    TailTasks
-        In order of rank.
+    Returns: in order of rank.
 
     Notes
     -----
@@ -131,14 +121,7 @@ def followed(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return when the items start and end where nothing shares their links.
 
-    Parameters
-    ----------
-    slots : Actions
-        The order of work.
-    start, end : ndarray, shape (n_tasks,), float64
-        Of each task, in seconds.
-    ends : Ends
-        The items.
+    `start`, `end`, shape (n_tasks,), float64: of each task, in seconds.
     """
     item_start, item_end = np.zeros(len(ends.seconds)), np.zeros(len(ends.seconds))
     compute_end = _compute_end(slots, end)
@@ -162,16 +145,8 @@ def ending(
 ) -> StepTail:
     """Return the end of the step as it was played.
 
-    Parameters
-    ----------
-    slots : Actions
-        The order of work.
-    end : ndarray, shape (n_tasks,), float64
-        Of each task, in seconds.
-    what : TailTasks
-        The items.
-    item_start, item_end : ndarray, shape (n_items,), float64
-        When they were played.
+    `end`, shape (n_tasks,), float64: of each task, in seconds.
+    `item_start`, `item_end`, shape (n_items,), float64: when they were played.
     """
     rank_of_item = np.repeat(np.arange(slots.n_ranks), np.diff(what.ends.first))
     reduces = what.phase == PHASES.index("reduce")

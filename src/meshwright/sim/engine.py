@@ -54,19 +54,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Time
 def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> float:
     """Return the seconds of a step if collectives had links of their own: never more than `simulate` says, and quicker.
 
-    Parameters
-    ----------
-    problem : Problem
-        Where it runs.
-    plan : Plan
-        The plan.
-    loads : tuple of StageCost
-        What each stage does.
-
-    Raises
-    ------
-    InputError
-        When the plan's stages do not go with its schedule.
+    Raises `InputError` when the plan's stages do not go with its schedule.
     """
     return played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
 
@@ -74,26 +62,9 @@ def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) ->
 def play(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None = None) -> Timeline:
     """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    loads : tuple of StageCost
-        What each stage does and holds.
-    sends : Transfers
-        What stages send each other.
-    collectives : Traffic or None
-        What they put on links beside; None where that is not known, and collectives take their seconds whatever else happens.
-
-    Returns
-    -------
-    Timeline
-        When everything happens, the memory over time, and where the seconds went.
-
-    Raises
-    ------
-    InputError
-        When the plan's stages do not go with its schedule.
+    `collectives`: what they put on links beside; None where that is not known, and collectives take their seconds whatever
+    else happens.
+    Raises `InputError` when the plan's stages do not go with its schedule.
     """
     slots, moments, end = _played(plan, loads, sends, collectives)
     step_seconds = float(end.rank_end_seconds.max())
@@ -148,24 +119,9 @@ def played_seconds(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers) -
 def estimate(plan: Plan, loads: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> float:
     """Return the seconds of a step with given transfers: what `simulate` says where nothing shares a link, but quicker.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    loads : tuple of StageCost
-        What each stage does.
-    transfer_seconds : ndarray, shape (n_stages - 1,), float64
-        From each stage to the next, and back.
-
-    Returns
-    -------
-    float
-        Seconds from the first task to the end of the step.
-
-    Raises
-    ------
-    InputError
-        When the plan's stages do not go with its schedule.
+    `transfer_seconds`, shape (n_stages - 1,), float64: from each stage to the next, and back.
+    Returns: seconds from the first task to the end of the step.
+    Raises `InputError` when the plan's stages do not go with its schedule.
     """
     sends = transfers.fixed(np.array(plan.rank_of_stage()), transfer_seconds)
     return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())

@@ -13,21 +13,10 @@ def busiest(
 ) -> tuple[tuple[int, float], ...]:
     """Return the busiest links and the share of what they could carry in a step that they do carry.
 
-    Parameters
-    ----------
-    carried_bytes : ndarray, shape (n_links,), float64
-        What each link carries: transfers between stages and collectives.
-    bytes_per_second : ndarray, shape (n_links,), float64, or None
-        Bandwidth of each; None where links are not known.
-    step_seconds : float
-        Length of the step.
-    n_links : int
-        How many to return at most.
-
-    Returns
-    -------
-    tuple of (int, float)
-        Link and share, busiest first, then by id; no idle ones.
+    `carried_bytes`, shape (n_links,), float64: what each link carries: transfers between stages and collectives.
+    `bytes_per_second`, shape (n_links,), float64, or None: bandwidth of each; None where links are not known.
+    `n_links`: how many to return at most.
+    Returns: link and share, busiest first, then by id; no idle ones.
     """
     if bytes_per_second is None or not carried_bytes.any() or step_seconds <= 0.0:
         return ()

@@ -38,14 +38,7 @@ class Memory:
 def excess_bytes(cluster: Cluster, plan: Plan, peak_bytes: tuple[float, ...]) -> float:
     """Return by how many bytes a plan exceeds its fullest device; below zero where it fits everywhere.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Its devices have the memory.
-    plan : Plan
-        Its stages name the devices.
-    peak_bytes : tuple of float
-        What each pipeline rank holds at its peak, as in `meshwright.core.timeline.Timeline`.
+    `peak_bytes`: what each pipeline rank holds at its peak, as in `meshwright.core.timeline.Timeline`.
     """
     return max(
         peak - min(cluster.device(device).memory_bytes for device in devices)
@@ -59,19 +52,7 @@ def memory(slots: Actions, start: NDArray[np.float64], end: NDArray[np.float64],
     Weights, gradients, optimizer state and what the process reserves are held all the time; an activation from the start of its
     forward task to the end of the last backward task that needs it; the working memory of a stage while one of its tasks runs.
 
-    Parameters
-    ----------
-    slots : Actions
-        The order of work.
-    start, end : ndarray, shape (n_tasks,), float64
-        Of each task, in seconds.
-    loads : tuple of StageCost
-        One per stage.
-
-    Returns
-    -------
-    Memory
-        Over time, at its peak, and the causes of the peak.
+    `start`, `end`, shape (n_tasks,), float64: of each task, in seconds.
 
     Notes
     -----

@@ -43,20 +43,9 @@ def lanes(sends: Transfers, rank_of_stage: NDArray[np.int64]) -> NDArray[np.int6
 def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.int64]) -> Flows | None:
     """Return the links that several lanes may fill together; None where each has its links to itself.
 
-    Parameters
-    ----------
-    sends : Transfers
-        Between ranks.
-    traffic : Traffic or None
-        Collectives.
-    rank_of_stage : ndarray, shape (n_stages,), int64
-        Which rank runs each stage.
-
-    Returns
-    -------
-    Flows or None
-        Links that have room for all their lanes at full speed are left out: they never slow anything down. Of links that carry
-        the same shares of the same flows, one is kept: replicas behave alike, so that thousands of links are a few.
+    `rank_of_stage`, shape (n_stages,), int64: which rank runs each stage.
+    Returns: links that have room for all their lanes at full speed are left out: they never slow anything down. Of links
+    that carry the same shares of the same flows, one is kept: replicas behave alike, so that thousands of links are a few.
     """
     if sends.link_bytes_per_second is None:
         return None
@@ -84,17 +73,7 @@ def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.i
 
 
 def carried_bytes(sends: Transfers, traffic: Traffic | None, n_microbatches: int) -> NDArray[np.float64]:
-    """Return the bytes that every link carries in one step; shape (n_links,), float64, empty where links are not known.
-
-    Parameters
-    ----------
-    sends : Transfers
-        Between ranks.
-    traffic : Traffic or None
-        Collectives.
-    n_microbatches : int
-        Micro-batches of the step.
-    """
+    """Return the bytes that every link carries in one step; shape (n_links,), float64, empty where links are not known."""
     if sends.link_bytes_per_second is None:
         return np.empty(0)
     total = np.zeros(len(sends.link_bytes_per_second))

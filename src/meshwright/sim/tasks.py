@@ -20,11 +20,8 @@ __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Refuse a plan that cannot be played on the problem's cluster, before anything is computed from it.
 
-    Raises
-    ------
-    InputError
-        When there are no stages or micro-batches, a stage has no devices or unknown ones, a device belongs to two different
-        groups, or a layer of the model is in no stage, in two, or unknown.
+    Raises `InputError` when there are no stages or micro-batches, a stage has no devices or unknown ones, a device belongs to
+    two different groups, or a layer of the model is in no stage, in two, or unknown.
     """
     if not plan.stages:
         raise InputError("the plan has no stages, so there is nothing to simulate")
@@ -89,10 +86,7 @@ def _check_layers(graph: Graph, plan: Plan) -> None:
 def check_loads(plan: Plan, loads: tuple[StageCost, ...]) -> None:
     """Refuse loads that do not go with the plan.
 
-    Raises
-    ------
-    InputError
-        When they are not one per stage, or a number is not finite and at least 0.
+    Raises `InputError` when they are not one per stage, or a number is not finite and at least 0.
     """
     if len(loads) != len(plan.stages):
         raise InputError(f"the plan has {len(plan.stages)} stages, but {len(loads)} loads were given; give one per stage")

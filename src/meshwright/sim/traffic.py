@@ -39,10 +39,7 @@ class Traffic:
         Only what needs longer than both tasks lengthens the first one; what the links cannot carry beside it is taken to go on,
         without slowing anything, beside the weight gradient.
 
-        Parameters
-        ----------
-        input_seconds, both_seconds : ndarray, shape (n_stages,), float64
-            The task of the input gradient, and of both gradients.
+        `input_seconds`, `both_seconds`, shape (n_stages,), float64: the task of the input gradient, and of both gradients.
         """
         seconds = self.seconds.copy()
         beside = PARTS.index("backward_beside")
@@ -54,19 +51,8 @@ class Traffic:
 def traffic(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Traffic | None:
     """Return what the collectives of a plan put on the links of its cluster, all replicas at once.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its cluster has the links.
-    plan : Plan
-        Its stages name the devices.
-    loads : tuple of StageCost
-        Their ``collectives``, and the seconds that these take.
-
-    Returns
-    -------
-    Traffic or None
-        None without a cluster, or where the cost model does not say of which collectives its seconds consist.
+    `loads`: their ``collectives``, and the seconds that these take.
+    Returns: None without a cluster, or where the cost model does not say of which collectives its seconds consist.
 
     Notes
     -----

@@ -50,10 +50,7 @@ def channels(rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:
     A channel leads from one rank to another; all stages that send between the same two ranks share it, in the order in which
     they finish. -1 where both stages lie on one rank, or there is no next stage.
 
-    Returns
-    -------
-    ndarray, shape (2, n_stages), int64
-        Ids from 0 on, below ``2 * n_stages``, by source and target rank.
+    Returns shape (2, n_stages), int64: ids from 0 on, below ``2 * n_stages``, by source and target rank.
     """
     rank = np.asarray(rank_of_stage, dtype=np.int64)
     n_stages = len(rank)

@@ -49,21 +49,10 @@ class _Rank:
 def complete(run: Run) -> Run:
     """Return a run whose stages are told, with the layers of each stage and how many of them recompute.
 
-    Parameters
-    ----------
-    run : Run
-        With a strategy for each pipeline rank; what it says of layers and recomputation is not read.
-
-    Returns
-    -------
-    Run
-        The slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or all of the
-        layer in as few as fit beside attention in the others.
-
-    Raises
-    ------
-    InputError
-        When no deal fits the devices' memory.
+    `run`: with a strategy for each pipeline rank; what it says of layers and recomputation is not read.
+    Returns: the slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or
+    all of the layer in as few as fit beside attention in the others.
+    Raises `InputError` when no deal fits the devices' memory.
     """
     inner = [i for i, op in enumerate(run.graph.ops) if op.kind not in ("embedding", "head")]
     ranks = _ranks(run, inner[0], inner[-1])
@@ -90,10 +79,7 @@ def complete(run: Run) -> Run:
 def least_recomputed(run: Run) -> tuple[Predicted, str]:
     """Return what we predict of a run whose recomputation is not told, and what was assumed about it.
 
-    Parameters
-    ----------
-    run : Run
-        What it says of recomputation is not read.
+    `run`: what it says of recomputation is not read.
 
     Returns
     -------
@@ -127,12 +113,7 @@ def least_recomputed(run: Run) -> tuple[Predicted, str]:
 def cluster_of(name: str, n_devices: int) -> str:
     """Return the cluster of a row: AWS instances of eight.
 
-    Parameters
-    ----------
-    name : str
-        As the sets of Mist name it: ``a100-sxm4-40gb``, ``a10g`` or ``l4``, with anything after it.
-    n_devices : int
-        Devices of the run.
+    `name`: as the sets of Mist name it: ``a100-sxm4-40gb``, ``a10g`` or ``l4``, with anything after it.
     """
     for start, kind in (("a100", "p4d-a100"), ("a10g", "g5-a10g"), ("l4", "g6-l4")):
         if name.startswith(start):

@@ -15,18 +15,9 @@ __all__ = ["coverage"]
 def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] | None:
     """Return the share of runs inside their interval, of all rows and of those held out; None where no device is told.
 
-    Parameters
-    ----------
-    points : sequence of Point
-        Predicted rows of a set.
-    held_out : set of int
-        Rows whose like no constant is fitted to.
-
-    Returns
-    -------
-    dict or None
-        ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``, ``mape_ratio`` and
-        ``coverage_ratio``, or None where every row is fitted.
+    `held_out`: rows whose like no constant is fitted to.
+    Returns: ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``,
+    ``mape_ratio`` and ``coverage_ratio``, or None where every row is fitted.
     """
     timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.device]
     if not timed:

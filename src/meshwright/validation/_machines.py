@@ -42,14 +42,7 @@ class Machine:
 def machines(name: str, nodes: Sequence[Machine], network_bytes_per_second: float) -> Cluster:
     """Return the cluster of some machines, devices numbered machine by machine.
 
-    Parameters
-    ----------
-    name : str
-        For messages.
-    nodes : sequence of Machine
-        The machines.
-    network_bytes_per_second : float
-        What each machine sends to, and receives from, the others.
+    `network_bytes_per_second`: what each machine sends to, and receives from, the others.
     """
     kinds = tuple(dict.fromkeys(node.device for node in nodes))
     counts = [node.n_devices for node in nodes]

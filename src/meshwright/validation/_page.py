@@ -19,13 +19,7 @@ MOST_WORST = 8
 
 
 def page(reports: Sequence[Report]) -> str:
-    """Return the page as one HTML file that needs no network.
-
-    Parameters
-    ----------
-    reports : sequence of Report
-        Files with their predictions.
-    """
+    """Return the page as one HTML file that needs no network."""
     template = files("meshwright").joinpath("validation/page.html").read_text(encoding="utf-8")
     found = as_json(reports)["sets"]
     assert isinstance(found, list)
@@ -38,10 +32,7 @@ def page(reports: Sequence[Report]) -> str:
 def write(reports: Sequence[Report], path: str) -> None:
     """Write the page to a file, whole or not at all; see `page`.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises `InputError` when the file cannot be written.
     """
     _files.write(path, page(reports))
 

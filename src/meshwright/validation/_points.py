@@ -71,15 +71,8 @@ UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling")
 def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
     """Tell whether a row belongs to the half of its set that constants are fitted to; the others are held out.
 
-    Parameters
-    ----------
-    kind : str
-        The set.
-    row : int
-        From 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of sets in
-        `UNFITTED` none.
-    fields : Mapping
-        The row.
+    `row`: from 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of
+    sets in `UNFITTED` none.
     """
     if kind in UNFITTED:
         return False
@@ -90,10 +83,8 @@ def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
 def count(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
     """Return a whole number of a row.
 
-    Raises
-    ------
-    InputError
-        When it is missing and there is no default, or no whole number of at least 1 (0 where that is what a missing one stands for).
+    Raises `InputError` when it is missing and there is no default, or no whole number of at least 1 (0 where that is what a
+    missing one stands for).
     """
     text = fields.get(name, "").strip()
     if not text or text == "n/a":
@@ -113,10 +104,7 @@ def count(fields: Mapping[str, str], name: str, default: int | None = None) -> i
 def counts(fields: Mapping[str, str], name: str) -> list[int]:
     """Return whole numbers with | between them, one for each stage.
 
-    Raises
-    ------
-    InputError
-        When there is none, or one is no whole number.
+    Raises `InputError` when there is none, or one is no whole number.
     """
     texts = [text.strip() for text in fields.get(name, "").split("|")]
     if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
@@ -127,10 +115,7 @@ def counts(fields: Mapping[str, str], name: str) -> list[int]:
 def ratio(fields: Mapping[str, str], name: str) -> float:
     """Return a positive measured number of a row.
 
-    Raises
-    ------
-    InputError
-        When it is missing, no number, not above 0 or infinite.
+    Raises `InputError` when it is missing, no number, not above 0 or infinite.
     """
     text = fields.get(name, "").strip()
     try:

@@ -17,10 +17,7 @@ DATA = Path(__file__).parent.parent / "frameworks" / "data"
 def framework(name: str) -> Framework:
     """Return a program by the name of its table in ``frameworks/data/programs.toml``.
 
-    Parameters
-    ----------
-    name : str
-        ``"megatron_deepspeed"``.
+    `name`: ``"megatron_deepspeed"``.
     """
     entry = tomllib.loads((DATA / "programs.toml").read_text(encoding="utf-8"))[name]
 

@@ -18,6 +18,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
+from meshwright.validation._points import Point
 
 __all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "layers_of_stages", "predict", "rack", "racks"]
 
@@ -100,6 +101,16 @@ class Predicted:
     memory_causes: tuple[tuple[str, float], ...] = ()
     device: str = ""
 
+    def point(
+        self, row: int, measured_seconds: float, measured_bytes: float = 0.0, predicted_bytes: float = 0.0, *,
+        group: str = "", ran: bool = True, note: str = "",
+    ) -> Point:  # fmt: skip
+        """Return the row that measured what is predicted here; words as in `Point`."""
+        return Point(
+            row, measured_seconds, self.seconds, measured_bytes, predicted_bytes, group, self.fits, ran, self.device, note,
+            self.causes, self.memory_causes,
+        )  # fmt: skip
+
 
 class Clusters:
     """Clusters by name, built once while a set is read."""
@@ -110,10 +121,7 @@ class Clusters:
     def __call__(self, spec: str) -> Cluster:
         """Return the cluster that `spec` names on the command line.
 
-        Parameters
-        ----------
-        spec : str
-            ``"dgx-a100:64"``.
+        `spec`: ``"dgx-a100:64"``.
         """
         if spec not in self._built:
             self._built[spec] = topologies.cluster(spec)
@@ -128,14 +136,7 @@ def clusters() -> Clusters:
 def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocabulary: int, **fields: Any) -> Graph:
     """Return a GPT as Megatron-LM trained it: learned positions, biases, drop-out, attention not fused, tied embeddings.
 
-    Parameters
-    ----------
-    name : str
-        For messages and groups.
-    hidden, layers, heads, sequence, vocabulary : int
-        Sizes.
-    fields
-        Further fields of a ``config.json``.
+    `fields`: further fields of a ``config.json``.
     """
     config: dict[str, Any] = {
         "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size": vocabulary,
@@ -147,14 +148,9 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
 def built_in(name: str, sequence: int, **changes: Any) -> Graph:
     """Return a built-in model at another sequence length.
 
-    Parameters
-    ----------
-    name : str
-        ``"llama-3.1-8b"``.
-    sequence : int
-        Tokens per sample.
-    changes
-        Fields of its configuration to replace: a model cut to fewer layers.
+    `name`: ``"llama-3.1-8b"``.
+    `sequence`: tokens per sample.
+    `changes`: fields of its configuration to replace: a model cut to fewer layers.
     """
     return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
 
@@ -172,17 +168,8 @@ def rack(cluster: Cluster) -> tuple[int, int]:
 def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
     """Return what we predict of a run.
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    change : callable or None
-        What the training program does otherwise than our cost model says, on the load of every stage.
-
-    Raises
-    ------
-    InputError
-        When the run's numbers contradict each other, or its strategy is illegal.
+    `change`: what the training program does otherwise than our cost model says, on the load of every stage.
+    Raises `InputError` when the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
     problem = Problem(
@@ -248,15 +235,9 @@ def _device(run: Run, i: int) -> int:
 def layers_of_stages(run: Run) -> list[int]:
     """Return how many layers between embedding and head each stage of a run has.
 
-    Parameters
-    ----------
-    run : Run
-        Uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and embedding.
-
-    Raises
-    ------
-    InputError
-        When there are too few layers, or what the run says does not make them.
+    `run`: uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and
+    embedding.
+    Raises `InputError` when there are too few layers, or what the run says does not make them.
     """
     n_layers = sum(op.kind not in ("embedding", "head") for op in run.graph.ops)
     n_stages, sizes = run.pipeline * run.virtual, list(run.layers_per_stage)

@@ -44,15 +44,8 @@ def set_names() -> tuple[str, ...]:
 def set_file(word: str | Path) -> Path:
     """Return the file that a word means: one of that path, else the built-in set of that name.
 
-    Parameters
-    ----------
-    word : str or Path
-        A path or a name. A word with an ending or a folder is a path, whether there is such a file or not.
-
-    Raises
-    ------
-    UnknownNameError
-        When a plain word is neither a file nor a built-in set.
+    `word`: a path or a name. A word with an ending or a folder is a path, whether there is such a file or not.
+    Raises `UnknownNameError` when a plain word is neither a file nor a built-in set.
     """
     path, name = Path(word), str(word)
     if path.is_file() or path.suffix or path.name != name:
@@ -65,10 +58,7 @@ def set_file(word: str | Path) -> Path:
 def describe_set(name: str) -> MeasuredSet:
     """Return kind, size and sources of a built-in set.
 
-    Parameters
-    ----------
-    name : str
-        One of `set_names`.
+    `name`: one of `set_names`.
     """
     measured = _table.read(FOLDER / f"{name}.csv")
     sources = dict.fromkeys(_origin(row["source"]) for row in measured.rows)

@@ -53,12 +53,7 @@ class Miss:
 def misses(report: Report, quantity: str) -> list[Miss]:
     """Return every row of a file that measures a quantity, the one furthest off first.
 
-    Parameters
-    ----------
-    report : Report
-        A file with its predictions.
-    quantity : str
-        ``time`` or ``memory``.
+    `quantity`: ``time`` or ``memory``.
     """
     known = interval.factors()
     found = [_miss(report, point, quantity, known) for point in report.points if _measures(point, quantity)]
@@ -96,12 +91,7 @@ def _held(point: Point) -> list[tuple[str, float]]:
 def explain(reports: Sequence[Report], n: int) -> str:
     """Return the `n` worst rows of every set as text, time and memory apart.
 
-    Parameters
-    ----------
-    reports : sequence of Report
-        Files with their predictions.
-    n : int
-        Rows of each.
+    `n`: rows of each.
     """
     lines = []
     for report in reports:

@@ -62,12 +62,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured)

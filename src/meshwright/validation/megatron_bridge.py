@@ -78,17 +78,7 @@ def _point(
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} by {fields['release']}"
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=group,
-        fits=predicted.fits,
-        device=predicted.device,
-        note=note,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured, group=group, note=note)
 
 
 def _precision(text: str) -> str:

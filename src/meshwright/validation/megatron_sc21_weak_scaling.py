@@ -38,12 +38,7 @@ MICRO_BATCH = 4
 def step_seconds(*, batch: int, sequence: int, layers: int, hidden: int, vocabulary: int, flops_per_second: float) -> float:
     """Return the seconds of a step from a throughput, by equation 3 of [1]: full recomputation counted.
 
-    Parameters
-    ----------
-    batch, sequence, layers, hidden, vocabulary : int
-        Samples of a step and sizes.
-    flops_per_second : float
-        Of all devices together.
+    `flops_per_second`: of all devices together.
     """
     flops = 96.0 * batch * sequence * layers * hidden**2
     return flops * (1.0 + sequence / (6.0 * hidden) + vocabulary / (16.0 * layers * hidden)) / flops_per_second
@@ -77,15 +72,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured)
 
 
 def _virtual(layers: int, pipeline: int, n_microbatches: int) -> int:

@@ -59,13 +59,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=f"{graph.name} {gpus} {batch}",
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured, group=f"{graph.name} {gpus} {batch}")

@@ -58,14 +58,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=group,
-        fits=predicted.fits,
-        note=SAID,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured, group=group, note=SAID)

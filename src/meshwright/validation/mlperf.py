@@ -107,17 +107,9 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted, note = least_recomputed(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}",  # rounds differ in programs, not in plans alone
-        fits=predicted.fits,
-        device=predicted.device,
-        note=note,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(
+        row, measured, group=f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}", note=note
+    )  # rounds differ in programs, not in plans alone
 
 
 def _precision(fields: Mapping[str, str], cluster: str) -> str:

@@ -59,8 +59,11 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
         held = ratio(fields, memory) * 2.0**30 if fields.get(memory, "").strip() else 0.0
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row, measured, predicted.seconds, held, predicted.reserved_bytes if reserved else predicted.allocated_bytes,
-        group=f"{model} {fields['cluster']} {fields['global_batch']}", fits=predicted.fits, ran=not failed, device=predicted.device,
-        causes=predicted.causes, memory_causes=predicted.memory_causes,
-    )  # fmt: skip
+    return predicted.point(
+        row,
+        measured,
+        held,
+        predicted.reserved_bytes if reserved else predicted.allocated_bytes,
+        group=f"{model} {fields['cluster']} {fields['global_batch']}",
+        ran=not failed,
+    )

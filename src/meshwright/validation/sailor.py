@@ -81,18 +81,13 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
+    return predicted.point(
         row,
         measured,
-        predicted.seconds,
         held,
         predicted.peak_bytes,
         group=f"{graph.name} {gpus} {batch}",
-        fits=predicted.fits,
-        device=predicted.device,
         note=SAID if unlike and pipeline > 1 else "",
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
     )
 
 

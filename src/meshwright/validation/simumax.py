@@ -46,17 +46,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        held,
-        predicted.allocated_bytes,
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured, held, predicted.allocated_bytes)
 
 
 def _graph(model: str, layers: int, sequence: int) -> Graph:

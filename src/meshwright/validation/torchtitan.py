@@ -75,17 +75,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        held,
-        predicted.reserved_bytes,
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return predicted.point(row, measured, held, predicted.reserved_bytes)
 
 
 def _loss_bytes(graph: Graph, tensor: int) -> int:

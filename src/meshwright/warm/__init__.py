@@ -16,15 +16,8 @@ __all__ = ["tasks"]
 def tasks(plan: Callable[..., object]) -> list[tuple[str, Callable[[], object]]]:
     """Return names and functions; each runs a small problem through one part of the package.
 
-    Parameters
-    ----------
-    plan : callable
-        `meshwright.api.plan`.
-
-    Returns
-    -------
-    list of (str, callable)
-        Sorted by name.
+    `plan`: `meshwright.api.plan`.
+    Returns: sorted by name.
     """
     return [
         (name.replace("_", " "), partial(registry.load("warm", name, "warm-up").run, plan)) for name in registry.names("warm")

@@ -32,20 +32,8 @@ _NANOSECOND = 1e-3
 def as_json(result: Result) -> dict[str, Any]:
     """Return the trace as the JSON object of the format.
 
-    Parameters
-    ----------
-    result : Result
-        With a plan and a timeline.
-
-    Returns
-    -------
-    dict
-        ``traceEvents`` and a few fields about where they come from.
-
-    Raises
-    ------
-    InputError
-        When there is no timeline.
+    Returns: ``traceEvents`` and a few fields about where they come from.
+    Raises `InputError` when there is no timeline.
     """
     timeline = result.timeline
     if timeline is None or result.answer.plan is None:
@@ -73,17 +61,8 @@ def as_json(result: Result) -> dict[str, Any]:
 def write(result: Result, path: str) -> None:
     """Write the trace to a file, whole or not at all.
 
-    Parameters
-    ----------
-    result : Result
-        With a plan and a timeline.
-    path : str
-        The file; the ending ``.json`` is what viewers expect.
-
-    Raises
-    ------
-    InputError
-        When there is no timeline or the file cannot be written.
+    Viewers expect the ending ``.json``.
+    Raises `InputError` when there is no timeline or the file cannot be written.
     """
     files.write(path, json.dumps(as_json(result), separators=(",", ":")) + "\n")
 

@@ -10,20 +10,7 @@ __all__ = ["write"]
 
 
 def write(result: Result, path: str) -> None:
-    """Write the graph of a plan: DOT, or a picture where the path ends in ``.svg``.
-
-    Parameters
-    ----------
-    result : Result
-        The plan.
-    path : str
-        The file.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the graph of a plan: DOT, or a picture where the path ends in ``.svg``."""
     rows = result.answer.extra.get("operators")
     if isinstance(rows, list) and len(rows) == len(result.problem.graph.ops):
         captions = [str(row["split"]) for row in rows]

@@ -58,15 +58,7 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
 def as_json(result: Result) -> dict[str, Any]:
     """Return the answer as the JSON object of ``plan --json``.
 
-    Parameters
-    ----------
-    result : Result
-        The answer.
-
-    Returns
-    -------
-    dict
-        JSON-ready values, all numbers in base units at full precision.
+    Returns: JSON-ready values, all numbers in base units at full precision.
     """
     answer, problem = result.answer, result.problem
     entry: dict[str, Any] = {
@@ -130,17 +122,7 @@ def _cluster_json(result: Result) -> dict[str, Any] | None:
 def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None:
     """Return the cluster of a plan file: itself, its name, or None where the model's file or the settings hold it.
 
-    Parameters
-    ----------
-    entry : dict
-        The parsed plan file.
-    where : str
-        The file, for messages.
-
-    Raises
-    ------
-    InputError
-        When it is wrong, or lies elsewhere.
+    Raises `InputError` when it is wrong, or lies elsewhere.
     """
     held = entry.get("cluster")
     if not held:
@@ -205,24 +187,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
 def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> Plan:
     """Return the plan of a plan file.
 
-    Parameters
-    ----------
-    entry : dict
-        The parsed file.
-    names : dict of str to int
-        Ids of the model's layers by name.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Plan
-        The plan.
-
-    Raises
-    ------
-    InputError
-        When a field is missing or of the wrong kind, or a layer is not in the model.
+    Raises `InputError` when a field is missing or of the wrong kind, or a layer is not in the model.
     """
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:
         raise InputError(f'{where}: is not a plan of ours: its "format" must be "{FORMAT}"')
@@ -255,11 +220,5 @@ def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> 
 
 
 def write(result: Result, path: str) -> None:
-    """Write the answer to a file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the answer to a file, whole or not at all."""
     files.write(path, json.dumps(as_json(result), indent=1) + "\n")

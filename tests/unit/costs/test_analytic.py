@@ -210,14 +210,6 @@ def test_a_mixed_stage_runs_at_the_pace_of_its_slowest_device() -> None:
     assert fast_part.forward_seconds < slow_part.forward_seconds == mixed.forward_seconds
 
 
-def test_the_table_holds_every_legal_choice_of_every_distinct_layer() -> None:
-    posed = problem(8)
-    table = analytic.table(posed, [Strategy(), Strategy(tensor=2), Strategy(tensor=3)], 2)
-    assert table.first.tolist() == [0, 6, 12, 18]
-    assert table.row_of_op.tolist() == [0, 1, 1, 1, 1, 2]
-    assert table.edge_bytes[0] == 2 * 2 * SEQUENCE * HIDDEN
-
-
 def test_a_refusal_says_why() -> None:
     posed = problem(8)
     assert analytic.illegal(posed, Strategy(tensor=3)) == "layers.0: the tensor degree 3 does not divide the 16 attention heads"

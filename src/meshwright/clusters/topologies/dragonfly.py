@@ -52,25 +52,7 @@ class Params:
 
 
 def build(params: Params, name: str) -> Cluster:
-    """Return the cluster.
-
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-    """
+    """Return the cluster."""
     n = check_count(params.n_devices, f"cluster {name}")
     p = params.devices_per_router
     while params.devices_per_router == 0 and (p == 0 or 2 * p * p * (2 * p * p + 1) < n):

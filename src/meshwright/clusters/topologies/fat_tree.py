@@ -50,25 +50,7 @@ class Params:
 
 
 def build(params: Params, name: str) -> Cluster:
-    """Return the cluster.
-
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-    """
+    """Return the cluster."""
     n = check_count(params.n_devices, f"cluster {name}")
     k = params.k
     while params.k == 0 and (k < 2 or k**3 // 4 < n):

@@ -44,25 +44,7 @@ class Params:
 
 
 def build(params: Params, name: str) -> Cluster:
-    """Return the cluster.
-
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-    """
+    """Return the cluster."""
     n = check_count(params.n_devices, f"cluster {name}")
     if n > LARGEST:
         raise InputError(f"cluster {name}: a full mesh of {n} devices has {n * (n - 1) // 2} wires; at most {LARGEST} devices")

@@ -40,25 +40,7 @@ class Params:
 
 
 def build(params: Params, name: str) -> Cluster:
-    """Return the cluster.
-
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-    """
+    """Return the cluster."""
     n = sizes(params.shape, (2, 3), name)
     n_dims = len(params.shape)
     wires = lay(params.shape, (False,) * n_dims, no_shift(n_dims), params.bytes_per_second, params.latency_seconds)

@@ -47,25 +47,7 @@ class Params:
 
 
 def build(params: Params, name: str) -> Cluster:
-    """Return the cluster.
-
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-    """
+    """Return the cluster."""
     n = check_count(params.n_devices, f"cluster {name}")
     wires, n_switches, groups = lay(
         n, (params.per_node, n), params.node_bytes_per_second, params.bytes_per_second, 0.0, params.latency_seconds

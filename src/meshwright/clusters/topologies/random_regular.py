@@ -52,25 +52,7 @@ class Params:
 
 
 def build(params: Params, name: str) -> Cluster:
-    """Return the cluster.
-
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-    """
+    """Return the cluster."""
     n = check_count(params.n_devices, f"cluster {name}")
     degree = params.degree
     if not 1 <= degree < n or n * degree % 2 or n * degree > MOST_ENDS:

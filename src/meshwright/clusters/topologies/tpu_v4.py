@@ -58,22 +58,7 @@ def shape_of(n: int) -> tuple[int, int, int]:
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster.
 
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        Chips in the shape nearest to a cube; a dimension is closed where its size is a multiple of four.
-
-    Raises
-    ------
-    InputError
-        When the number is out of range.
+    Chips lie in the shape nearest to a cube; a dimension is closed where its size is a multiple of four.
     """
     n = check_count(params.n_devices, f"cluster {name}")
     shape = shape_of(n)

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, Problem
-from meshwright.core.stage_cost import Collective, CostTable, StageCost
+from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs.analytic import legal as _legal
 from meshwright.costs.analytic import stage as _stage
@@ -37,14 +35,7 @@ def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     """Return why a strategy cannot run the model, in one sentence; empty when it can.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster.
-    strategy : Strategy
-        Degrees.
-    micro_batch : int
-        Samples of one micro-batch and replica.
+    `micro_batch`: samples of one micro-batch and replica.
     """
     return _legal.illegal(problem.graph, strategy, micro_batch)
 
@@ -64,28 +55,13 @@ def row_loads(
 ) -> RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    strategy : Strategy
-        Degrees; must be legal.
-    devices : sequence of int
-        The stage's devices in mesh order; a `range` is fastest.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    inside_only : bool
-        Whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick lower bound.
-
-    Returns
-    -------
-    dict
-        ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, or the devices are not as many as the strategy needs.
+    `strategy`: degrees; must be legal.
+    `devices`: the stage's devices in mesh order; a `range` is fastest.
+    `micro_batch`: samples of one micro-batch and replica.
+    `inside_only`: whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick
+    lower bound.
+    Returns: ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
+    Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
     """
     cluster = problem.cluster
     if cluster is None:
@@ -165,26 +141,10 @@ def loads(
 ) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        Stages with their devices and strategies.
-    price : callable
-        What prices layers: `row_loads`, or another of its signature.
-    ledger : bool
-        Whether to say what each collective puts on links; not needed where no link is shared.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the layers hold no operators.
-
-    Raises
-    ------
-    InputError
-        When a stage's strategy is illegal for the model, or its devices do not match it.
+    `price`: what prices layers: `row_loads`, or another of its signature.
+    `ledger`: whether to say what each collective puts on links; not needed where no link is shared.
+    Returns: one per stage; empty where the layers hold no operators.
+    Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.
     """
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
@@ -243,92 +203,12 @@ def _collectives(
     )
 
 
-def table(
-    problem: Problem,
-    strategies: Sequence[Strategy],
-    micro_batch: int,
-    recompute: Sequence[str] = RECOMPUTE,
-    price: Callable[..., RowLoads] = row_loads,
-) -> CostTable:
-    """Return every choice of every distinct layer, for searches that read a table.
-
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    strategies : sequence of Strategy
-        Degrees to price; illegal ones are left out. Each is priced on the first devices of the cluster.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    recompute : sequence of str
-        Ways to recompute to price.
-    price : callable
-        What prices layers: `row_loads`, or another of its signature.
-
-    Returns
-    -------
-    CostTable
-        Rows are distinct layers in order; memory is before sharding over the data axis.
-
-    Raises
-    ------
-    InputError
-        When no strategy is legal; the message has the first one's reason.
-    """
-    reasons = [illegal(problem, strategy, micro_batch) for strategy in strategies]
-    legal = [strategy for strategy, reason in zip(strategies, reasons, strict=True) if not reason]
-    if not legal:
-        raise InputError(
-            f"model {problem.model_spec.name}: no strategy can run it; the first: {next(iter(reasons), 'none was given')}"
-        )
-    distinct = distinct_rows(problem.graph)
-    position = {row: i for i, row in enumerate(distinct)}
-    priced = [(strategy, price(problem, strategy, range(strategy.n_devices), micro_batch)) for strategy in legal]
-    chosen: list[StageCost] = []
-    kept: list[tuple[Strategy, str]] = []
-    first = [0]
-    for row in distinct:
-        for strategy, layers in priced:
-            for how in recompute:
-                chosen.append(layers[row, how])
-                kept.append((strategy, how))
-        first.append(len(chosen))
-    gradient = np.array([load.gradient_bytes for load in chosen])
-    width = problem.training.activation_bytes
-    return CostTable(
-        row_of_op=np.array([position[row] for row in rows(problem)], dtype=np.int64),
-        first=np.array(first, dtype=np.int64),
-        strategies=tuple(strategy for strategy, _ in kept),
-        recompute=tuple(how for _, how in kept),
-        forward_seconds=np.array([load.forward_total_seconds for load in chosen]),
-        backward_seconds=np.array([load.backward_total_seconds for load in chosen]),
-        weight_bytes=gradient,
-        static_bytes=np.array([load.static_bytes for load in chosen]),
-        activation_bytes=np.array([load.activation_bytes for load in chosen]),
-        working_bytes=np.array([load.working_bytes for load in chosen]),
-        edge_bytes=np.array([float(edge.n_elements) * micro_batch * width for edge in problem.graph.edges]),
-        micro_batch=micro_batch,
-    )
-
-
 def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
     """Return what every distinct layer computes at least, whatever the devices' place: forward and backward, no communication.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    strategy : Strategy
-        Degrees; the data degree does not matter.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    device : Device
-        Kind of device.
-
-    Returns
-    -------
-    dict of int to float
-        Seconds of one micro-batch by row.
+    `strategy`: degrees; the data degree does not matter.
+    `micro_batch`: samples of one micro-batch and replica.
+    Returns: seconds of one micro-batch by row.
     """
     shape = _shape(strategy, micro_batch)
     works = _works(problem, shape, device)

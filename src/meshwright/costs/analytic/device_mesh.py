@@ -57,22 +57,11 @@ class Mesh:
 def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside_only: bool = False) -> Mesh:
     """Return the axes of a stage's mesh: ``data x context x tensor``, tensor fastest.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Where.
-    devices : sequence of int
-        Ids in mesh order; a `range` is recognised again at no cost.
-    strategy : Strategy
-        Degrees.
-    inside_only : bool
-        Whether only the communication inside a micro-batch is wanted, of as few replicas as hold a whole group, as if the others
-        kept silent: never more than what all of them together take, and much quicker to find on large clusters.
-
-    Returns
-    -------
-    Mesh
-        Each axis with all of its groups at once; remembered, so that strategies that share an axis share its routes.
+    `devices`: ids in mesh order; a `range` is recognised again at no cost.
+    `inside_only`: whether only the communication inside a micro-batch is wanted, of as few replicas as hold a whole group,
+    as if the others kept silent: never more than what all of them together take, and much quicker to find on large
+    clusters.
+    Returns: each axis with all of its groups at once; remembered, so that strategies that share an axis share its routes.
     """
     data, context, tensor = strategy.data, strategy.context, strategy.tensor
     devices = _as_range(devices)

@@ -97,20 +97,7 @@ def layer_work(
 ) -> LayerWork:
     """Return what one layer does and holds on one device.
 
-    Parameters
-    ----------
-    body : tuple of Operator
-        The layer.
-    shape : Shape
-        The device's share.
-    device : Device
-        Where.
-    training : MixedPrecision
-        Precision and bytes.
-    framework : Framework
-        How the program runs it.
-    input_elements, output_elements : int
-        Elements per sample of the tensors that enter and leave the layer.
+    `input_elements`, `output_elements`: elements per sample of the tensors that enter and leave the layer.
     """
     times = _times(body, shape, device, training, framework)
     forward: list[Transfer] = []

@@ -13,20 +13,9 @@ _ATTENTION = ("attention", "causal_attention")
 def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
     """Return why a strategy cannot run a model, in one sentence; empty when it can.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    strategy : Strategy
-        Degrees.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-
-    Returns
-    -------
-    str
-        The reason. Key and value heads may be fewer than the tensor degree when they divide it: they are then replicated. The
-        vocabulary is padded to a multiple of the tensor degree.
+    `micro_batch`: samples of one micro-batch and replica.
+    Returns: the reason. Key and value heads may be fewer than the tensor degree when they divide it: they are then
+    replicated. The vocabulary is padded to a multiple of the tensor degree.
     """
     reason = _degrees(strategy, micro_batch)
     if reason:

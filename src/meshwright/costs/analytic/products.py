@@ -46,19 +46,9 @@ class Product:
 def product_seconds(product: Product, device: Device, precision: str) -> float:
     """Return the seconds of one kernel that computes `product`.
 
-    Parameters
-    ----------
-    product : Product
-        Sizes.
-    device : Device
-        Where; its `matmul_ratio` (`fp8_ratio`, `fp4_ratio`) scales the peak, its `n_multiprocessors` deal out the tiles.
-    precision : str
-        Of the operands.
-
-    Returns
-    -------
-    float
-        Seconds, its launch not counted: launches run ahead of the device.
+    `device`: where; its `matmul_ratio` (`fp8_ratio`, `fp4_ratio`) scales the peak, its `n_multiprocessors` deal out the
+    tiles.
+    Returns: seconds, its launch not counted: launches run ahead of the device.
 
     Notes
     -----

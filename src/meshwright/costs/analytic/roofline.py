@@ -60,21 +60,8 @@ class Shape:
 def operator_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Return the seconds of one operator for one micro-batch on one device.
 
-    Parameters
-    ----------
-    operator : Operator
-        What is computed.
-    shape : Shape
-        The device's share.
-    device : Device
-        Where.
-    training : MixedPrecision
-        Precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
-
-    Returns
-    -------
-    Seconds
-        Forward, gradient of activations, gradient of weights.
+    `training`: precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
+    Returns: forward, gradient of activations, gradient of weights.
     """
     kind = operator.kind
     if kind in ("matmul", "grouped_matmul"):
@@ -122,11 +109,6 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPre
 def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
     """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer.
 
-    Parameters
-    ----------
-    training : MixedPrecision
-        Precision.
-
     Notes
     -----
     Blocks of 32 share a scale in mxfp8 and lie along the inner dimension, so every operand is cast along its rows and its columns.
@@ -163,12 +145,8 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
 def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
     """Return the seconds of attention whose scores go through memory: two products per head, four backward.
 
-    Parameters
-    ----------
-    operator : Operator
-        Of kind ``attention``; the softmax is an operator of its own.
-    shape, device, training
-        As in `operator_seconds`.
+    `operator`: of kind ``attention``; the softmax is an operator of its own.
+    `shape`, `device`, `training`: as in `operator_seconds`.
     """
     heads = shape.micro_batch * operator.size("heads") / shape.split(operator)
     rows, keys = operator.size("sequence") / shape.context, float(operator.size("key_sequence", operator.size("sequence")))

@@ -26,27 +26,7 @@ def layer_load(
 ) -> StageCost:
     """Return the load of one layer.
 
-    Parameters
-    ----------
-    work : LayerWork
-        What the layer does on one device.
-    recompute : str
-        ``none``, ``selective`` or ``full``.
-    mesh : Mesh
-        Axes of the stage.
-    strategy : Strategy
-        Degrees and sharding.
-    device : Device
-        Kind of device.
-    training : MixedPrecision
-        Precision and bytes.
-    framework : Framework
-        How the program carries it out.
-
-    Returns
-    -------
-    StageCost
-        Of this one layer.
+    `recompute`: ``none``, ``selective`` or ``full``.
 
     Notes
     -----
@@ -232,16 +212,10 @@ def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
 def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
     """Return the load of a stage from those of its layers.
 
-    Parameters
-    ----------
-    loads : sequence of (StageCost, int)
-        Loads of layers and how often each occurs; the last one is the stage's last layer.
-
-    Returns
-    -------
-    StageCost
-        Sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's. The gradient
-        reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete only at its end.
+    `loads`: loads of layers and how often each occurs; the last one is the stage's last layer.
+    Returns: sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's.
+    The gradient reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete
+    only at its end.
     """
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
@@ -298,10 +272,7 @@ def _summed(load: StageCost) -> tuple[float, ...]:
 def slowest(loads: Sequence[StageCost]) -> StageCost:
     """Return the load of a stage whose devices differ: every time the slowest kind's, every size the largest.
 
-    Parameters
-    ----------
-    loads : sequence of StageCost
-        The same layer on each kind of device of the stage.
+    `loads`: the same layer on each kind of device of the stage.
     """
     if len(loads) == 1:
         return loads[0]

@@ -27,26 +27,10 @@ def collectives(
 ) -> tuple[Collective, ...]:
     """Return the collectives of one stage, equal ones together.
 
-    Parameters
-    ----------
-    layers : mapping of (int, str) to int
-        How often each row with each way to recompute occurs in the stage.
-    works : mapping of (int, str) to LayerWork
-        What the layer of a row does on the device that the stage waits for.
-    mesh : Mesh
-        Axes of the stage.
-    strategy : Strategy
-        Degrees and sharding.
-    training : MixedPrecision
-        Bytes of weights and gradients.
-    framework : Framework
-        How the program carries it out.
-
-    Returns
-    -------
-    tuple of Collective
-        The blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered weights, which use
-        no link; those beside compute take what it leaves out.
+    `layers`: how often each row with each way to recompute occurs in the stage.
+    `works`: what the layer of a row does on the device that the stage waits for.
+    Returns: the blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered
+    weights, which use no link; those beside compute take what it leaves out.
     """
     ledger = _Ledger(mesh, strategy, framework)
     for key, n_layers in layers.items():

@@ -26,14 +26,7 @@ _NO_AXES = "profiles hold no context or expert parallelism"
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     """Return why a strategy cannot be priced, in one sentence; empty when it can.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading is a profile.
-    strategy : Strategy
-        Degrees.
-    micro_batch : int
-        Samples of one micro-batch and replica; any number can be priced.
+    `micro_batch`: samples of one micro-batch and replica; any number can be priced.
     """
     profile = problem.model_spec.instance
     assert isinstance(profile, Profile)
@@ -47,22 +40,7 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading is a profile.
-    plan : Plan
-        Stages with their devices and strategies.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage.
-
-    Raises
-    ------
-    InputError
-        When the problem is no profile, or asks for an axis that profiles do not hold.
+    Raises `InputError` when the problem is no profile, or asks for an axis that profiles do not hold.
 
     Notes
     -----
@@ -125,21 +103,10 @@ def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> Sta
 def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
     """Return what every layer computes, forward and backward, for one micro-batch.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading is a profile.
-    strategy : Strategy
-        Degrees; only the tensor degree matters.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    device : Device
-        Any: layers were measured on one kind of device.
-
-    Returns
-    -------
-    dict of int to float
-        Seconds by id of the layer.
+    `strategy`: degrees; only the tensor degree matters.
+    `micro_batch`: samples of one micro-batch and replica.
+    `device`: any: layers were measured on one kind of device.
+    Returns: seconds by id of the layer.
     """
     profile = problem.model_spec.instance
     assert isinstance(profile, Profile)

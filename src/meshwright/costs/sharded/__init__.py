@@ -8,12 +8,12 @@ from dataclasses import replace
 from meshwright.core.cluster import Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.stage_cost import CostTable, StageCost
-from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded.against_megatron import Saving, savings
 
-__all__ = ["compute_seconds", "described", "illegal", "loads", "row_loads", "splits", "table"]
+__all__ = ["compute_seconds", "described", "illegal", "loads", "row_loads", "splits"]
 
 _INSIDE = ("tensor", "context", "expert")
 
@@ -28,25 +28,14 @@ def row_loads(
 ) -> analytic.RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute; never worse than Megatron's.
 
-    Parameters
-    ----------
-    problem, strategy, devices, micro_batch, inside_only
-        As in `meshwright.costs.analytic.row_loads`.
-
-    Returns
-    -------
-    dict
-        ``(row, recompute) -> StageCost`` of that one layer.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, or the devices are not as many as the strategy needs.
+    `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`: as in `meshwright.costs.analytic.row_loads`.
+    Returns: ``(row, recompute) -> StageCost`` of that one layer.
+    Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
 
     Notes
     -----
     The analytic load is calibrated on runs of Megatron's split, so it stays the start. What a better split saves over Megatron's, both
-    priced by the sharding menu, is taken from the communication inside the layer, down to nothing; compute and memory stay.
+    priced operator by operator, is taken from the communication inside the layer, down to nothing; compute and memory stay.
     So `compute_seconds` stays a lower bound. `inside_only` takes off what is saved with silent replicas, which is never less.
     """
     layers = analytic.row_loads(problem, strategy, devices, micro_batch, inside_only=inside_only)
@@ -77,49 +66,11 @@ def _reduced(causes: tuple[tuple[str, float], ...], seconds: float) -> tuple[tup
 def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        Stages with their devices and strategies.
-    ledger : bool
-        As in `analytic.loads`.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the layers hold no operators.
-
-    Raises
-    ------
-    InputError
-        When a stage's strategy is illegal for the model, or its devices do not match it.
+    `ledger`: as in `analytic.loads`.
+    Returns: one per stage; empty where the layers hold no operators.
+    Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.
     """
     return analytic.loads(problem, plan, row_loads, ledger=ledger)
-
-
-def table(
-    problem: Problem, strategies: Sequence[Strategy], micro_batch: int, recompute: Sequence[str] = RECOMPUTE
-) -> CostTable:
-    """Return every choice of every distinct layer, for searches that read a table.
-
-    Parameters
-    ----------
-    problem, strategies, micro_batch, recompute
-        As in `meshwright.costs.analytic.table`.
-
-    Returns
-    -------
-    CostTable
-        Rows are distinct layers in order; memory is before sharding over the data axis.
-
-    Raises
-    ------
-    InputError
-        When no strategy is legal; the message has the first one's reason.
-    """
-    return analytic.table(problem, strategies, micro_batch, recompute, row_loads)
 
 
 def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:
@@ -133,18 +84,8 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
 def splits(problem: Problem, plan: Plan) -> tuple[dict[str, object], ...]:
     """Return which layers of a plan are split otherwise than Megatron does.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        The plan.
-
-    Returns
-    -------
-    tuple of dict
-        By strategy in order of the stages, then layer: ``stages`` and ``layers`` that are alike, ``saved_seconds`` of each per
-        micro-batch, and ``operators`` with Megatron's split and this one over the expert, context and tensor axis.
+    Returns: by strategy in order of the stages, then layer: ``stages`` and ``layers`` that are alike, ``saved_seconds`` of
+    each per micro-batch, and ``operators`` with Megatron's split and this one over the expert, context and tensor axis.
     """
     row_of_op, samples = analytic.rows(problem), plan.samples_of_replicas()
     found: list[dict[str, object]] = []
@@ -167,15 +108,7 @@ def splits(problem: Problem, plan: Plan) -> tuple[dict[str, object], ...]:
 
 
 def described(problem: Problem, plan: Plan) -> str:
-    """Return in one sentence which layers of a plan are split otherwise than Megatron does, or why none is.
-
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster, precision.
-    plan : Plan
-        The plan.
-    """
+    """Return in one sentence which layers of a plan are split otherwise than Megatron does, or why none is."""
     if problem.cluster is not None and len(problem.cluster.kinds) > 1:
         return "costs sharded: with several kinds of device every layer keeps Megatron's split"
     rows, samples = analytic.rows(problem), plan.samples_of_replicas()

@@ -11,21 +11,22 @@ from numpy.typing import NDArray
 
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster
-from meshwright.core.graph import Graph
+from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic.device_mesh import mesh
-from meshwright.costs.sharded.choices import PARTIAL, REPLICATED
-from meshwright.costs.sharded.menu import closed_layer, megatron_labels, menu_row
+from meshwright.costs.sharded.choices import PARTIAL, REPLICATED, choices
 from meshwright.costs.sharded.operator import Menu, MeshCosts
 from meshwright.costs.sharded.problem import ShardingProblem, problem_of
-from meshwright.costs.sharded.wiring import Node, output_elements
+from meshwright.costs.sharded.wiring import Node, Wire, Wiring, output_elements, wire
 from meshwright.network import REMEMBERED_CLUSTERS, Axis, Network
 from meshwright.solvers.pairwise.labelling import solve
 from meshwright.solvers.pairwise.problem import restrict
 
-__all__ = ["Saving", "savings"]
+__all__ = ["Saving", "closed_layer", "megatron_labels", "savings"]
+
+_STREAM = "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,11 @@ class Saving:
 def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bool = False) -> dict[int, Saving]:
     """Return what the best split inside each distinct layer saves under one strategy.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster; several kinds of device are not looked at.
-    strategy : Strategy
-        Degrees; must be legal. Priced on the first devices of the cluster.
-    micro_batch : int
-        Samples of one micro-batch and replica.
-    alone : bool
-        Whether to price as if other replicas kept silent: quick, and never less than with them.
-
-    Returns
-    -------
-    dict of int to Saving
-        By row; layers for which Megatron's split is best are left out.
+    `problem`: model and cluster; several kinds of device are not looked at.
+    `strategy`: degrees; must be legal. Priced on the first devices of the cluster.
+    `micro_batch`: samples of one micro-batch and replica.
+    `alone`: whether to price as if other replicas kept silent: quick, and never less than with them.
+    Returns: by row; layers for which Megatron's split is best are left out.
 
     Notes
     -----
@@ -118,8 +109,8 @@ class _Savings:
         """Return what one layer saves; None where it saves nothing."""
         sharding = problem_of(closed_layer(self._graph, row), costs)
         if known is None:
-            return _best(strategy, row, sharding)
-        again = _priced(strategy, row, sharding, known[row].labels, known[row].megatron)
+            return _best(strategy, sharding)
+        again = _priced(sharding, known[row].labels, known[row].megatron)
         # no more than the silent network promised: what bounds were told stays true
         return again and replace(
             again,
@@ -142,7 +133,7 @@ def _axes(cluster: Cluster, strategy: Strategy) -> tuple[Axis, Axis, Axis]:
     return expert, context, tensor
 
 
-def _best(strategy: Strategy, row: int, sharding: ShardingProblem) -> Saving | None:
+def _best(strategy: Strategy, sharding: ShardingProblem) -> Saving | None:
     """Solve one layer; None where Megatron's split is best or does not divide."""
     hand = megatron_labels(sharding, strategy.sequence_parallel)
     if hand is None:
@@ -157,25 +148,37 @@ def _best(strategy: Strategy, row: int, sharding: ShardingProblem) -> Saving | N
     kept[0] = np.arange(len(kept[0])) == hand[0]
     smaller, old = restrict(sharding.problem, np.concatenate(kept))
     labels = old[smaller.first[:-1] + solve(smaller).labels]
-    return _priced(strategy, row, sharding, tuple(labels.tolist()), tuple(hand.tolist()))
+    return _priced(sharding, tuple(labels.tolist()), tuple(hand.tolist()))
 
 
-def _priced(
-    strategy: Strategy, row: int, sharding: ShardingProblem, labels: tuple[int, ...], hand: tuple[int, ...]
-) -> Saving | None:
+def _priced(sharding: ShardingProblem, labels: tuple[int, ...], hand: tuple[int, ...]) -> Saving | None:
     """Return what one split saves over another; None where it saves nothing, or makes either pass slower."""
-    ours, theirs = (menu_row(row, strategy, sharding, list(way), "", math.inf) for way in (labels, hand))
-    forward = theirs.forward_seconds - ours.forward_seconds
-    backward = theirs.backward_seconds - ours.backward_seconds
-    least = 1e-9 * (theirs.forward_seconds + theirs.backward_seconds)  # less is rounding
+    ours, theirs = _seconds(sharding, labels), _seconds(sharding, hand)
+    forward, backward = theirs[0] - ours[0], theirs[1] - ours[1]
+    least = 1e-9 * sum(theirs)  # less is rounding
     if min(forward, backward) < -least or forward + backward <= least:
         return None
-    operators = tuple(
-        (name, "/".join(before), "/".join(now))
-        for (name, now), (_, before) in zip(ours.shardings, theirs.shardings, strict=True)
-        if now != before
-    )
-    return Saving(max(0.0, forward), max(0.0, backward), operators, labels, hand)
+    operators = []
+    for node, made, now, before in zip(sharding.wiring.nodes, sharding.menus, labels, hand, strict=True):
+        names = ["/".join(choice.name for choice in made.choices[label]) for label in (before, now)]
+        if names[0] != names[1]:
+            operators.append((node.name, names[0], names[1]))
+    return Saving(max(0.0, forward), max(0.0, backward), tuple(operators), labels, hand)
+
+
+def _seconds(sharding: ShardingProblem, labels: tuple[int, ...]) -> tuple[float, float]:
+    """Return the seconds of one micro-batch forward and backward, collectives included, of a layer under one split."""
+    forward = backward = 0.0
+    for made, label in zip(sharding.menus, labels, strict=True):
+        forward += float(made.forward_seconds[label] + made.forward_communication_seconds[label])
+        backward += float(made.backward_seconds[label] + made.backward_communication_seconds[label])
+    problem = sharding.problem
+    for e, (u, v) in enumerate(zip(problem.source.tolist(), problem.target.tolist(), strict=True)):
+        place = problem.rows[e][labels[u]], problem.columns[e][labels[v]]
+        there = float(sharding.forward_tables[problem.table_of_edge[e]][place])
+        forward += there
+        backward += float(problem.table(e)[place]) - there
+    return forward, backward
 
 
 def _working_elements(node: Node, made: Menu, sizes: list[int]) -> NDArray[np.float64]:
@@ -193,3 +196,56 @@ def _working_elements(node: Node, made: Menu, sizes: list[int]) -> NDArray[np.fl
         parts += [math.prod(n for n, c in zip(sizes, way, strict=True) if c.written not in (PARTIAL, REPLICATED))]
         elements.append(read / parts[0] + written / parts[1])
     return np.array(elements)
+
+
+def closed_layer(graph: Graph, row: int) -> Wiring:
+    """Return the operators of one layer between the stream that enters it and the stream that leaves it, which are one.
+
+    Returns: the stream is the first operator.
+    """
+    layer = graph.ops[row]
+    width = max((edge.n_elements for edge in graph.edges if row in (edge.source, edge.target)), default=0)
+    width = width or graph.sequence_length
+    dims = (("sequence", graph.sequence_length), ("hidden", max(1, width // graph.sequence_length)), ("inputs", 0))
+    before = Op("before", "", (Operator(_STREAM, "elementwise", dims, moved_elements=0),))
+    joined = wire(Graph("layer", (before, layer), (Edge(0, 1, width),)))
+    enters, leaves = (any(getattr(edge, end) == row for edge in graph.edges) for end in ("target", "source"))
+    wires = [w for w in joined.wires if enters or w.source != 0]
+    last = len(joined.nodes) - 1
+    if leaves:
+        wires.append(Wire(last, 0, output_elements(joined.nodes[last].operator)))
+    nodes = tuple(
+        Node(node.name.removeprefix(f"{layer.name}.").removeprefix("before."), node.operator, node.unfused)
+        for node in joined.nodes
+    )
+    return Wiring(nodes, tuple(wires))
+
+
+def megatron_labels(sharding: ShardingProblem, sequence_parallel: bool) -> NDArray[np.int64] | None:
+    """Return Megatron's split of every operator: columns, then rows; the sequence over the context axis, experts over theirs.
+
+    `sharding`: operators on a mesh of (expert, context, tensor).
+    `sequence_parallel`: whether norms and residual sums are split along the sequence over the tensor axis.
+    Returns shape (n_operators,), int64, or None: labels; None where a size does not divide.
+
+    References
+    ----------
+    .. [1] M. Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3; V. Korthikanti et al., arXiv:2205.05198, section 4.
+    """
+    labels = []
+    for node, made in zip(sharding.wiring.nodes, sharding.menus, strict=True):
+        operator = node.operator
+        known = {choice.name for choice in choices(operator)}
+        tensor = operator.tensor_axis if operator.tensor_axis in known else "none"
+        if operator.tensor_axis in ("", "sequence"):
+            tensor = "sequence" if sequence_parallel and "sequence" in known else "none"
+        context = "sequence" if "sequence" in known else "none"
+        expert = "experts" if "experts" in known else "batch"
+        wanted = [
+            word if axis.size > 1 else "none" for word, axis in zip((expert, context, tensor), sharding.costs.axes, strict=True)
+        ]
+        names = [[choice.name for choice in way] for way in made.choices]
+        if wanted not in names:
+            return None
+        labels.append(names.index(wanted))
+    return np.array(labels, dtype=np.int64)

@@ -46,20 +46,8 @@ class Choice(NamedTuple):
 def choices(operator: Operator) -> tuple[Choice, ...]:
     """Return every way to split an operator over one mesh axis.
 
-    Parameters
-    ----------
-    operator : Operator
-        The operator.
-
-    Returns
-    -------
-    tuple of Choice
-        Not splitting comes last.
-
-    Raises
-    ------
-    UnknownNameError
-        When the operator is of no known kind.
+    Returns: not splitting comes last.
+    Raises `UnknownNameError` when the operator is of no known kind.
     """
     if operator.kind not in KINDS:
         raise UnknownNameError(f"kind of operator ({operator.name})", operator.kind, KINDS)
@@ -105,12 +93,8 @@ def _own(operator: Operator) -> list[Choice]:
 def placement(layout: int, *, read: bool = False) -> str:
     """Return a layout as PyTorch's DTensor says it, for a tensor of dimensions (batch, sequence, hidden).
 
-    Parameters
-    ----------
-    layout : int
-        One of the layouts above.
-    read : bool
-        Whether it is the layout in which a tensor is read.
+    `layout`: one of the layouts above.
+    `read`: whether it is the layout in which a tensor is read.
     """
     if layout == PARTIAL:
         return "Replicate()" if read else "Partial()"

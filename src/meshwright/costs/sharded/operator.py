@@ -105,18 +105,8 @@ class Menu:
 def menu(node: Node, costs: MeshCosts) -> Menu:
     """Return every legal way to split an operator over the mesh, with its costs.
 
-    Parameters
-    ----------
-    node : Node
-        The operator.
-    costs : MeshCosts
-        Mesh, device, precision, batch.
-
-    Returns
-    -------
-    Menu
-        A way is legal when every size is divided without remainder; sizes other than samples, heads and experts may leave one
-        where the last device lacks less than a hundredth (vocabularies are padded by that much).
+    Returns: a way is legal when every size is divided without remainder; sizes other than samples, heads and experts may
+    leave one where the last device lacks less than a hundredth (vocabularies are padded by that much).
     """
     own = choices(node.operator)
     per_axis = [own if axis.size > 1 else own[-1:] for axis in costs.axes]

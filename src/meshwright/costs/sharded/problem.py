@@ -53,10 +53,7 @@ class ShardingProblem:
 def mesh_shape(cluster: Cluster, asked: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Return the shape of the device mesh, outermost first: as asked, or nodes by devices of a node.
 
-    Raises
-    ------
-    InputError
-        When the shape asked for does not have as many places as the cluster has devices.
+    Raises `InputError` when the shape asked for does not have as many places as the cluster has devices.
     """
     n = cluster.n_devices
     if asked:
@@ -73,14 +70,8 @@ def mesh_shape(cluster: Cluster, asked: tuple[int, ...] = ()) -> tuple[int, ...]
 def mesh_axes(cluster: Cluster, shape: tuple[int, ...], devices: Ints | None = None) -> tuple[Axis, ...]:
     """Return the axes of a mesh of devices in their order, the last axis over neighbours.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Where.
-    shape : tuple of int
-        Places along each axis, outermost first.
-    devices : ndarray of int64 or None
-        Ids; None for all.
+    `shape`: places along each axis, outermost first.
+    `devices`: ids; None for all.
     """
     ids = np.arange(cluster.n_devices) if devices is None else devices
     grid = ids.reshape(shape)
@@ -90,22 +81,9 @@ def mesh_axes(cluster: Cluster, shape: tuple[int, ...], devices: Ints | None = N
 def problem_of(wiring: Wiring, costs: MeshCosts) -> ShardingProblem:
     """Return a model on a mesh as a pairwise problem.
 
-    Parameters
-    ----------
-    wiring : Wiring
-        Operators and tensors.
-    costs : MeshCosts
-        Mesh, device, precision, batch.
-
-    Returns
-    -------
-    ShardingProblem
-        Operators and tensors that repeat share their arrays: a model of a hundred alike layers costs as much to set up as one.
-
-    Raises
-    ------
-    InputError
-        When an operator cannot be split at all.
+    Returns: operators and tensors that repeat share their arrays: a model of a hundred alike layers costs as much to set up
+    as one.
+    Raises `InputError` when an operator cannot be split at all.
     """
     known: dict[tuple[Operator, bool], tuple[Menu, Ints, Ints]] = {}
     rows = []

@@ -20,16 +20,10 @@ Floats = NDArray[np.float64]
 def reshard_seconds(axes: Sequence[Axis], written: Ints, read: Ints, n_bytes: float) -> tuple[Floats, Floats]:
     """Return the seconds of re-sharding a tensor forward, and of its gradient backward.
 
-    Parameters
-    ----------
-    axes : sequence of Axis
-        The mesh axes, outermost first.
-    written : ndarray, shape (n_written, n_axes), int64
-        Layouts the tensor may be written in.
-    read : ndarray, shape (n_read, n_axes), int64
-        Layouts it may be read in.
-    n_bytes : float
-        The whole tensor.
+    `axes`: the mesh axes, outermost first.
+    `written`, shape (n_written, n_axes), int64: layouts the tensor may be written in.
+    `read`, shape (n_read, n_axes), int64: layouts it may be read in.
+    `n_bytes`: the whole tensor.
 
     Returns
     -------

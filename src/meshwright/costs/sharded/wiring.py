@@ -63,15 +63,8 @@ def output_elements(operator: Operator) -> int:
 def wire(graph: Graph) -> Wiring:
     """Return the operators of a model and the tensors between them.
 
-    Parameters
-    ----------
-    graph : Graph
-        Layers with operators inside; a layer without any passes its input on.
-
-    Returns
-    -------
-    Wiring
-        Names are ``layer.operator``.
+    `graph`: layers with operators inside; a layer without any passes its input on.
+    Returns: names are ``layer.operator``.
 
     Notes
     -----

@@ -27,12 +27,7 @@ Options = tuple[tuple[str, ...], ...]
 def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     """Return the options of a Hugging Face model, and what they leave out.
 
-    Parameters
-    ----------
-    spec : str
-        A built-in name or a ``config.json``.
-    graph : Graph
-        The same, read.
+    `spec`: a built-in name or a ``config.json``.
 
     Returns
     -------

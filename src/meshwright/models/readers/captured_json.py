@@ -40,20 +40,9 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a captured graph.
 
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    ModelSpec
-        The graph; costs ``analytic``; search ``best`` for layers, ``pase`` is at home with single operators as well.
-
-    Raises
-    ------
-    InputError
-        When a field is missing, unknown or wrong, or another sequence length is asked for: capture again with that.
+    Costs ``analytic``; search ``best`` for layers, ``pase`` is at home with single operators as well.
+    Raises `InputError` when a field is missing, unknown or wrong, or another sequence length is asked for: capture again with
+    that.
     """
     content = source.json
     where = str(source.path)

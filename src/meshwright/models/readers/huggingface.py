@@ -74,10 +74,7 @@ def unknown(name: str) -> UnknownNameError:
 def describe(name: str) -> Architecture:
     """Return what is known about a built-in model.
 
-    Raises
-    ------
-    UnknownNameError
-        When there is no such model.
+    Raises `UnknownNameError` when there is no such model.
     """
     config = _built_in(name)
     graph = _graph(config, name, _length(config, 0), True)
@@ -103,22 +100,10 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a built-in model or a ``config.json``.
 
-    Parameters
-    ----------
-    source : Source
-        ``sequence_length`` 0 means the model's own: ``_sequence_length`` of a built-in, otherwise the smaller of
-        ``max_position_embeddings`` and 4096. ``attention`` is ``flash``, ``unfused``, or empty for the configuration's own
-        (``_attn_implementation: eager`` asks for the unfused one).
-
-    Returns
-    -------
-    ModelSpec
-        The graph; costs ``analytic``, search ``best``.
-
-    Raises
-    ------
-    InputError
-        When a field is missing or wrong, the family is not supported, or the sequence length is not positive.
+    `Source.sequence_length` 0 means the model's own: ``_sequence_length`` of a built-in, otherwise the smaller of
+    ``max_position_embeddings`` and 4096. An empty `Source.attention` means the configuration's own (``_attn_implementation:
+    eager`` asks for the unfused one). Costs ``analytic``, search ``best``.
+    Raises `InputError` when a field is missing or wrong, the family is not supported, or the sequence length is not positive.
     """
     if source.path is None:
         config, name = _built_in(source.spec), source.spec
@@ -136,10 +121,7 @@ def read(source: Source) -> ModelSpec:
 def configuration(name: str) -> dict[str, Any]:
     """Return the configuration of a built-in model, to be changed at will.
 
-    Raises
-    ------
-    UnknownNameError
-        When there is no such model.
+    Raises `UnknownNameError` when there is no such model.
     """
     return dict(_built_in(name).fields)
 
@@ -147,21 +129,10 @@ def configuration(name: str) -> dict[str, Any]:
 def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, attention: str = "") -> Graph:
     """Return the graph of a configuration that is in no file.
 
-    Parameters
-    ----------
-    fields : mapping of str to object
-        The content of a ``config.json``.
-    name : str
-        The model's name.
-    sequence_length : int
-        Tokens per sample; 0 for the model's own.
-    attention : str
-        ``flash``, ``unfused``, or empty for the configuration's own.
-
-    Raises
-    ------
-    InputError
-        As `read`.
+    `fields`: the content of a ``config.json``.
+    `sequence_length`: tokens per sample; 0 for the model's own.
+    `attention`: ``flash``, ``unfused``, or empty for the configuration's own.
+    Raises `InputError` as `read`.
     """
     config = _language_model(Config(name, fields))
     return _graph(config, name, _length(config, sequence_length), _fused(config, attention))
@@ -170,10 +141,7 @@ def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, 
 def _length(config: Config, wanted: int) -> int:
     """Tokens per sample: those wanted, or the model's own.
 
-    Raises
-    ------
-    InputError
-        When what is wanted is negative or huge, or any length for a model of images.
+    Raises `InputError` when what is wanted is negative or huge, or any length for a model of images.
     """
     if not 0 <= wanted <= _LONGEST_SEQUENCE:
         raise InputError(f"sequence length {wanted}: must be between 1 and {_LONGEST_SEQUENCE}")

@@ -95,17 +95,8 @@ class _Space:
 def answer(problem: Problem, limits: Limits) -> Answer:
     """Return the quickest plan found, in simulated seconds of a step, with a bound.
 
-    Parameters
-    ----------
-    problem : Problem
-        Completed: a `ProfiledTraining`, a cluster, a global batch.
-    limits : Limits
-        What plans may look like.
-
-    Returns
-    -------
-    Answer
-        Without a plan where none fits the memory.
+    `problem`: completed: a `ProfiledTraining`, a cluster, a global batch.
+    Returns: without a plan where none fits the memory.
 
     Notes
     -----

@@ -51,24 +51,12 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
 def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64], unit: int, *, published_links: bool) -> Tables:
     """Return what reductions and transfers cost at each position of an order.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    order : tuple of int
-        Devices in the order stages take them.
-    n_units : ndarray, shape (n_columns,), int64
-        Replicas of a stage, in units.
-    unit : int
-        Devices of a unit; positions count units.
-    published_links : bool
-        Whether all-reduces take the published constants' time.
-
-    Returns
-    -------
-    Tables
-        Groups whose devices lie on machines in the same pattern share a class: the first one met is asked. The plans found are
-        judged on their own devices afterwards.
+    `order`: devices in the order stages take them.
+    `n_units`, shape (n_columns,), int64: replicas of a stage, in units.
+    `unit`: devices of a unit; positions count units.
+    `published_links`: whether all-reduces take the published constants' time.
+    Returns: groups whose devices lie on machines in the same pattern share a class: the first one met is asked. The plans
+    found are judged on their own devices afterwards.
     """
     n, n_columns = len(order) // unit, len(n_units)
     node = cluster.node_of_device[list(order)]

@@ -238,17 +238,9 @@ class Judge:
     def best(self, shapes: Sequence[Shape], below_seconds: float = math.inf) -> tuple[float, Shape] | None:
         """Return the quickest of some plans, each with both schedules; the earlier one on ties.
 
-        Parameters
-        ----------
-        shapes : sequence of Shape
-            Plans; their schedules do not matter.
-        below_seconds : float
-            Only plans quicker than this count.
-
-        Returns
-        -------
-        (float, Shape) or None
-            None where none fits, or none is quick enough.
+        `shapes`: plans; their schedules do not matter.
+        `below_seconds`: only plans quicker than this count.
+        Returns: None where none fits, or none is quick enough.
         """
         best: tuple[float, Shape] | None = None
         for quick, shape in self.ranked(shapes):
@@ -272,14 +264,7 @@ class Judge:
     def improved(self, start: Shape, around: Around, n_rounds: int = 16) -> Shape:
         """Return the plan after the best small move of each round by `quick_seconds`, until none helps.
 
-        Parameters
-        ----------
-        start : Shape
-            Where to start.
-        around : Around
-            What cuts and numbers of micro-batches there are.
-        n_rounds : int
-            Most moves.
+        `n_rounds`: most moves.
         """
         best = start
         for _ in range(n_rounds):

@@ -57,12 +57,7 @@ class _Prefix:
 def placements(used: tuple[int, ...], sizes: tuple[int, ...], n_cards: int) -> Iterator[tuple[int, ...]]:
     """Yield the ways to take devices from machines, those that differ only by exchanging unused machines of one size once.
 
-    Parameters
-    ----------
-    used, sizes : tuple of int
-        Devices taken, and there, per machine.
-    n_cards : int
-        Devices to take.
+    `used`, `sizes`: devices taken, and there, per machine.
     """
 
     def extend(machine: int, left: int, taken: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -85,20 +80,11 @@ def proven(
 ) -> tuple[float, Shape] | None:
     """Return the quickest of all plans; None where that takes more than `budget` steps.
 
-    Parameters
-    ----------
-    judge : Judge
-        Plays plans.
-    numbers : list of Numbers
-        One per number of micro-batches.
-    following : list of list of int
-        Nodes a stage may end at, by the node it begins at.
-    kept : list of int
-        State of each node from 1 on.
-    best : (float, Shape)
-        A plan found before.
-    budget : int
-        Most prefixes looked at; a whole plan, which is played, counts as `STEPS_PER_PLAN`.
+    `numbers`: one per number of micro-batches.
+    `following`: nodes a stage may end at, by the node it begins at.
+    `kept`: state of each node from 1 on.
+    `best`: a plan found before.
+    `budget`: most prefixes looked at; a whole plan, which is played, counts as `STEPS_PER_PLAN`.
     """
     machines = _machines(judge)
     sizes = tuple(len(machine) for machine in machines)

@@ -28,10 +28,7 @@ DEVICE_BYTES = 16e9
 def sizes_of(ends: Sequence[int], where: str) -> tuple[int, ...]:
     """Return the devices of each machine from their exclusive ends.
 
-    Raises
-    ------
-    InputError
-        When the ends do not ascend from 1 on.
+    Raises `InputError` when the ends do not ascend from 1 on.
     """
     if not ends:
         raise InputError(f"{where}: no machine; give the end of each, for example machines=8,16 for two machines of 8 devices")
@@ -49,15 +46,8 @@ def sizes_of(ends: Sequence[int], where: str) -> tuple[int, ...]:
 def machines_cluster(sizes: tuple[int, ...]) -> Cluster:
     """Return machines of the given sizes with the published bandwidths between devices and between machines.
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Devices of each machine.
-
-    Returns
-    -------
-    Cluster
-        Every device on its machine's switch, machines on one switch; no latency, as published.
+    `sizes`: devices of each machine.
+    Returns: every device on its machine's switch, machines on one switch; no latency, as published.
     """
     node = np.repeat(np.arange(len(sizes)), sizes)
     n = len(node)
@@ -95,17 +85,9 @@ def all_reduce_seconds(cluster: Cluster, devices: Sequence[int], n_bytes: float)
 def send_seconds_per_byte(cluster: Cluster, sources: Sequence[int], targets: Sequence[int]) -> float:
     """Return the time per byte of a micro-batch that all `sources` hold equal parts of and all `targets` want equal parts of.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        From `machines_cluster`: what general routing would find on it, from its two kinds of links alone.
-    sources, targets : sequence of int
-        Devices in mesh order; none in both.
-
-    Returns
-    -------
-    float
-        Seconds per byte of the slowest link.
+    `cluster`: from `machines_cluster`: what general routing would find on it, from its two kinds of links alone.
+    `sources`, `targets`: devices in mesh order; none in both.
+    Returns: seconds per byte of the slowest link.
     """
     a, b = len(sources), len(targets)
     slowest = max(1.0 / a, 1.0 / b) / NVLINK_BYTES_PER_SECOND

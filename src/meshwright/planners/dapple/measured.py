@@ -13,17 +13,8 @@ __all__ = ["pipedream_profile"]
 def pipedream_profile(profile: Profile, rows: int) -> TextProfile:
     """Return a measured profile in the terms of PipeDream's text format.
 
-    Parameters
-    ----------
-    profile : Profile
-        As measured.
-    rows : int
-        Samples of the batch whose times are written; the format does not hold their number.
-
-    Returns
-    -------
-    Profile
-        A chain of layers ``node1``, ``node2``, ..., each described by its own name.
+    `rows`: samples of the batch whose times are written; the format does not hold their number.
+    Returns: a chain of layers ``node1``, ``node2``, ..., each described by its own name.
     """
     nodes = []
     for op, layer in enumerate(profile.layers):

@@ -52,19 +52,10 @@ def next_cards(used: Counts, sizes: Counts, n_cards: int) -> tuple[Counts, ...]:
 def reachable(used: Sequence[Counts], sizes: Counts, n_times: int) -> dict[Counts, tuple[Counts, ...]]:
     """Return what each occupancy can become by taking one device `n_times`, every policy tried at every step.
 
-    Parameters
-    ----------
-    used : sequence of tuple of int
-        Occupancies to start from.
-    sizes : tuple of int
-        Devices of each machine.
-    n_times : int
-        Devices taken, one at a time.
-
-    Returns
-    -------
-    dict
-        For each occupancy of `used`, the distinct outcomes in ascending order.
+    `used`: occupancies to start from.
+    `sizes`: devices of each machine.
+    `n_times`: devices taken, one at a time.
+    Returns: for each occupancy of `used`, the distinct outcomes in ascending order.
     """
     step: dict[Counts, tuple[Counts, ...]] = {}
     outcomes = {}

@@ -141,16 +141,8 @@ class ProfiledTraining:
 def cleaned(profile: Profile) -> Profile:
     """Return the profile without what is no layer: input placeholders, then indexing at the end.
 
-    Parameters
-    ----------
-    profile : Profile
-        As read.
-
-    Returns
-    -------
-    Profile
-        Without the sources whose description starts with ``Input`` and then without the sinks whose description starts with
-        ``__getitem__``; each pass once, so a layer that becomes a source or sink by it stays.
+    Returns: without the sources whose description starts with ``Input`` and then without the sinks whose description starts
+    with ``__getitem__``; each pass once, so a layer that becomes a source or sink by it stays.
 
     References
     ----------

@@ -163,18 +163,8 @@ def _largest_batch(instance: Instance, setting: Setting) -> int:
 def baselines(instance: Instance, setting: Setting) -> dict[str, float | None]:
     """Return the published data-parallel speed-ups over one device.
 
-    Parameters
-    ----------
-    instance : Instance
-        Scaled tables.
-    setting : Setting
-        Batches and machines.
-
-    Returns
-    -------
-    dict
-        ``dp_no_overlap``, ``dp_p3``, ``dp_ga_p3``, ``dp_ga_normal_overlap``, ``dp_optga_p3``; None where gradient accumulation
-        needs a sample to fit one device and none does (the original divides by zero).
+    Returns: ``dp_no_overlap``, ``dp_p3``, ``dp_ga_p3``, ``dp_ga_normal_overlap``, ``dp_optga_p3``; None where gradient
+    accumulation needs a sample to fit one device and none does (the original divides by zero).
     """
     total, n, batch = instance.total_seconds, setting.n_devices, setting.global_batch
     weights = float(instance.parameter_bytes[0, -1])
@@ -205,13 +195,6 @@ def baselines(instance: Instance, setting: Setting) -> dict[str, float | None]:
 
 def candidates(instance: Instance, setting: Setting) -> tuple[list[Candidate], list[str]]:
     """Return the plans that the published search can answer, in its order, and notes on what could not be tried.
-
-    Parameters
-    ----------
-    instance : Instance
-        Scaled tables.
-    setting : Setting
-        Batches and machines.
 
     Returns
     -------

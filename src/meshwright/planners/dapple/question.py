@@ -44,15 +44,6 @@ class Asked:
 def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tuple[str, ...]]:
     """Return the problem with what the settings say about it, and notes on what was assumed.
 
-    Parameters
-    ----------
-    problem : Problem
-        As asked.
-    params : Asked
-        The settings.
-    search : str
-        The recipe, for messages.
-
     Returns
     -------
     problem : Problem

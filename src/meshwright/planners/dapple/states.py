@@ -77,10 +77,7 @@ class States:
 def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
     """Return the profile a reading holds.
 
-    Raises
-    ------
-    InputError
-        When it holds none.
+    Raises `InputError` when it holds none.
     """
     if isinstance(model_spec.instance, ProfiledTraining):
         return model_spec.instance.profile
@@ -95,23 +92,11 @@ def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
 def states_of(model_spec: ModelSpec, *, fold: bool = True) -> States:
     """Return the states of the profile a reading holds.
 
-    Parameters
-    ----------
-    model_spec : ModelSpec
-        With a `Profile` or a `LinearisedProfile`.
-    fold : bool
-        Whether layers without compute and weights (``__getitem__``) are first folded into their only input. It is always done
-        where there would otherwise be more than `LARGEST_ANTICHAIN_GRAPH` states.
-
-    Returns
-    -------
-    States
-        In a topological order.
-
-    Raises
-    ------
-    InputError
-        When the reading holds no profile.
+    `model_spec`: with a `Profile` or a `LinearisedProfile`.
+    `fold`: whether layers without compute and weights (``__getitem__``) are first folded into their only input. It is
+    always done where there would otherwise be more than `LARGEST_ANTICHAIN_GRAPH` states.
+    Returns: in a topological order.
+    Raises `InputError` when the reading holds no profile.
     """
     profile = profile_of(model_spec, "this search")
     if isinstance(profile, LinearisedProfile):
@@ -287,17 +272,8 @@ def interval_tables(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return seconds, activation bytes and parameter bytes of the stage from state i to state j, for the whole profile batch.
 
-    Parameters
-    ----------
-    model_spec : ModelSpec
-        What `states` are of; a linearised profile brings its tables along.
-    states : States
-        Its states.
-
-    Returns
-    -------
-    tuple of ndarray, shape (n_states + 1, n_states), float64
-        Row i, column j; -1 where j < i.
+    `model_spec`: what `states` are of; a linearised profile brings its tables along.
+    Returns shape (n_states + 1, n_states), float64: row i, column j; -1 where j < i.
     """
     profile = profile_of(model_spec, "this search")
     if isinstance(profile, LinearisedProfile):

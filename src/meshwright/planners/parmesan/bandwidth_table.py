@@ -126,18 +126,10 @@ def pairwise(
 ) -> Cluster:
     """Return a cluster with a wire of its own between any two devices.
 
-    Parameters
-    ----------
-    name : str
-        As the user named it.
-    bytes_per_second : ndarray, shape (n, n), float64
-        Bandwidth of each pair; the upper triangle counts.
-    params : dataclass
-        Has ``device``, ``latency_seconds`` and ``launch_seconds``.
-    node : ndarray, shape (n,), int64, or None
-        Node of each device; None where each is its own.
-    source : str
-        Where the figures are from.
+    `bytes_per_second`, shape (n, n), float64: bandwidth of each pair; the upper triangle counts.
+    `params`: has ``device``, ``latency_seconds`` and ``launch_seconds``.
+    `node`, shape (n,), int64, or None: node of each device; None where each is its own.
+    `source`: where the figures are from.
     """
     n = len(bytes_per_second)
     wires = Wires()

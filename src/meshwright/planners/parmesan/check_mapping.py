@@ -77,16 +77,8 @@ def pair_table(cluster: Cluster) -> Table:
 def check(stages: MappedStages, slow: Table, claim: ClaimedMapping, proven_seconds: float = 0.0) -> str:
     """Return why a claim does not hold; empty when it does.
 
-    Parameters
-    ----------
-    stages : MappedStages
-        The question.
-    slow : list of list of float
-        Seconds per byte between all devices.
-    claim : ClaimedMapping
-        The answer.
-    proven_seconds : float
-        A bound that is known to hold: a claim up to it needs no trial of the mappings below.
+    `slow`: seconds per byte between all devices.
+    `proven_seconds`: a bound that is known to hold: a claim up to it needs no trial of the mappings below.
     """
     used = [device for row in claim.devices for device in row]
     if len(set(used)) != len(used) or not set(used) <= set(range(len(slow))):

@@ -53,17 +53,7 @@ class _TooLarge(Exception):
 def check(operators: Operators, claim: ClaimedPartition) -> Verdict:
     """Check a claim: the partition is convex, fits and has this largest load, and none has less than the bound.
 
-    Parameters
-    ----------
-    operators : Operators
-        The question.
-    claim : ClaimedPartition
-        The answer.
-
-    Returns
-    -------
-    Verdict
-        Whether it holds, to a billionth; not valid, with the reason, where the bound cannot be checked here.
+    Returns: whether it holds, to a billionth; not valid, with the reason, where the bound cannot be checked here.
 
     Notes
     -----

@@ -57,23 +57,10 @@ class Question:
 def question(problem: Problem, bandwidth: float = 0.0) -> Question:
     """Return the operators of a problem.
 
-    Parameters
-    ----------
-    problem : Problem
-        A placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
-    bandwidth : float
-        Of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's slowest hop
-        between neighbouring devices, or a stated default.
-
-    Returns
-    -------
-    Question
-        Operators with times.
-
-    Raises
-    ------
-    InputError
-        When the bandwidth contradicts a file that has transfer times of its own.
+    `problem`: a placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
+    `bandwidth`: of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's
+    slowest hop between neighbouring devices, or a stated default.
+    Raises `InputError` when the bandwidth contradicts a file that has transfer times of its own.
     """
     instance = problem.model_spec.instance
     if isinstance(instance, PlacementGraph):

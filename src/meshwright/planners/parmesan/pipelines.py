@@ -58,11 +58,8 @@ def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tupl
     Where a global batch is asked for, a shape has the most replicas that split it into whole micro-batches, unless
     `whole_batch` is false because a later step shares replicas out anew.
 
-    Raises
-    ------
-    InputError
-        When there is no cluster, or it has fewer devices than stages, or the model has fewer operators, or the micro-batch does
-        not divide the global batch.
+    Raises `InputError` when there is no cluster, or it has fewer devices than stages, or the model has fewer operators, or the
+    micro-batch does not divide the global batch.
     """
     n_ops = len(problem.graph.ops)
     if problem.cluster is None:
@@ -89,10 +86,7 @@ def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tupl
 def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
     """Refuse a number of micro-batches beside a global batch, which decides it.
 
-    Raises
-    ------
-    InputError
-        When both are given.
+    Raises `InputError` when both are given.
     """
     if problem.batch.global_batch and n_microbatches != usual:
         raise InputError(
@@ -119,23 +113,11 @@ def stage_graph(
 ) -> StageGraph:
     """Return the stages of a partition as a graph to be mapped.
 
-    Parameters
-    ----------
-    posed : Question
-        The operators.
-    groups : tuple of tuple of int
-        Operators of each stage.
-    n_replicas : int
-        Copies.
-    n_microbatches : int
-        Micro-batches over which the gradient reduction of a step is spread; 1 to count it whole, as the published mapper does.
-    both : float
-        How often each tensor travels: 2 where the gradient returns and is no tensor of its own.
-
-    Returns
-    -------
-    StageGraph
-        Times in seconds.
+    `groups`: operators of each stage.
+    `n_microbatches`: micro-batches over which the gradient reduction of a step is spread; 1 to count it whole, as the
+    published mapper does.
+    `both`: how often each tensor travels: 2 where the gradient returns and is no tensor of its own.
+    Returns: times in seconds.
     """
     operators = posed.operators
     stage_of = {op: s for s, group in enumerate(groups) for op in group}
@@ -179,16 +161,7 @@ def _ring(order: list[int]) -> tuple[int, ...]:
 def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> Judged:
     """Return a plan with its simulated step.
 
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    plan : Plan
-        The plan.
-    label : str
-        How it came about.
-    copies_beside_compute : bool
-        Whether transfers run beside compute; otherwise both ends wait for them.
+    `copies_beside_compute`: whether transfers run beside compute; otherwise both ends wait for them.
     """
     loads = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
     sends = transfers.transfers(problem, plan, loads)
@@ -224,16 +197,8 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
 def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_stages: int) -> tuple[tuple[Judged, ...], float]:
     """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest device.
 
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    posed : Question
-        Its operators.
-    judged : sequence of Judged
-        Plans in any order; none where no partition keeps the memory limits.
-    most_stages : int
-        Stages that were tried at most.
+    `judged`: plans in any order; none where no partition keeps the memory limits.
+    `most_stages`: stages that were tried at most.
 
     Returns
     -------

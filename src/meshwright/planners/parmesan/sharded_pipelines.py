@@ -37,11 +37,6 @@ def micro_batches(problem: Problem) -> tuple[int, ...]:
 def least_seconds_per_sample(problem: Problem) -> float:
     """Return what all devices together need for one sample at least: compute only, shared out perfectly.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with a cost model of its layers.
-
     Notes
     -----
     A layer counts with the tensor degree and number of samples that suit it best. If layer l takes ``c[l, k]`` seconds on one device
@@ -72,14 +67,8 @@ def least_seconds_per_sample(problem: Problem) -> float:
 def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] = ()) -> tuple[tuple[Judged, ...], float]:
     """Return the best variants of mapped pipelines that fit into memory.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with a cost model of its layers.
-    ranked : sequence of Judged
-        Mapped pipelines without any sharding, best first; the first few different ones count.
-    others : sequence of Judged
-        Candidates as they are.
+    `ranked`: mapped pipelines without any sharding, best first; the first few different ones count.
+    `others`: candidates as they are.
 
     Returns
     -------

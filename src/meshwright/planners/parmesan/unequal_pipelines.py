@@ -75,20 +75,10 @@ def unequal_plans(
 ) -> Iterator[tuple[str, Plan]]:
     """Yield plans whose stages have unequally many replicas, the most promising patterns only.
 
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    units : Units
-        Its operators, contracted.
-    n_microbatches : int
-        Micro-batches of a step and replica of the widest stage, where no global batch is given.
-    laid : tuple of (str, ndarray)
-        Names of orders of the devices, and the orders, that stages are laid along.
-    slower : ndarray, shape (n_devices,), float64
-        How many times longer each device takes; see `slowness`.
-    limits : sequence of float
-        Bytes under which stages are cut.
+    `n_microbatches`: micro-batches of a step and replica of the widest stage, where no global batch is given.
+    `laid`: names of orders of the devices, and the orders, that stages are laid along.
+    `slower`, shape (n_devices,), float64: how many times longer each device takes; see `slowness`.
+    `limits`: bytes under which stages are cut.
     """
     assert problem.cluster is not None
     promising: list[tuple[float, tuple[int, ...], Groups, list[str]]] = []
@@ -144,12 +134,7 @@ def _waits(pattern: tuple[int, ...], laid: Laid, slower: NDArray[np.float64]) ->
 def swapped(problem: Problem, judged: Sequence[Judged]) -> list[Judged]:
     """Return the best plan of several shapes after exchanges of two devices, as long as the simulated step gets shorter.
 
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    judged : sequence of Judged
-        Plans; of each number of stages and replicas the best one counts, and of these the first few.
+    `judged`: plans; of each number of stages and replicas the best one counts, and of these the first few.
     """
     best: dict[tuple[int, ...], Judged] = {}
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):

@@ -27,18 +27,9 @@ Ints = NDArray[np.int64]
 def shardings(question: PaseQuestion, chosen: Sequence[Ints]) -> dict[str, Any]:
     """Return the split of every operator by name, and a table of what each costs.
 
-    Parameters
-    ----------
-    question : PaseQuestion
-        The problem.
-    chosen : sequence of ndarray, each shape (n_axes,), int64
-        Splits of each operator.
-
-    Returns
-    -------
-    dict
-        ``shardings`` (splits by operator), ``axes`` (the word of each axis by operator) and ``operators``: per operator its
-        split in words, and FLOP equivalents of its work and reductions, and of re-sharding its inputs.
+    `chosen`, each shape (n_axes,), int64: splits of each operator.
+    Returns: ``shardings`` (splits by operator), ``axes`` (the word of each axis by operator) and ``operators``: per
+    operator its split in words, and FLOP equivalents of its work and reductions, and of re-sharding its inputs.
     """
     operators = question.network.operators
     moved = [0.0] * len(operators)
@@ -92,22 +83,9 @@ def baselines(question: PaseQuestion) -> dict[str, float]:
 def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, memory_bytes: float | None) -> dict[str, Any]:
     """Return the certificate: the question, the splits, their cost, the bound, and the messages that prove it.
 
-    Parameters
-    ----------
-    question : PaseQuestion
-        The problem.
-    tables : PaseTables
-        Its labels.
-    found : Budgeted
-        The splits chosen and the proof.
-    memory_bytes : float or None
-        Most bytes a device may hold.
-
-    Returns
-    -------
-    dict
-        JSON-ready. Under a memory limit the bound is the one that the multiplier proves, which may be below the bound of
-        the answer (integer programming leaves no short proof).
+    `memory_bytes`: most bytes a device may hold.
+    Returns: JSON-ready. Under a memory limit the bound is the one that the multiplier proves, which may be below the bound
+    of the answer (integer programming leaves no short proof).
     """
     relaxation = found.relaxed.relaxation
     bound = found.bound_value

@@ -28,16 +28,9 @@ def solve_within_memory(
 ) -> Budgeted | None:
     """Return the splits of least cost that fit; None when nothing does.
 
-    Parameters
-    ----------
-    costs : PaseTables
-        Operators, splits and costs.
-    memory_bytes : float or None
-        Most bytes a device may hold; None for no limit.
-    seconds : float
-        Time for integer programming, where it is needed.
-    gap_ratio : float
-        How far from proven best the answer may stay.
+    `memory_bytes`: most bytes a device may hold; None for no limit.
+    `seconds`: time for integer programming, where it is needed.
+    `gap_ratio`: how far from proven best the answer may stay.
     """
     return solve_within(
         costs.problem, held_bytes(costs), np.inf if memory_bytes is None else memory_bytes, seconds=seconds, gap_ratio=gap_ratio
@@ -47,14 +40,7 @@ def solve_within_memory(
 def shortage(question: PaseQuestion, costs: PaseTables, memory_bytes: float) -> Shortage:
     """Return by how much the leanest splits exceed the memory, and how many processors would do.
 
-    Parameters
-    ----------
-    question : PaseQuestion
-        The problem.
-    costs : PaseTables
-        Its tables.
-    memory_bytes : float
-        Most bytes a device may hold.
+    `memory_bytes`: most bytes a device may hold.
     """
     missing = _least(costs) - memory_bytes
     p = question.n_processors

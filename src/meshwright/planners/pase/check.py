@@ -46,24 +46,10 @@ class _Posed:
 def check_certificate(entry: Any, where: str, problem: Problem | None = None) -> Verdict:
     """Check a certificate of ``--search pase``.
 
-    Parameters
-    ----------
-    entry : object
-        The parsed file.
-    where : str
-        The file, for messages.
-    problem : Problem or None
-        The question of a certificate of kind ``sharding``, posed again from what the file says; None for kind ``pase``.
-
-    Returns
-    -------
-    Verdict
-        Whether splits, cost and bound hold.
-
-    Raises
-    ------
-    InputError
-        When a field is missing or of the wrong kind.
+    `problem`: the question of a certificate of kind ``sharding``, posed again from what the file says; None for kind
+    ``pase``.
+    Returns: whether splits, cost and bound hold.
+    Raises `InputError` when a field is missing or of the wrong kind.
     """
     try:
         kind = entry["kind"]

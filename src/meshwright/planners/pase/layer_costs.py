@@ -28,17 +28,8 @@ def allowed_splits(size: int, cutoff: int, n_processors: int) -> Ints:
 def configurations(operator: PaseOperator, n_processors: int) -> Ints:
     """Return every configuration of an operator, in lexicographic order.
 
-    Parameters
-    ----------
-    operator : PaseOperator
-        The operator.
-    n_processors : int
-        The product of the splits is at most this.
-
-    Returns
-    -------
-    ndarray, shape (n_configurations, n_axes), int64
-        Into how many parts each axis is split.
+    `n_processors`: the product of the splits is at most this.
+    Returns shape (n_configurations, n_axes), int64: into how many parts each axis is split.
 
     References
     ----------
@@ -77,17 +68,9 @@ def data_parallel_splits(operator: PaseOperator, n_processors: int) -> Ints:
 def tensor_splits(splits: Ints, axes: tuple[tuple[int, ...], ...]) -> Ints:
     """Return how configurations of an operator split one of its tensors.
 
-    Parameters
-    ----------
-    splits : ndarray, shape (n_configurations, n_axes), int64
-        Configurations.
-    axes : tuple of tuple of int
-        For each dimension of the tensor the axes whose splits multiply to its split.
-
-    Returns
-    -------
-    ndarray, shape (n_configurations, n_dimensions), int64
-        Parts of each dimension.
+    `splits`, shape (n_configurations, n_axes), int64: configurations.
+    `axes`: for each dimension of the tensor the axes whose splits multiply to its split.
+    Returns shape (n_configurations, n_dimensions), int64: parts of each dimension.
     """
     if all(len(group) == 1 for group in axes):
         return splits[:, [group[0] for group in axes]]
@@ -97,21 +80,10 @@ def tensor_splits(splits: Ints, axes: tuple[tuple[int, ...], ...]) -> Ints:
 def edge_cost(shape: tuple[int, ...], produced: Ints, consumed: Ints, word_flop: float) -> Floats:
     """Return what re-sharding a tensor costs, forward and backward.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        The tensor.
-    produced : ndarray, shape (n_produced, n_dimensions), int64
-        Splits it may be written in.
-    consumed : ndarray, shape (n_consumed, n_dimensions), int64
-        Splits it may be read in.
-    word_flop : float
-        FLOP a device does while it moves one word.
-
-    Returns
-    -------
-    ndarray, shape (n_produced, n_consumed), float64
-        Words each device lacks, twice, in FLOP equivalents.
+    `produced`, shape (n_produced, n_dimensions), int64: splits it may be written in.
+    `consumed`, shape (n_consumed, n_dimensions), int64: splits it may be read in.
+    `word_flop`: FLOP a device does while it moves one word.
+    Returns shape (n_produced, n_consumed), float64: words each device lacks, twice, in FLOP equivalents.
 
     References
     ----------
@@ -132,19 +104,9 @@ def edge_cost(shape: tuple[int, ...], produced: Ints, consumed: Ints, word_flop:
 def layer_cost(operator: PaseOperator, splits: Ints, word_flop: float) -> Floats:
     """Return what each configuration of an operator costs, forward and backward.
 
-    Parameters
-    ----------
-    operator : PaseOperator
-        The operator.
-    splits : ndarray, shape (n_configurations, n_axes), int64
-        Its configurations.
-    word_flop : float
-        FLOP a device does while it moves one word.
-
-    Returns
-    -------
-    ndarray, shape (n_configurations,), float64
-        FLOP equivalents on one device per training step.
+    `splits`, shape (n_configurations, n_axes), int64: its configurations.
+    `word_flop`: FLOP a device does while it moves one word.
+    Returns shape (n_configurations,), float64: FLOP equivalents on one device per training step.
 
     References
     ----------

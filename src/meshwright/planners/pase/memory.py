@@ -17,15 +17,8 @@ _OUTPUT_BYTES = 4.0  # single precision: kept from forward to backward
 def held_bytes(tables: PaseTables) -> NDArray[np.float64]:
     """Return the bytes that each label holds on a device.
 
-    Parameters
-    ----------
-    tables : PaseTables
-        Operators and their configurations.
-
-    Returns
-    -------
-    ndarray, shape (n_labels,), float64
-        Parameters with gradients and optimizer state, and the output kept for the backward pass, both as split.
+    Returns shape (n_labels,), float64: parameters with gradients and optimizer state, and the output kept for the backward
+    pass, both as split.
 
     Notes
     -----

@@ -18,27 +18,13 @@ _Pair = tuple[int, int]
 def build(name: str, batch: int = 128, model: int = 128) -> Network:
     """Return one of the five graphs.
 
-    Parameters
-    ----------
-    name : str
-        One of `NAMES`.
-    batch : int
-        Samples per step.
-    model : int
-        Scales every hidden width (channels, hidden units, heads) by ``model / 128``, rounded, at least 1; classes, vocabulary,
-        lengths and image sizes stay.
-
-    Returns
-    -------
-    Network
-        Operators in the order of the published program.
-
-    Raises
-    ------
-    UnknownNameError
-        When the name is none of these.
-    InputError
-        When a number is below 1.
+    `name`: one of `NAMES`.
+    `batch`: samples per step.
+    `model`: scales every hidden width (channels, hidden units, heads) by ``model / 128``, rounded, at least 1; classes,
+    vocabulary, lengths and image sizes stay.
+    Returns: operators in the order of the published program.
+    Raises `UnknownNameError` when the name is none of these.
+    Raises `InputError` when a number is below 1.
 
     References
     ----------

@@ -32,18 +32,10 @@ def _ways(sharding: ShardingProblem, labels: NDArray[np.int64]) -> list[tuple[Ch
 def operator_rows(sharding: ShardingProblem, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return per operator its split in words and its seconds.
 
-    Parameters
-    ----------
-    sharding : ShardingProblem
-        The model on its mesh.
-    labels : ndarray, shape (n_operators,), int64
-        The way chosen for each operator.
-
-    Returns
-    -------
-    list of dict
-        ``operator``, ``split`` (such as ``batch/8 out/8``), ``compute_seconds``, ``communication_seconds`` (collectives inside it
-        and exposed gradient reduction) and ``resharding_seconds`` (of its inputs and their gradients). They add up to the step.
+    `labels`, shape (n_operators,), int64: the way chosen for each operator.
+    Returns: ``operator``, ``split`` (such as ``batch/8 out/8``), ``compute_seconds``, ``communication_seconds``
+    (collectives inside it and exposed gradient reduction) and ``resharding_seconds`` (of its inputs and their gradients).
+    They add up to the step.
     """
     moved = [0.0] * len(sharding.menus)
     problem = sharding.problem
@@ -68,18 +60,10 @@ def operator_rows(sharding: ShardingProblem, labels: NDArray[np.int64]) -> list[
 def placements(sharding: ShardingProblem, labels: NDArray[np.int64]) -> dict[str, dict[str, list[str]]]:
     """Return the DTensor placements of what each operator reads, writes and holds, one per mesh axis.
 
-    Parameters
-    ----------
-    sharding : ShardingProblem
-        The model on its mesh.
-    labels : ndarray, shape (n_operators,), int64
-        The way chosen for each operator.
-
-    Returns
-    -------
-    dict
-        Operator to ``input``, ``output`` and, where it has one, ``weight``: ``Shard(i)``, ``Replicate()`` or ``Partial()`` per
-        axis. Activations are (batch, sequence, hidden); weights as PyTorch keeps them, (out, in) and (vocabulary, hidden).
+    `labels`, shape (n_operators,), int64: the way chosen for each operator.
+    Returns: operator to ``input``, ``output`` and, where it has one, ``weight``: ``Shard(i)``, ``Replicate()`` or
+    ``Partial()`` per axis. Activations are (batch, sequence, hidden); weights as PyTorch keeps them, (out, in) and
+    (vocabulary, hidden).
     """
     found = {}
     for node, way in zip(sharding.wiring.nodes, _ways(sharding, labels), strict=True):
@@ -105,14 +89,7 @@ def _weight_placement(choice: Choice) -> str:
 def nearest_plan(problem: Problem, sharding: ShardingProblem, labels: NDArray[np.int64]) -> tuple[Plan, bool]:
     """Return the plan of one stage whose degrees come nearest to the sharding, and whether it fits the devices' memory.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model and cluster.
-    sharding : ShardingProblem
-        The model on its mesh.
-    labels : ndarray, shape (n_operators,), int64
-        The way chosen for each operator.
+    `labels`, shape (n_operators,), int64: the way chosen for each operator.
 
     Returns
     -------

@@ -26,19 +26,10 @@ __all__ = ["MeshSettings", "on_mesh", "sharding_problem"]
 def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: str = "none") -> ShardingProblem:
     """Return a model on a mesh over all devices of its cluster, ready to solve.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model whose layers hold operators, a cluster of one kind of device, and a batch.
-    shape : tuple of int
-        The mesh, outermost first; empty for nodes by devices of a node.
-    recompute : str
-        ``none``, ``selective`` or ``full``.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, no operator, several kinds of device, or the shape does not fit.
+    `problem`: a model whose layers hold operators, a cluster of one kind of device, and a batch.
+    `shape`: the mesh, outermost first; empty for nodes by devices of a node.
+    `recompute`: ``none``, ``selective`` or ``full``.
+    Raises `InputError` when there is no cluster, no operator, several kinds of device, or the shape does not fit.
     """
     cluster = problem.cluster
     name = problem.model_spec.name
@@ -82,14 +73,8 @@ class MeshSettings:
 def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answer, Graph]:
     """Return the best sharding of every operator, and the graph of operators.
 
-    Parameters
-    ----------
-    problem : Problem
-        Model, cluster and batch.
-    settings : MeshSettings
-        Mesh, memory limit, recomputation.
-    stop : Stop
-        Its seconds limit branching under the memory limit; 20 by default.
+    `settings`: mesh, memory limit, recomputation.
+    `stop`: its seconds limit branching under the memory limit; 20 by default.
 
     Returns
     -------

@@ -67,10 +67,7 @@ class PaseQuestion:
 def question_of(problem: Problem, settings: PaseSettings, search: str) -> PaseQuestion:
     """Return the PaSE problem that a reading and options ask for.
 
-    Raises
-    ------
-    InputError
-        When the model is not a PaSE graph, or options contradict each other.
+    Raises `InputError` when the model is not a PaSE graph, or options contradict each other.
     """
     instance = problem.model_spec.instance
     if not isinstance(instance, PaseInstance):

@@ -43,19 +43,8 @@ def flop_per_word(flops_per_second: float, bytes_per_second: float) -> float:
 def tables(network: Network, n_processors: int, word_flop: float) -> PaseTables:
     """Return a PaSE graph as a pairwise problem.
 
-    Parameters
-    ----------
-    network : Network
-        The operators.
-    n_processors : int
-        Devices.
-    word_flop : float
-        FLOP a device does while it moves one word.
-
-    Returns
-    -------
-    PaseTables
-        Labels and costs. Operators that repeat share their arrays, and edges that repeat their tables.
+    `word_flop`: FLOP a device does while it moves one word.
+    Returns: labels and costs. Operators that repeat share their arrays, and edges that repeat their tables.
 
     Notes
     -----
@@ -115,19 +104,9 @@ def _distinct(splits: Ints) -> tuple[Ints, Ints]:
 def splits_cost(network: Network, chosen: tuple[Ints, ...], word_flop: float) -> float:
     """Return the cost of one configuration per operator, whether or not it is among those enumerated.
 
-    Parameters
-    ----------
-    network : Network
-        The operators.
-    chosen : tuple of ndarray, length n_operators, each shape (n_axes,), int64
-        Splits of each operator.
-    word_flop : float
-        FLOP a device does while it moves one word.
-
-    Returns
-    -------
-    float
-        In FLOP equivalents.
+    `chosen`, each shape (n_axes,), int64: splits of each operator.
+    `word_flop`: FLOP a device does while it moves one word.
+    Returns: in FLOP equivalents.
     """
     rows = [np.asarray(row, dtype=np.int64)[None, :] for row in chosen]
     known: dict[tuple[PaseOperator, bytes], float] = {}

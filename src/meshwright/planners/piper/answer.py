@@ -33,26 +33,10 @@ def instance_of(
 ) -> PiperInstance:
     """Return the instance of a problem, with what the user set in place of the file's numbers.
 
-    Parameters
-    ----------
-    problem : Problem
-        A problem read from a Piper file.
-    recipe : str
-        The search, for messages.
-    max_devices, n_microbatches : int or None
-        None for the cluster's, where the user named one, else the file's.
-    bandwidth, memory : float or None
-        In bytes per second and bytes; None likewise.
-
-    Returns
-    -------
-    PiperInstance
-        The instance.
-
-    Raises
-    ------
-    InputError
-        When the problem is no Piper file, or a number is out of the format's range.
+    `problem`: a problem read from a Piper file.
+    `max_devices`, `n_microbatches`: None for the cluster's, where the user named one, else the file's.
+    `bandwidth`, `memory`: in bytes per second and bytes; None likewise.
+    Raises `InputError` when the problem is no Piper file, or a number is out of the format's range.
     """
     instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
@@ -165,24 +149,9 @@ def choices_json(instance: PiperInstance, stages: Sequence[PiperStage]) -> list[
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of the search piper claims, without its solver.
 
-    Parameters
-    ----------
-    result : Result
-        The plan file taken up again.
-    entry : dict
-        Its content.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Verdict
-        Whether the plan takes what it says, and no plan takes less than its bound.
-
-    Raises
-    ------
-    InputError
-        When the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong kind.
+    Returns: whether the plan takes what it says, and no plan takes less than its bound.
+    Raises `InputError` when the plan is not one of the search piper on a Piper file, or a field is missing or of the wrong
+    kind.
     """
     instance = result.problem.model_spec.instance
     if result.search != "piper" or not isinstance(instance, PiperInstance):

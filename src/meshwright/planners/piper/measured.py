@@ -16,22 +16,8 @@ __all__ = ["piper_instance"]
 def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
     """Return a measured profile in Piper's terms: every layer once kept whole, once recomputed, at every tensor degree measured.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading is a profile.
-    micro_batch : int
-        Samples of a micro-batch.
-
-    Returns
-    -------
-    PiperInstance
-        Times in seconds; collectives of the tensor axis are part of them.
-
-    Raises
-    ------
-    ExportError
-        When there is no cluster, or a single layer (the format needs an edge).
+    Returns: times in seconds; collectives of the tensor axis are part of them.
+    Raises `ExportError` when there is no cluster, or a single layer (the format needs an edge).
 
     Notes
     -----

@@ -83,25 +83,15 @@ def menu_of(
 ) -> StageMenu:
     """Return the arrays of an instance; choices keep their order in the file.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The instance.
-    options : Options
-        What plans may use.
-    told_apart : mapping
-        With buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is within a range keeps
-        room for the least of it, which is right where the range has one size, and a bound where it has more.
-    careful : bool
-        Keep room for the largest of the range: plans fit, and some that would are left out.
-    links : str
-        With nodes: what stages smaller than a node send over. ``node`` the node's links, which is a lower bound; ``between`` those
-        between nodes; ``aligned`` the node's, where only degrees and replicas are allowed that leave no stage across two nodes.
-
-    Returns
-    -------
-    StageMenu
-        The arrays. With buffers counted per layer every tensor degree stands there once for each range of rooms that may be kept.
+    `told_apart`: with buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is
+    within a range keeps room for the least of it, which is right where the range has one size, and a bound where it has
+    more.
+    `careful`: keep room for the largest of the range: plans fit, and some that would are left out.
+    `links`: with nodes: what stages smaller than a node send over. ``node`` the node's links, which is a lower bound;
+    ``between`` those between nodes; ``aligned`` the node's, where only degrees and replicas are allowed that leave no stage
+    across two nodes.
+    Returns: the arrays. With buffers counted per layer every tensor degree stands there once for each range of rooms that
+    may be kept.
     """
     counting = instance.counting
     allowed = allowed_by(options)

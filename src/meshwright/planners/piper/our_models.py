@@ -65,23 +65,10 @@ class _Case:
 def answer(problem: Problem, options: ModelOptions) -> Answer:
     """Return the best plan with the same replicas in every stage.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with operators, on a cluster, under the cost model ``analytic`` or ``sharded``.
-    options : ModelOptions
-        What plans may use.
-
-    Returns
-    -------
-    Answer
-        With the seconds of a step in this search's own terms: the slowest stage's time for every micro-batch, and filling and
-        draining the pipeline.
-
-    Raises
-    ------
-    InputError
-        When the model has no operators, or there is no cluster.
+    `problem`: a model with operators, on a cluster, under the cost model ``analytic`` or ``sharded``.
+    Returns: with the seconds of a step in this search's own terms: the slowest stage's time for every micro-batch, and
+    filling and draining the pipeline.
+    Raises `InputError` when the model has no operators, or there is no cluster.
     """
     problem, notes = _posed(problem)
     best: tuple[float, Plan, _Case] | None = None

@@ -152,22 +152,10 @@ def names(instance: PiperInstance) -> tuple[str, ...]:
 def grow(instance: PiperInstance, n_transformers: int) -> PiperInstance:
     """Return the instance with more transformer layers: copies of one that stands between two others.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The model; layers named ``ParallelTransformerLayer`` count.
-    n_transformers : int
-        How many it should have.
-
-    Returns
-    -------
-    PiperInstance
-        The deeper model; new nodes stand at the end, with the next free ids.
-
-    Raises
-    ------
-    InputError
-        When it has that many already, or no layer between two others.
+    `instance`: the model; layers named ``ParallelTransformerLayer`` count.
+    `n_transformers`: how many it should have.
+    Returns: the deeper model; new nodes stand at the end, with the next free ids.
+    Raises `InputError` when it has that many already, or no layer between two others.
 
     Notes
     -----

@@ -53,19 +53,7 @@ class Solution:
 def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> Solution:
     """Return the best plan of an instance.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The instance.
-    options : Options
-        What plans may use.
-    nearly_ratio : float
-        How much slower a plan may be that saves stages or devices.
-
-    Returns
-    -------
-    Solution
-        The plan with its proof.
+    `nearly_ratio`: how much slower a plan may be that saves stages or devices.
     """
     told_apart: dict[int, frozenset[float]] = {}
     for turn in range(N_REFINED):
@@ -268,12 +256,7 @@ def _stages(instance: PiperInstance, menu: StageMenu, found: Found) -> tuple[Pip
 def least_memory(instance: PiperInstance, options: Options) -> tuple[float, int]:
     """Return the memory at which some plan fits, and how many devices of the given memory would do.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        An instance in which nothing fits.
-    options : Options
-        What plans may use.
+    `instance`: an instance in which nothing fits.
 
     Returns
     -------
@@ -298,24 +281,10 @@ def least_memory(instance: PiperInstance, options: Options) -> tuple[float, int]
 def curve(instance: PiperInstance, options: Options, over: str) -> list[dict[str, float | int]]:
     """Return the best time for every number of devices, or of replicas in all, up to the instance's.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The instance, in the published model.
-    options : Options
-        What plans may use.
-    over : str
-        ``devices`` or ``replicas``.
-
-    Returns
-    -------
-    list of dict
-        Points where the best time changes: ``{"devices": k, "seconds_per_microbatch": x}`` holds from k up to the next point.
-
-    Raises
-    ------
-    InputError
-        When the model counts fill and drain, nodes, or buffers per layer, for which curves are not made.
+    `over`: ``devices`` or ``replicas``.
+    Returns: points where the best time changes: ``{"devices": k, "seconds_per_microbatch": x}`` holds from k up to the next
+    point.
+    Raises `InputError` when the model counts fill and drain, nodes, or buffers per layer, for which curves are not made.
     """
     if instance.counting != replace(instance.counting, layer_buffers=False, fill_drain=False, node_size=0):
         raise InputError(

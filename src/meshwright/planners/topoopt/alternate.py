@@ -78,25 +78,9 @@ def released(
 ) -> Found:
     """Return what the released search finds: proposals one at a time, topology by its own annealing.
 
-    Parameters
-    ----------
-    step : Step
-        Simulates.
-    wires : Wires
-        The network's parts.
-    rng : numpy.random.Generator
-        All draws.
-    budget : int
-        Proposals.
-    propagation, placement
-        See `moves.published_proposal`.
-    alpha_ratio : float
-        A plan slower by x milliseconds is accepted with probability ``exp(-alpha x)``.
-
-    Returns
-    -------
-    Found
-        The best pair that was simulated together.
+    `budget`: proposals.
+    `propagation`, `placement`: see `moves.published_proposal`.
+    `alpha_ratio`: a plan slower by x milliseconds is accepted with probability ``exp(-alpha x)``.
 
     Notes
     -----
@@ -143,15 +127,7 @@ def released(
 def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
     """Return the best plan and topology our search finds within a number of simulated plans.
 
-    Parameters
-    ----------
-    step, wires, rng, budget, placement
-        See `released`; `placement` may also be ``either``.
-
-    Returns
-    -------
-    Found
-        Plan and topology.
+    `step`, `wires`, `rng`, `budget`, `placement`: see `released`; `placement` may also be ``either``.
 
     Notes
     -----
@@ -173,12 +149,7 @@ def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *,
 def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
     """Return the best plan our search finds on a given topology; routes and rings follow the plan.
 
-    Parameters
-    ----------
-    step, rng, budget, placement
-        See `improved`.
-    fabric : Fabric
-        The network.
+    `step`, `rng`, `budget`, `placement`: see `improved`.
     """
 
     def candidates(plan: Placement) -> Sequence[Fabric]:
@@ -197,17 +168,8 @@ def alternate(
 ) -> Found:
     """Take turns until neither plan nor topology improves.
 
-    Parameters
-    ----------
-    step, rng, budget, placement
-        See `improved`.
-    candidates : callable
-        From a plan to the topologies worth trying for it.
-
-    Returns
-    -------
-    Found
-        Plan and topology.
+    `step`, `rng`, `budget`, `placement`: see `improved`.
+    `candidates`: from a plan to the topologies worth trying for it.
     """
     capacity = step.space.servers.memory_bytes
     found: list[tuple[float, int, Placement, Fabric]] = []

@@ -23,17 +23,8 @@ MOST_SERVERS = 64
 def step_seconds(space: Space, injection_bytes_per_second: float) -> float:
     """Return a time that no plan on any topology with these interfaces beats.
 
-    Parameters
-    ----------
-    space : Space
-        Choices of every operator.
-    injection_bytes_per_second : float
-        All interfaces of one server together.
-
-    Returns
-    -------
-    float
-        Seconds.
+    `injection_bytes_per_second`: all interfaces of one server together.
+    Returns: seconds.
 
     Notes
     -----
@@ -113,12 +104,7 @@ def _first_gradient_seconds(space: Space) -> float:
 def cut_seconds(traffic: Traffic, injection_bytes_per_second: float) -> float:
     """Return how long the busiest server's interfaces need for what a plan sends and receives, on any topology.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        Of the plan.
-    injection_bytes_per_second : float
-        All interfaces of one server together.
+    `injection_bytes_per_second`: all interfaces of one server together.
     """
     out, into = traffic.pair_bytes.sum(axis=1), traffic.pair_bytes.sum(axis=0)
     for members, n_bytes in traffic.group_bytes:
@@ -131,19 +117,7 @@ def cut_seconds(traffic: Traffic, injection_bytes_per_second: float) -> float:
 def collective_seconds(space: Space, traffic: Traffic, fabric: Fabric) -> float:
     """Return how long the plan's all-reduces need on a network at least, whatever rings or trees they use.
 
-    Parameters
-    ----------
-    space : Space
-        Names the devices.
-    traffic : Traffic
-        Of the plan.
-    fabric : Fabric
-        The network.
-
-    Returns
-    -------
-    float
-        Seconds; 0 above `MOST_SERVERS` servers, where it is not looked for.
+    Returns: seconds; 0 above `MOST_SERVERS` servers, where it is not looked for.
 
     References
     ----------

@@ -104,28 +104,10 @@ class Space:
 def space(workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, where: str = "") -> Space:
     """Return the ways to split every operator.
 
-    Parameters
-    ----------
-    workload : Workload
-        The operators.
-    servers : Servers
-        The machines.
-    measurements : Measurements or None
-        Measured times; None to estimate all.
-    shard : bool
-        Whether weights may be split: matrices by columns, tables by columns and by rows.
-    where : str
-        The measurement file, for messages.
-
-    Returns
-    -------
-    Space
-        The choices.
-
-    Raises
-    ------
-    InputError
-        When the measurements are of another batch or another number of servers, or have nothing of the workload.
+    `measurements`: measured times; None to estimate all.
+    `shard`: whether weights may be split: matrices by columns, tables by columns and by rows.
+    Raises `InputError` when the measurements are of another batch or another number of servers, or have nothing of the
+    workload.
     """
     if measurements is not None:
         _check(workload, servers, measurements, where)
@@ -148,10 +130,7 @@ def space(workload: Workload, servers: Servers, measurements: Measurements | Non
 def measurements(space: Space) -> Measurements:
     """Return the times of all splits along samples as a measurement file has them; operators with the same key share the first.
 
-    Parameters
-    ----------
-    space : Space
-        Choices, measured or estimated. Splits of weights are left out: such files have none.
+    `space`: choices, measured or estimated. Splits of weights are left out: such files have none.
     """
     rows: dict[tuple[str, int], Measurement] = {}
     for operation, options in zip(space.workload.operations, space.choices, strict=True):

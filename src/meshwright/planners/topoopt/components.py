@@ -56,15 +56,8 @@ class Bill:
 def prices(path: str = "") -> Prices:
     """Return prices from a file, or our round figures.
 
-    Parameters
-    ----------
-    path : str
-        A TOML file with a table for each part: ``per_port``, ``per_gbit`` and ``source``; empty for ours.
-
-    Raises
-    ------
-    InputError
-        When the file is missing or wrong.
+    `path`: a TOML file with a table for each part: ``per_port``, ``per_gbit`` and ``source``; empty for ours.
+    Raises `InputError` when the file is missing or wrong.
     """
     file = Path(path) if path else Path(__file__).parent / "data" / "components.toml"
     try:
@@ -83,19 +76,11 @@ def prices(path: str = "") -> Prices:
 def bill(topology: str, n: int, degree: int, n_links: int, n_switch_ports: int, bytes_per_second: float) -> Bill:
     """Return the parts of a topology.
 
-    Parameters
-    ----------
-    topology : str
-        Its name; ``topoopt``, ``random`` and ``expander`` are wired over a patch panel, ``optical`` over an optical switch,
-        the others fixed.
-    n, degree : int
-        Servers and interfaces of each.
-    n_links : int
-        Wires between servers, both directions one wire.
-    n_switch_ports : int
-        Ports of electrical switches, those to servers included.
-    bytes_per_second : float
-        Speed of a wire.
+    `topology`: its name; ``topoopt``, ``random`` and ``expander`` are wired over a patch panel, ``optical`` over an optical
+    switch, the others fixed.
+    `n`, `degree`: servers and interfaces of each.
+    `n_links`: wires between servers, both directions one wire.
+    `n_switch_ports`: ports of electrical switches, those to servers included.
 
     Notes
     -----

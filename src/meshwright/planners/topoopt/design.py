@@ -92,12 +92,8 @@ class Params:
 def parse(settings: Mapping[str, str]) -> Params:
     """Return options from text, each under the word the user types.
 
-    Raises
-    ------
-    UnknownNameError
-        When there is no such option.
-    InputError
-        When a value does not parse or is not allowed.
+    Raises `UnknownNameError` when there is no such option.
+    Raises `InputError` when a value does not parse or is not allowed.
     """
     words = {entry.metadata.get("word", entry.name): entry.name for entry in fields(Params)}
     for key in settings:
@@ -186,32 +182,10 @@ def design(
 ) -> Design:
     """Return plan and network for a model.
 
-    Parameters
-    ----------
-    model_spec : ModelSpec
-        The model.
-    wires : Wires
-        Servers, degree, links.
-    params : Params
-        Options.
-    measures : str
-        File of measured operators; empty to estimate.
-    names : tuple of str
-        Topologies, of `networks.NAMES`.
-    budget : int
-        Plans to simulate on each.
-    seed : int
-        Of everything random.
-
-    Returns
-    -------
-    Design
-        The answer.
-
-    Raises
-    ------
-    InputError
-        When the numbers do not fit each other, a name is unknown, or a file is wrong.
+    `measures`: file of measured operators; empty to estimate.
+    `names`: topologies, of `networks.NAMES`.
+    `budget`: plans to simulate on each.
+    Raises `InputError` when the numbers do not fit each other, a name is unknown, or a file is wrong.
     """
     started = time.perf_counter()
     _check(wires, names)

@@ -108,14 +108,9 @@ class Fabric:
     def route(self, demand_bytes: NDArray[np.float64], n_passes: int = 2, n_ways: int = 1) -> None:
         """Choose shortest routes for every pair so that a demand loads links evenly; larger demands choose first.
 
-        Parameters
-        ----------
-        demand_bytes : ndarray, shape (n_servers, n_servers), float64
-            Bytes from row to column.
-        n_passes : int
-            How often every pair chooses.
-        n_ways : int
-            Routes of a pair at most: more than the first are shortest ways that share no link with those before.
+        `demand_bytes`, shape (n_servers, n_servers), float64: bytes from row to column.
+        `n_passes`: how often every pair chooses.
+        `n_ways`: routes of a pair at most: more than the first are shortest ways that share no link with those before.
         """
         from meshwright._kernels.topoopt import short_routes
 
@@ -162,19 +157,11 @@ class Fabric:
     ) -> Fabric | None:
         """Return the same routes, with rings drawn over all links between members beside the known ones, and the best shares.
 
-        Parameters
-        ----------
-        pair_bytes : ndarray, shape (n_servers, n_servers), float64
-            Point-to-point traffic from row to column.
-        group_bytes : sequence of (tuple of int, float)
-            Bytes all-reduced by each group.
-        together : bool
-            Whether all groups and transfers share the links at the same time; otherwise each group has them to itself.
-
-        Returns
-        -------
-        Fabric or None
-            None where rings are fixed, nothing can be chosen, or the programme would be too large.
+        `pair_bytes`, shape (n_servers, n_servers), float64: point-to-point traffic from row to column.
+        `group_bytes`: bytes all-reduced by each group.
+        `together`: whether all groups and transfers share the links at the same time; otherwise each group has them to
+        itself.
+        Returns: None where rings are fixed, nothing can be chosen, or the programme would be too large.
 
         Notes
         -----
@@ -243,10 +230,7 @@ class Fabric:
     def group(self, members: tuple[int, ...]) -> int:
         """Return the number of an all-reduce group; its flows are made at the first call.
 
-        Parameters
-        ----------
-        members : tuple of int
-            Servers, ascending, at least two.
+        `members`: servers, ascending, at least two.
         """
         found = self.groups.get(members)
         if found is None:
@@ -292,12 +276,8 @@ class Fabric:
     def balance(self, pair_bytes: NDArray[np.float64], group_bytes: Sequence[tuple[tuple[int, ...], float]]) -> None:
         """Choose the rings of all groups of a traffic together, so that the busiest link is as little busy as possible.
 
-        Parameters
-        ----------
-        pair_bytes : ndarray, shape (n_servers, n_servers), float64
-            Point-to-point traffic, on its routes.
-        group_bytes : sequence of (tuple of int, float)
-            Bytes all-reduced by each group.
+        `pair_bytes`, shape (n_servers, n_servers), float64: point-to-point traffic, on its routes.
+        `group_bytes`: bytes all-reduced by each group.
         """
         if self.paths is None and group_bytes:
             self._balanced(pair_bytes, group_bytes, [], [], [[] for _ in group_bytes])

@@ -27,23 +27,11 @@ def fabrics(
 ) -> Iterator[Fabric]:
     """Yield topologies worth trying for a traffic, no server with more than `degree` interfaces.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        What is sent.
-    n : int
-        Servers.
-    degree : int
-        Interfaces of a server.
-    bytes_per_second, latency_seconds : float
-        Of one link.
-    drawn : sequence of tuple of int
-        Rings through all servers from `random_cycles`, ``degree // 2`` of them.
-
-    Yields
-    ------
-    Fabric
-        Connected topologies, routes chosen for the traffic.
+    `n`: servers.
+    `degree`: interfaces of a server.
+    `bytes_per_second`, `latency_seconds`: of one link.
+    `drawn`: rings through all servers from `random_cycles`, ``degree // 2`` of them.
+    Yields: connected topologies, routes chosen for the traffic.
 
     Notes
     -----
@@ -78,18 +66,10 @@ def lay(
 ) -> tuple[dict[tuple[int, int], float], list[tuple[int, ...]]]:
     """Return links and rings: the given rings, then rings for the heaviest groups, then a matching.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        What is sent.
-    n : int
-        Servers.
-    degree : int
-        Interfaces of a server.
-    orders : sequence of tuple of int
-        Rings through all servers that come first.
-    n_matched : int
-        Interfaces kept for the matching.
+    `n`: servers.
+    `degree`: interfaces of a server.
+    `orders`: rings through all servers that come first.
+    `n_matched`: interfaces kept for the matching.
 
     Returns
     -------

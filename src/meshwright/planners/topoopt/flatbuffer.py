@@ -87,17 +87,7 @@ class Table:
 def root(buffer: bytes, where: str) -> Table:
     """Return the first table of a buffer.
 
-    Parameters
-    ----------
-    buffer : bytes
-        The file.
-    where : str
-        Its name, for messages.
-
-    Raises
-    ------
-    InputError
-        When it is too short, or an offset leads out of it.
+    Raises `InputError` when it is too short, or an offset leads out of it.
     """
     if len(buffer) < 8:
         raise InputError(f"{where}: {len(buffer)} bytes are no task graph")

@@ -41,19 +41,8 @@ class Job:
 def scattered(n_servers: int, sizes: Sequence[int], rng: np.random.Generator | None = None) -> list[tuple[int, ...]]:
     """Return servers for jobs of some sizes: drawn, as a busy scheduler leaves them; side by side without a generator.
 
-    Parameters
-    ----------
-    n_servers : int
-        Of the cluster.
-    sizes : sequence of int
-        Servers of each job.
-    rng : numpy.random.Generator or None
-        Draws.
-
-    Raises
-    ------
-    InputError
-        When the jobs need more servers than there are.
+    `sizes`: servers of each job.
+    Raises `InputError` when the jobs need more servers than there are.
     """
     if sum(sizes) > n_servers:
         raise InputError(f"the jobs need {sum(sizes)} servers, but the cluster has {n_servers}")
@@ -76,24 +65,11 @@ def fitted(jobs: Sequence[Job], fabric: Fabric) -> Fabric:
 def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> tuple[float, ...]:
     """Return how long a step of each job takes when all begin at once and share the links.
 
-    Parameters
-    ----------
-    jobs : sequence of Job
-        No server in two of them, all with the same number and kind of devices a server.
-    fabric : Fabric
-        Network of the whole cluster.
-    traffic : str
-        ``segments`` or ``fair``.
-
-    Returns
-    -------
-    tuple of float
-        Seconds.
-
-    Raises
-    ------
-    InputError
-        When two jobs want one server, or servers differ.
+    `jobs`: no server in two of them, all with the same number and kind of devices a server.
+    `fabric`: network of the whole cluster.
+    `traffic`: ``segments`` or ``fair``.
+    Returns: seconds.
+    Raises `InputError` when two jobs want one server, or servers differ.
 
     Notes
     -----

@@ -15,22 +15,10 @@ ELEMENT_BYTES, STATE_BYTES = 2, 18
 def workload(model_spec: ModelSpec, batch: int) -> Workload:
     """Return the layers of a model as operators.
 
-    Parameters
-    ----------
-    model_spec : ModelSpec
-        A model whose layers are known down to their operators.
-    batch : int
-        Samples of one step.
-
-    Returns
-    -------
-    Workload
-        One operator of kind ``layer`` for each layer, tables among them: their gradients are all-reduced like others.
-
-    Raises
-    ------
-    InputError
-        When the content says nothing about what layers compute.
+    `model_spec`: a model whose layers are known down to their operators.
+    `batch`: samples of one step.
+    Returns: one operator of kind ``layer`` for each layer, tables among them: their gradients are all-reduced like others.
+    Raises `InputError` when the content says nothing about what layers compute.
     """
     graph = model_spec.graph
     if model_spec.instance is not None or not all(op.body for op in graph.ops):

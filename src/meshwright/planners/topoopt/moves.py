@@ -39,16 +39,9 @@ N_CUTS = 4
 def servers_for(n: int, n_parts: int, rng: np.random.Generator, placement: str) -> tuple[int, ...]:
     """Return servers for the parts of an operator, ascending: side by side, or evenly spaced.
 
-    Parameters
-    ----------
-    n : int
-        Servers in all.
-    n_parts : int
-        How many.
-    rng : numpy.random.Generator
-        Draws the first.
-    placement : str
-        ``contiguous``, ``strided``, or ``either``.
+    `n`: servers in all.
+    `rng`: draws the first.
+    `placement`: ``contiguous``, ``strided``, or ``either``.
     """
     if placement == "either":
         placement = "strided" if rng.random() < 0.5 else "contiguous"
@@ -65,23 +58,9 @@ def published_proposal(
 ) -> Placement:
     """Return a neighbour of a placement as FlexFlow proposes it.
 
-    Parameters
-    ----------
-    space : Space
-        Choices.
-    current : Placement
-        Where from.
-    rng : numpy.random.Generator
-        All draws.
-    propagation : bool
-        Whether a quarter of the proposals copy an operator's split to its neighbours.
-    placement : str
-        ``contiguous`` or ``strided``.
-
-    Returns
-    -------
-    Placement
-        The neighbour; sometimes `current` itself.
+    `propagation`: whether a quarter of the proposals copy an operator's split to its neighbours.
+    `placement`: ``contiguous`` or ``strided``.
+    Returns: the neighbour; sometimes `current` itself.
 
     References
     ----------
@@ -159,18 +138,8 @@ def propose(
 ) -> Placement:
     """Return a neighbour: an operator anew, a stretch of a chain together, like chains side by side, a swap, a neighbour copied.
 
-    Parameters
-    ----------
-    space : Space
-        Choices.
-    groups : tuple of tuple of int
-        From `chains`.
-    current : Placement
-        Where from.
-    rng : numpy.random.Generator
-        All draws.
-    placement : str
-        ``contiguous``, ``strided`` or ``either``.
+    `groups`: from `chains`.
+    `placement`: ``contiguous``, ``strided`` or ``either``.
     """
     n, draw = space.servers.n_servers, rng.random()
     if draw < 0.1:
@@ -252,17 +221,8 @@ def near(space: Space, plan: Placement, i: int) -> list[tuple[int, tuple[int, ..
 def beside(space: Space, placement: str) -> Iterator[Placement]:
     """Yield the two heaviest streams on different halves of the servers up to a cut in each, the rest data parallel.
 
-    Parameters
-    ----------
-    space : Space
-        Choices.
-    placement : str
-        ``contiguous``, ``strided`` or ``either``: how halves lie.
-
-    Yields
-    ------
-    Placement
-        The whole streams first; nothing where the second stream has little to do.
+    `placement`: ``contiguous``, ``strided`` or ``either``: how halves lie.
+    Yields: the whole streams first; nothing where the second stream has little to do.
     """
     n, base = space.servers.n_servers, data_parallel(space)
 
@@ -316,13 +276,6 @@ def _leaves(space: Space) -> list[int]:
 def last(space: Space, plan: Placement) -> Iterator[Placement]:
     """Yield a plan with other operators last in the backward pass: those that all-reduce nothing, then one kind changed, then one.
 
-    Parameters
-    ----------
-    space : Space
-        Choices.
-    plan : Placement
-        Where from.
-
     Notes
     -----
     Nothing waits for the backward pass of an operator that reads only data, but its own all-reduce. Behind the others it hides
@@ -349,12 +302,7 @@ def fewer(space: Space) -> Iterator[Placement]:
 def starts(space: Space, placement: str) -> Iterator[Placement]:
     """Yield placements to start from: data parallel, then the heaviest chains that read only data on blocks of servers of their own.
 
-    Parameters
-    ----------
-    space : Space
-        Choices.
-    placement : str
-        ``contiguous``, ``strided`` or ``either``: how blocks lie.
+    `placement`: ``contiguous``, ``strided`` or ``either``: how blocks lie.
     """
     base = data_parallel(space)
     yield base

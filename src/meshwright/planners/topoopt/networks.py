@@ -60,26 +60,11 @@ class Built:
 def build(name: str, n: int, degree: int, bytes_per_second: float, latency_seconds: float, seed: int) -> Built:
     """Return a fixed topology.
 
-    Parameters
-    ----------
-    name : str
-        One of `NAMES` but the first and the last.
-    n, degree : int
-        Servers and interfaces of each.
-    bytes_per_second, latency_seconds : float
-        Of one link. Fat trees and switch have one interface as fast as all `degree` links together.
-    seed : int
-        Of random topologies.
-
-    Returns
-    -------
-    Built
-        The network.
-
-    Raises
-    ------
-    InputError
-        When the numbers do not fit the topology.
+    `name`: one of `NAMES` but the first and the last.
+    `n`, `degree`: servers and interfaces of each.
+    `bytes_per_second`, `latency_seconds`: of one link. Fat trees and switch have one interface as fast as all `degree`
+    links together.
+    Raises `InputError` when the numbers do not fit the topology.
     """
     count: dict[tuple[int, int], float] = {}
     if name in ("fat-tree", "oversubscribed"):

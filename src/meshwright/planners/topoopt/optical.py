@@ -25,19 +25,10 @@ def taking_turns(
 ) -> Fabric:
     """Return circuits that take turns, as links that are there all the time but slower and later.
 
-    Parameters
-    ----------
-    orders : sequence of sequences of tuple of int
-        For each turn, the rings that are connected.
-    wires : Wires
-        Servers and links.
-    reconfiguration_seconds : float
-        How long circuits are dark at every change.
-
-    Returns
-    -------
-    Fabric
-        Every circuit has its share of the time, less what is dark, as bandwidth, and the mean wait for its turn as latency.
+    `orders`: for each turn, the rings that are connected.
+    `reconfiguration_seconds`: how long circuits are dark at every change.
+    Returns: every circuit has its share of the time, less what is dark, as bandwidth, and the mean wait for its turn as
+    latency.
 
     Notes
     -----
@@ -62,18 +53,10 @@ def search(
 ) -> Found:
     """Return the best plan with circuits that stay, or take turns.
 
-    Parameters
-    ----------
-    step, wires, rng, budget, placement
-        See `meshwright.planners.topoopt.alternate.improved`.
-    reconfiguration_seconds : float
-        How long circuits are dark when they change.
-
-    Returns
-    -------
-    Found
-        Plan and circuits. Circuits that stay are those of ``topoopt``. ``changing`` says what the same plan gains where circuits
-        are chosen anew during the step.
+    `step`, `wires`, `rng`, `budget`, `placement`: see `meshwright.planners.topoopt.alternate.improved`.
+    `reconfiguration_seconds`: how long circuits are dark when they change.
+    Returns: plan and circuits. Circuits that stay are those of ``topoopt``. ``changing`` says what the same plan gains
+    where circuits are chosen anew during the step.
     """
     most = wires.degree // 2 if wires.n_servers > 2 else 0
 

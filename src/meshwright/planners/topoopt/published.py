@@ -39,21 +39,9 @@ class Rings:
 def find(n: int, degree: int, traffic_bytes: Mapping[int, float], *, bidirectional: bool = True) -> Rings:
     """Return the rings for a traffic of all-reduces.
 
-    Parameters
-    ----------
-    n : int
-        Servers.
-    degree : int
-        Interfaces of a server.
-    traffic_bytes : mapping of int to float
-        For every group size, the sum over its all-reduces of size times ``(2 g - 1) / g``.
-    bidirectional : bool
-        Whether links go both ways.
-
-    Returns
-    -------
-    Rings
-        Jumps and paths.
+    `n`: servers.
+    `degree`: interfaces of a server.
+    `traffic_bytes`: for every group size, the sum over its all-reduces of size times ``(2 g - 1) / g``.
 
     References
     ----------

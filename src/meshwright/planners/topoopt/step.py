@@ -79,12 +79,7 @@ class Traffic:
 def data_parallel(space: Space, n_servers: int = 0) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn.
 
-    Parameters
-    ----------
-    space : Space
-        Choices.
-    n_servers : int
-        Only the first so many servers, a divisor of all; 0 for all.
+    `n_servers`: only the first so many servers, a divisor of all; 0 for all.
     """
     n = n_servers or space.servers.n_servers
     choice: list[int] = []
@@ -191,19 +186,9 @@ class Step:
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
         """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit.
 
-        Parameters
-        ----------
-        placement, fabric
-            The plan and the network.
-        limit_seconds : float
-            Longer steps are of no interest.
-        traffic : str
-            Another way to find the time of traffic than the step's own.
-
-        Returns
-        -------
-        float
-            Seconds.
+        `limit_seconds`: longer steps are of no interest.
+        `traffic`: another way to find the time of traffic than the step's own.
+        Returns: seconds.
 
         Notes
         -----

@@ -56,14 +56,8 @@ class Changing:
 def play(step: Step, plan: Placement, fabrics: Sequence[Fabric], windows: Windows) -> tuple[Tasks, Played]:
     """Play a step in which circuits change; what is under way goes on over the routes and rings of the new ones.
 
-    Parameters
-    ----------
-    step, plan
-        The question and the plan.
-    fabrics : sequence of Fabric
-        Circuits of each window, one route a pair. Rings of all groups of the plan are made where there are none yet.
-    windows : Windows
-        When each begins, and for how long it is dark.
+    `fabrics`: circuits of each window, one route a pair. Rings of all groups of the plan are made where there are none yet.
+    `windows`: when each begins, and for how long it is dark.
 
     Notes
     -----
@@ -110,18 +104,10 @@ def choose(
 ) -> Changing | None:
     """Return the plan's step with circuits chosen anew in every window; None where that is no faster than circuits that stay.
 
-    Parameters
-    ----------
-    step, plan
-        The question and the plan.
-    staying : Fabric
-        The circuits found for the whole step.
-    degree : int
-        Interfaces of a server.
-    dark_seconds : float
-        How long circuits are dark when they change.
-    drawn : sequence of tuple of int
-        Rings through all servers for `finder.fabrics`.
+    `staying`: the circuits found for the whole step.
+    `degree`: interfaces of a server.
+    `dark_seconds`: how long circuits are dark when they change.
+    `drawn`: rings through all servers for `finder.fabrics`.
 
     Notes
     -----

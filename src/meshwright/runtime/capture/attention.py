@@ -36,14 +36,7 @@ class Attention:
 def find(trace: Trace, ids: Sequence[int], splits: Mapping[int, Split]) -> list[Attention]:
     """Return every attention among the operators of a layer.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of the module.
-    ids : sequence of int
-        Computing operators of the layer.
-    splits : mapping of int to Split
-        Where columns that a tensor degree splits lie in results of the layer: in a soft maximum, these are heads.
+    `splits`: where columns that a tensor degree splits lie in results of the layer: in a soft maximum, these are heads.
     """
     first, last = ids[0], ids[-1]
     found = []
@@ -122,12 +115,7 @@ def _heads(shape: tuple[int, ...], batch: int) -> int:
 def repeats(trace: Trace, source: int) -> int:
     """Return how often each head of the keys was repeated on the way from the product that made them.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of the module.
-    source : int
-        Who made the keys that attention reads.
+    `source`: who made the keys that attention reads.
     """
     times = 1
     while source >= 0:

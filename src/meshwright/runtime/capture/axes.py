@@ -41,14 +41,9 @@ class Axes:
 def tensor_axes(operators: Sequence[TracedOperator], first: int, last: int, read_later: frozenset[int]) -> Axes:
     """Return, for every operator of a layer, the axis that a tensor degree splits.
 
-    Parameters
-    ----------
-    operators : sequence of TracedOperator
-        Of the module, in order, views among them.
-    first, last : int
-        Ids of the layer's first and last.
-    read_later : frozenset of int
-        Ids whose results leave the layer; these must be whole.
+    `operators`: of the module, in order, views among them.
+    `first`, `last`: ids of the layer's first and last.
+    `read_later`: ids whose results leave the layer; these must be whole.
 
     References
     ----------

@@ -39,16 +39,8 @@ class Layer:
 def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> list[Layer]:
     """Return the layers of a trace.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of the whole module.
-    parts : sequence of Segment
-        Its layers.
-    level : str
-        ``layers`` keeps them; ``operator`` makes a layer of every computing operator.
-    sequence : int
-        Tokens per sample.
+    `level`: ``layers`` keeps them; ``operator`` makes a layer of every computing operator.
+    `sequence`: tokens per sample.
     """
     idle_weights = unread(trace)
     layers: list[Layer] = []

@@ -13,15 +13,7 @@ __all__ = ["as_json"]
 
 
 def as_json(captured: Captured, source: str) -> dict[str, Any]:
-    """Return a captured module as JSON-ready values.
-
-    Parameters
-    ----------
-    captured : Captured
-        The module.
-    source : str
-        The callable it came from.
-    """
+    """Return a captured module as JSON-ready values."""
     graph = captured.graph
     place = {row: k for k, row in enumerate(dict.fromkeys(op.like for op in graph.ops))}
     return {

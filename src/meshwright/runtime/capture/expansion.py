@@ -18,19 +18,10 @@ T = TypeVar("T")
 def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
     """Return the trace of the whole module, or None where the layers of a run do not form a chain.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of a module whose runs of equal layers were shortened to two.
-    runs : sequence of Run
-        What was shortened.
-
-    Returns
-    -------
-    Trace or None
-        Every copy behaves like the second of its run: that one follows a layer of its own kind. None where the second layer reads
-        something else than the first one and what the first one reads too (equal branches side by side, connections that skip
-        layers): then only the whole module tells.
+    `trace`: of a module whose runs of equal layers were shortened to two.
+    Returns: every copy behaves like the second of its run: that one follows a layer of its own kind. None where the second
+    layer reads something else than the first one and what the first one reads too (equal branches side by side, connections
+    that skip layers): then only the whole module tells.
     """
     ids: dict[str, list[int]] = {}
     for run in runs:

@@ -13,17 +13,7 @@ _BACKWARD_PRODUCTS = 2.5  # fused attention computes the scores once more: five 
 
 
 def flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Return the floating point operations of a product, convolution or attention, its square counted in full; 0 for others.
-
-    Parameters
-    ----------
-    func : torch._ops.OpOverload
-        The operator.
-    args, kwargs
-        Its arguments.
-    out
-        Its result.
-    """
+    """Return the floating point operations of a product, convolution or attention, its square counted in full; 0 for others."""
     name = func._schema.name.partition("::")[2]
     if name.startswith("_scaled_dot_product") and "backward" not in name:
         return attention_flops(*args[:3], causal=False)[0]
@@ -50,12 +40,8 @@ def _convolution_backward(grad: Any, inputs: Any, weight: Any, *rest: Any) -> fl
 def attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> tuple[float, float]:
     """Return the products of one fused attention, forward and backward; half of the square where it is causal.
 
-    Parameters
-    ----------
-    query, key, value : torch.Tensor
-        (..., rows, head), (..., columns, head), (..., columns, value); keys and values may have fewer heads.
-    causal : bool
-        Whether positions see only those before them.
+    `query`, `key`, `value`: (..., rows, head), (..., columns, head), (..., columns, value); keys and values may have fewer
+    heads.
     """
     square = query.numel() // query.shape[-1] * key.shape[-2]
     forward = 2.0 * square * (query.shape[-1] + value.shape[-1]) * (0.5 if causal else 1.0)
@@ -73,26 +59,13 @@ def is_causal(name: str, args: Any, kwargs: Any) -> bool:
 def recurrent_flops(module: torch.nn.Module, inputs: list[torch.Tensor]) -> float:
     """Return the forward products of a recurrent module: every weight matrix meets every step of every sample once.
 
-    Parameters
-    ----------
-    module : torch.nn.RNNBase or torch.nn.RNNCellBase
-        The module.
-    inputs : list of torch.Tensor
-        What it was called with; the first holds the steps, its last axis the features.
+    `inputs`: what it was called with; the first holds the steps, its last axis the features.
     """
     return 2.0 * _steps(inputs) * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)
 
 
 def recurrent_kept(module: torch.nn.Module, inputs: list[torch.Tensor]) -> int:
-    """Return the elements that a recurrent module keeps inside: gates and states of every layer, direction and step.
-
-    Parameters
-    ----------
-    module : torch.nn.RNNBase or torch.nn.RNNCellBase
-        The module.
-    inputs : list of torch.Tensor
-        What it was called with.
-    """
+    """Return the elements that a recurrent module keeps inside: gates and states of every layer, direction and step."""
     gates = sum(weight.shape[0] for name, weight in module.named_parameters() if name.startswith("weight_hh"))
     states = 2 if "LSTM" in type(module).__name__ else 1
     hidden: int = module.hidden_size  # type: ignore[assignment]

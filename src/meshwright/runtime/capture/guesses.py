@@ -21,10 +21,7 @@ _SAME_LABELS = re.compile(r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenCla
 def typed(shapes: tuple[str, ...], weight: torch.dtype) -> Any:
     """Return tensors without memory for ``--input`` options: ``8,3,224,224``, ``8,128:int64`` or ``mask=8,128:bool``.
 
-    Raises
-    ------
-    InputError
-        When a shape or a type is wrong, or only some of several have names.
+    Raises `InputError` when a shape or a type is wrong, or only some of several have names.
     """
     named: dict[str, torch.Tensor] = {}
     bare: list[torch.Tensor] = []
@@ -50,21 +47,9 @@ def typed(shapes: tuple[str, ...], weight: torch.dtype) -> Any:
 def inputs(module: torch.nn.Module, batch: int, sequence_length: int, weight: torch.dtype) -> dict[str, torch.Tensor] | None:
     """Return inputs of a Hugging Face model, read off its configuration; None for any other module.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        With ``config``, and words, pictures or sound among its arguments.
-    batch : int
-        Samples.
-    sequence_length : int
-        Tokens per sample; 0 for the smaller of the model's longest and 4096.
-    weight : torch.dtype
-        Type of pictures and sound.
-
-    Raises
-    ------
-    InputError
-        When a sequence is longer than a table of positions.
+    `module`: with ``config``, and words, pictures or sound among its arguments.
+    `sequence_length`: tokens per sample; 0 for the smaller of the model's longest and 4096.
+    Raises `InputError` when a sequence is longer than a table of positions.
     """
     config = getattr(module, "config", None)
     arguments = inspect.signature(module.forward).parameters

@@ -74,23 +74,11 @@ class Captured:
 def graph_of(trace: Trace, name: str, level: str, sequence_length: int, tokens_name: str) -> Captured:
     """Return the graph of a trace.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of the whole module.
-    name : str
-        The model's name.
-    level : str
-        ``layers`` (children of lists, and what stands around them) or ``operator`` (every computing operator).
-    sequence_length : int
-        Tokens per sample; 1 where samples are no sequences.
-    tokens_name : str
-        ``tokens`` or empty.
-
-    Returns
-    -------
-    Captured
-        The graph. Parameters that no operator reads belong to the last layer whose path they share, as an operator without work.
+    `level`: ``layers`` (children of lists, and what stands around them) or ``operator`` (every computing operator).
+    `sequence_length`: tokens per sample; 1 where samples are no sequences.
+    `tokens_name`: ``tokens`` or empty.
+    Returns: the graph. Parameters that no operator reads belong to the last layer whose path they share, as an operator
+    without work.
     """
     parts = segments(trace)
     built = bodies.build(trace, parts, level, sequence_length)

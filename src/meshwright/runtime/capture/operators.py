@@ -29,25 +29,9 @@ Dims = tuple[tuple[str, int], ...]
 def operator_of(i: int, trace: Trace, name: str, axis: str, n_parameters: int, sequence: int) -> Operator:
     """Return one traced operator as an `Operator`.
 
-    Parameters
-    ----------
-    i : int
-        Id of the operator.
-    trace : Trace
-        Its trace.
-    name : str
-        The name it gets.
-    axis : str
-        The axis that a tensor degree splits.
-    n_parameters : int
-        Weights that it is the first of its layer to read.
-    sequence : int
-        Tokens per sample of the model; tells how many experts a token visits.
-
-    Returns
-    -------
-    Operator
-        ``dims`` where the kind has any; where they do not tell the FLOPs that were traced, these are set as well.
+    `n_parameters`: weights that it is the first of its layer to read.
+    `sequence`: tokens per sample of the model; tells how many experts a token visits.
+    Returns: ``dims`` where the kind has any; where they do not tell the FLOPs that were traced, these are set as well.
     """
     operator = trace.operators[i]
     if operator.name.startswith("_scaled_dot_product"):

@@ -213,24 +213,7 @@ def _tensor(tensor: torch.Tensor) -> TracedTensor:
 
 
 def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder, batch: int) -> Trace:
-    """Run one step and return what happened.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        On fake tensors.
-    call : callable
-        Runs the module on its inputs.
-    recorder : Recorder
-        Made for this module.
-    batch : int
-        Samples of the inputs.
-
-    Returns
-    -------
-    Trace
-        Forward operators with what their backward passes did.
-    """
+    """Run one step and return what happened."""
     handles = []
     for path, part in module.named_modules():
         handles.append(part.register_forward_pre_hook(lambda part, args, path=path: recorder.enter(path, part, args)))

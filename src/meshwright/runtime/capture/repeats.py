@@ -37,12 +37,8 @@ class Run:
 def shorten(module: torch.nn.Module, n_apart: int = 0) -> tuple[tuple[Run, ...], list[tuple[torch.nn.Module, dict[str, Any]]]]:
     """Take all but two modules out of every run of at least three equal ones; runs inside runs stay.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Changed in place; `restore` undoes it.
-    n_apart : int
-        Modules at the beginning of each run that are no part of it: the first layer may read something else.
+    `module`: changed in place; `restore` undoes it.
+    `n_apart`: modules at the beginning of each run that are no part of it: the first layer may read something else.
 
     Returns
     -------

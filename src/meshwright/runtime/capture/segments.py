@@ -37,16 +37,9 @@ class Segment:
 def segments(trace: Trace) -> tuple[Segment, ...]:
     """Return the layers of a trace in the order they ran.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of the whole module.
-
-    Returns
-    -------
-    tuple of Segment
-        Every computing operator in exactly one. What stands before the first list is one layer (``embed`` where it looks up a
-        table, else ``stem``), what stands after the last one is ``head``; a module without lists is cut into its children.
+    Returns: every computing operator in exactly one. What stands before the first list is one layer (``embed`` where it
+    looks up a table, else ``stem``), what stands after the last one is ``head``; a module without lists is cut into its
+    children.
     """
     split = _split_paths(trace)
     runs: list[tuple[str, bool, list[int]]] = []

@@ -90,10 +90,7 @@ def _trace(
 ) -> Trace:
     """Run one step on fake tensors.
 
-    Raises
-    ------
-    InputError
-        When an operator or the module's own code cannot run without values; names the module.
+    Raises `InputError` when an operator or the module's own code cannot run without values; names the module.
     """
     recorder = Recorder(module, [leaf for leaf in tree_leaves((positional, keywords)) if isinstance(leaf, torch.Tensor)])
     try:

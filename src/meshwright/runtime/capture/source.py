@@ -39,19 +39,9 @@ class Subject:
 def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
     """Return the module that a callable makes, its weights without memory where it allows.
 
-    Parameters
-    ----------
-    name : str
-        The callable as typed, for messages.
-    maker : callable
-        Returns an ``nn.Module``, or one and its inputs; or is a module itself.
-    dtype : torch.dtype
-        Type of weights that the callable does not decide.
-
-    Raises
-    ------
-    InputError
-        When the call fails or returns something else.
+    `maker`: returns an ``nn.Module``, or one and its inputs; or is a module itself.
+    `dtype`: type of weights that the callable does not decide.
+    Raises `InputError` when the call fails or returns something else.
     """
     notes: tuple[str, ...] = ()
     if isinstance(maker, torch.nn.Module):
@@ -104,25 +94,10 @@ def call(
 ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
     """Return the fake arguments of a call and the number of samples in it; the module's own tensors become fake too.
 
-    Parameters
-    ----------
-    name : str
-        The callable as typed, for messages.
-    subject : Subject
-        Module and examples.
-    mode : FakeTensorMode
-        Under which tensors are made.
-    batch : int
-        Samples; 0 for those of the examples, or one.
-    sequence_length : int
-        Tokens per sample of a language model; 0 for its own.
-    shapes : tuple of str
-        ``--input`` as typed.
-
-    Raises
-    ------
-    InputError
-        When an argument that the module needs is not given, or a shape is wrong.
+    `batch`: samples; 0 for those of the examples, or one.
+    `sequence_length`: tokens per sample of a language model; 0 for its own.
+    `shapes`: ``--input`` as typed.
+    Raises `InputError` when an argument that the module needs is not given, or a shape is wrong.
     """
     _fake(subject.module, mode)
     weight = next(iter(subject.module.parameters())).dtype

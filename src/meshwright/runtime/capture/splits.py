@@ -38,12 +38,7 @@ def agreed(splits: list[Split]) -> Split | None:
 def through_view(operator: TracedOperator, split: Split) -> Split | None:
     """Return where a split ends up in a result that shows the same elements otherwise; None where it is lost.
 
-    Parameters
-    ----------
-    operator : TracedOperator
-        A view, or a copy of one, of its first input.
-    split : tuple of Part
-        Of that input.
+    `operator`: a view, or a copy of one, of its first input.
     """
     before, after = operator.inputs[0].shape, operator.outputs[0].shape
     name = operator.name

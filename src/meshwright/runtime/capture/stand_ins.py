@@ -18,10 +18,7 @@ _ONE_SEQUENCE = "every sample is taken to be one sequence: no packing, no paddin
 def standing_in(notes: dict[str, None]) -> Iterator[None]:
     """Run checkpointed parts as if they were not, and let Hugging Face models find no packed sequences.
 
-    Parameters
-    ----------
-    notes : dict of str to None
-        What was assumed is added.
+    `notes`: what was assumed is added.
     """
 
     def plainly(run: Any, _: Any, *args: Any) -> Any:

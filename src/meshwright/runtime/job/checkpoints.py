@@ -57,14 +57,8 @@ def _state(trainer: Trainer) -> dict[str, Any]:
 def save(trainer: Trainer, folder: str, step: int) -> None:
     """Write a checkpoint: beside the last one first, and under its own name once every rank has written its part.
 
-    Parameters
-    ----------
-    trainer : Trainer
-        This process.
-    folder : str
-        Folder of checkpoints; made if it does not exist.
-    step : int
-        Steps trained so far.
+    `folder`: folder of checkpoints; made if it does not exist.
+    `step`: steps trained so far.
     """
     final, partial = Path(folder) / f"step-{step}", Path(folder) / f".step-{step}.partial"
     if trainer.rank == 0:
@@ -87,17 +81,7 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
 def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
     """Return the newest checkpoint of a folder, and what is written about it.
 
-    Parameters
-    ----------
-    folder : str
-        Folder of checkpoints.
-    plan : Plan
-        The plan to go on with.
-
-    Raises
-    ------
-    InputError
-        When there is none, or it was written under another plan.
+    Raises `InputError` when there is none, or it was written under another plan.
     """
     path = last(folder)
     if path is None:
@@ -113,22 +97,9 @@ def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
 def load(trainer: Trainer, folder: str) -> int:
     """Go on from the newest checkpoint of a folder.
 
-    Parameters
-    ----------
-    trainer : Trainer
-        This process; its weights and optimizer state are overwritten.
-    folder : str
-        Folder of checkpoints.
-
-    Returns
-    -------
-    int
-        Steps trained so far.
-
-    Raises
-    ------
-    InputError
-        When there is none, or it was written under another plan.
+    `trainer`: this process; its weights and optimizer state are overwritten.
+    Returns: steps trained so far.
+    Raises `InputError` when there is none, or it was written under another plan.
     """
     path, content = check(folder, trainer.layout.plan)
     _make_state(trainer)

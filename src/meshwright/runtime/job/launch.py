@@ -56,16 +56,8 @@ def run(
 ) -> dict[str, Any] | Failure:
     """Start the processes, wait for them, and return what they measured, or which of them failed first.
 
-    Parameters
-    ----------
-    job : Job
-        The run.
-    n_ranks : int
-        Number of processes.
-    timeout_seconds : float
-        When to give up; 0 for never.
-    prefixes : sequence of sequence of str
-        Words before the command of each rank, for example ``("ip", "netns", "exec", "name")``; none for none.
+    `timeout_seconds`: when to give up; 0 for never.
+    `prefixes`: words before the command of each rank, for example ``("ip", "netns", "exec", "name")``; none for none.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
         path = Path(folder) / "job.json"
@@ -76,14 +68,8 @@ def run(
 def run_module(module: str, n_ranks: int, told: dict[str, Any]) -> dict[str, Any] | Failure:
     """Start a module of ours in several processes; return the JSON object that it leaves as ``result.json``.
 
-    Parameters
-    ----------
-    module : str
-        Its name; it gets the path of a file in the folder for results.
-    n_ranks : int
-        Number of processes.
-    told : dict
-        What that file holds, as JSON.
+    `module`: its name; it gets the path of a file in the folder for results.
+    `told`: what that file holds, as JSON.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
         path = Path(folder) / "job.json"
@@ -198,10 +184,7 @@ def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int
 def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
     """Refuse a plan for another number of processes than there are.
 
-    Raises
-    ------
-    InputError
-        When the numbers differ.
+    Raises `InputError` when the numbers differ.
     """
     if n_ranks != wanted:
         raise InputError(
@@ -212,21 +195,10 @@ def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
 def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where: str) -> list[str]:
     """Return the command that starts a run with torchrun, one for each machine.
 
-    Parameters
-    ----------
-    job : Job
-        The run.
-    profile : str
-        Of ``--profile``.
-    n_ranks, n_machines : int
-        Processes in all, and machines that share them evenly; machine i holds the i-th part of the plan's devices in ascending order.
-    where : str
-        The plan file, for messages.
-
-    Raises
-    ------
-    InputError
-        When the machines cannot share the processes evenly.
+    `profile`: of ``--profile``.
+    `n_ranks`, `n_machines`: processes in all, and machines that share them evenly; machine i holds the i-th part of the
+    plan's devices in ascending order.
+    Raises `InputError` when the machines cannot share the processes evenly.
     """
     each, rest = divmod(n_ranks, n_machines)
     if rest or not each:

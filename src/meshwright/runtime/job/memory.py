@@ -67,12 +67,7 @@ class _Kept:
 def peak_bytes(trainer: Trainer, step: Callable[[], float]) -> tuple[float, dict[int, float]]:
     """Run a step and measure the memory it needs.
 
-    Parameters
-    ----------
-    trainer : Trainer
-        Whose step it is.
-    step : callable
-        Runs it and returns the loss.
+    `step`: runs it and returns the loss.
 
     Returns
     -------

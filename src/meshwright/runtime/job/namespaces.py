@@ -43,20 +43,9 @@ def unavailable() -> str:
 def emulated(cluster: Cluster) -> Iterator[list[list[str]]]:
     """Build the network, hand out the words that start a process inside each device, and take it down however the block ends.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Devices on a tree of switches; rates of both directions are taken from its links.
-
-    Yields
-    ------
-    list of list of str
-        One prefix per device, as `meshwright.runtime.job.launch.run` takes them.
-
-    Raises
-    ------
-    InputError
-        When the machine cannot, or the cluster is no tree of switches with devices as leaves.
+    `cluster`: devices on a tree of switches; rates of both directions are taken from its links.
+    Yields: one prefix per device, as `meshwright.runtime.job.launch.run` takes them.
+    Raises `InputError` when the machine cannot, or the cluster is no tree of switches with devices as leaves.
     """
     rates = _rates(cluster)
     why = unavailable()
@@ -74,10 +63,7 @@ def emulated(cluster: Cluster) -> Iterator[list[list[str]]]:
 def _rates(cluster: Cluster) -> dict[tuple[int, int], float]:
     """Return the rate of every directed link, after checking that the network is a tree with devices as leaves.
 
-    Raises
-    ------
-    InputError
-        When it is not.
+    Raises `InputError` when it is not.
     """
     links = cluster.links
     rates: dict[tuple[int, int], float] = {}
@@ -97,10 +83,7 @@ def _rates(cluster: Cluster) -> dict[tuple[int, int], float]:
 def _build(cluster: Cluster, rates: dict[tuple[int, int], float], prefix: str) -> None:
     """Make namespaces, bridges and links.
 
-    Raises
-    ------
-    InputError
-        When a command fails.
+    Raises `InputError` when a command fails.
     """
     for node in range(cluster.n_devices + cluster.n_switches):
         _run("ip", "netns", "add", f"{prefix}{node}")

@@ -29,21 +29,9 @@ _TOLERANCE_RATIO = 0.2
 def check_machine(places: Layout, backend: str, processes: int, where: str) -> None:
     """Refuse a plan for more processes than the machine has room for.
 
-    Parameters
-    ----------
-    places : Layout
-        The plan as ranks.
-    backend : str
-        ``gloo``: one process per core, or up to eight; ``nccl``: one per GPU.
-    processes : int
-        Processes allowed by the user; 0 for the rule above.
-    where : str
-        The plan file, for messages.
-
-    Raises
-    ------
-    InputError
-        When there are too few cores or GPUs.
+    `backend`: ``gloo``: one process per core, or up to eight; ``nccl``: one per GPU.
+    `processes`: processes allowed by the user; 0 for the rule above.
+    Raises `InputError` when there are too few cores or GPUs.
     """
     if backend == "nccl":
         found, what = torch.cuda.device_count(), "GPUs"
@@ -62,23 +50,8 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
 def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, where: str) -> list[nn.Module]:
     """Return the layers of the model if the plan can be applied to it.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    names : sequence of str
-        The plan's layers.
-    plan : Plan
-        The plan.
-    sample : tuple of torch.Tensor
-        One sample of every input.
-    where : str
-        The plan file, for messages.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
+    `sample`: one sample of every input.
+    Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
     check_weights(model, where)
     units = cut(model, names, sample)
@@ -210,14 +183,7 @@ def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
 def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str]:
     """Return sentences about layers that cannot train as in one process.
 
-    Parameters
-    ----------
-    units : sequence of torch.nn.Module
-        Layers of the model.
-    plan : Plan
-        The plan.
-    sample : tuple of torch.Tensor
-        One sample of every input.
+    `sample`: one sample of every input.
     """
     found = []
     modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
@@ -254,26 +220,8 @@ def _shapes(values: Sequence[Any]) -> str:
 def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:
     """Compare the weights of every layer with those of the model that was planned.
 
-    Parameters
-    ----------
-    units : sequence of torch.nn.Module
-        Layers of the model given.
-    names : sequence of str
-        Their names in the plan.
-    graph : Graph
-        The model that was planned.
-    where : str
-        The plan file, for messages.
-
-    Returns
-    -------
-    list of str
-        Sentences about small differences.
-
-    Raises
-    ------
-    InputError
-        When a layer has a fifth more or fewer weights than planned.
+    Returns: sentences about small differences.
+    Raises `InputError` when a layer has a fifth more or fewer weights than planned.
     """
     planned = {op.name: op.n_parameters for op in graph.ops}
     differs = []

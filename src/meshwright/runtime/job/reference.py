@@ -27,22 +27,9 @@ def reference_losses(
 ) -> list[float]:
     """Train the whole model in this process and return the loss of every step.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        With the weights that the run began with.
-    batches : callable
-        From the number of a step to inputs and targets.
-    optimizer : torch.optim.Optimizer
-        Of the model's parameters.
-    loss : callable
-        Mean loss of some rows.
-    n_steps : int
-        Steps.
-    n_parts : int
-        Micro-batches of a step; their gradients are added up.
-    precision : torch.dtype or None
-        Of products, by autocast; None for that of the weights. With fp16, PyTorch's own scaler scales the loss.
+    `batches`: from the number of a step to inputs and targets.
+    `n_parts`: micro-batches of a step; their gradients are added up.
+    `precision`: of products, by autocast; None for that of the weights. With fp16, PyTorch's own scaler scales the loss.
     """
     losses = []
     scaler = torch.amp.GradScaler(next(model.parameters()).device.type, enabled=precision == torch.float16)

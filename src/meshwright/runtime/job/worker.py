@@ -41,15 +41,7 @@ _PATIENCE = datetime.timedelta(minutes=10)
 def train(job: Job) -> dict[str, Any] | None:
     """Train as one of the processes of a run.
 
-    Parameters
-    ----------
-    job : Job
-        The run.
-
-    Returns
-    -------
-    dict or None
-        What happened on all ranks, JSON-ready; on rank 0 only.
+    Returns: what happened on all ranks, JSON-ready; on rank 0 only.
     """
     keep_freed_memory()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
@@ -144,10 +136,7 @@ def _typical(seconds: list[float], spans: list[tuple[float, list[Span]]]) -> tup
 def join(job: Job) -> dict[str, Any] | None:
     """Join the other processes as torchrun, or `meshwright.runtime.job.launch`, tells through the environment; train; leave.
 
-    Returns
-    -------
-    dict or None
-        See `train`.
+    Returns: see `train`.
     """
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
     if job.backend == "nccl":

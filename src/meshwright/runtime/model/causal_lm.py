@@ -34,17 +34,8 @@ def layer_names(model: nn.Module) -> list[str]:
 def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Return one module per layer: the word table, the decoder layers, the head.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    names : sequence of str
-        ``embed``, one name for each decoder layer, ``head``.
-
-    Raises
-    ------
-    InputError
-        When the plan has other layers than the model.
+    `names`: ``embed``, one name for each decoder layer, ``head``.
+    Raises `InputError` when the plan has other layers than the model.
     """
     where, layers = _stack(model)
     if model.config.is_encoder_decoder:  # type: ignore[union-attr]

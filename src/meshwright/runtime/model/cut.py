@@ -102,27 +102,14 @@ class _Tracer(fx.Tracer):
 def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.Module]:
     """Return one module per layer of a plan; run one after the other they are the model.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A Hugging Face causal language model, or any module whose forward runs the named layers in this order, whatever it
-        computes between them.
-    names : sequence of str
-        Names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``, ``layers.0``, ...,
-        ``head``), which the first, the repeated and the last parts of the model answer to.
-    sample : tuple of torch.Tensor
-        One sample of every input; needed for models of several inputs, and for those that cannot be traced but run a list of layers
-        one after the other.
-
-    Returns
-    -------
-    list of torch.nn.Module
-        One per name. Each takes the tensors that the one before returns, as a tuple; the last returns one tensor.
-
-    Raises
-    ------
-    InputError
-        When the model has no such layers, or cannot be cut between them.
+    `model`: a Hugging Face causal language model, or any module whose forward runs the named layers in this order, whatever
+    it computes between them.
+    `names`: names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``,
+    ``layers.0``, ..., ``head``), which the first, the repeated and the last parts of the model answer to.
+    `sample`: one sample of every input; needed for models of several inputs, and for those that cannot be traced but run a
+    list of layers one after the other.
+    Returns: one per name. Each takes the tensors that the one before returns, as a tuple; the last returns one tensor.
+    Raises `InputError` when the model has no such layers, or cannot be cut between them.
 
     Notes
     -----
@@ -185,10 +172,7 @@ def _defaults(model: nn.Module, n_inputs: int) -> dict[str, Any]:
 def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: nn.Module) -> _Assignment:
     """Return the layer of every node.
 
-    Raises
-    ------
-    InputError
-        When the model runs layers in another order than the plan, one twice, or not at all.
+    Raises `InputError` when the model runs layers in another order than the plan, one twice, or not at all.
     """
     module_of = dict(model.named_modules(remove_duplicate=False))
     places: dict[nn.Module, list[int]] = {}
@@ -258,10 +242,7 @@ def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs
 def _returned(result: fx.Node) -> fx.Node:
     """Return the first value that the model gives back.
 
-    Raises
-    ------
-    InputError
-        When it gives back no value of its forward.
+    Raises `InputError` when it gives back no value of its forward.
     """
     found = result.all_input_nodes
     if not found:

@@ -36,12 +36,8 @@ def rows_of_inputs(inputs: Sample, start: int, stop: int) -> Sample:
 def default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of some samples: cross entropy of class numbers, mean squared error of anything else.
 
-    Parameters
-    ----------
-    output : torch.Tensor
-        What the model gives back; the last dimension are classes where the target holds class numbers.
-    target : torch.Tensor
-        Class numbers (integers), or values of the output's shape.
+    `output`: what the model gives back; the last dimension are classes where the target holds class numbers.
+    `target`: class numbers (integers), or values of the output's shape.
     """
     if target.is_floating_point():
         return nn.functional.mse_loss(output, target)
@@ -51,19 +47,9 @@ def default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def example_of(model: nn.Module, examples: Sequence[torch.Tensor], sequence_length: int) -> Sample:
     """Return one sample of what the model takes.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model; where it begins with a table it takes tokens, where it begins with a linear layer, vectors.
-    examples : sequence of torch.Tensor
-        What its callable gave along; their first rows are the sample. May be empty.
-    sequence_length : int
-        Tokens of a sample.
-
-    Raises
-    ------
-    InputError
-        When nothing tells what the model takes.
+    `model`: the model; where it begins with a table it takes tokens, where it begins with a linear layer, vectors.
+    `examples`: what its callable gave along; their first rows are the sample. May be empty.
+    Raises `InputError` when nothing tells what the model takes.
     """
     if examples:
         return rows_of_inputs(tuple(examples), 0, 1)
@@ -84,20 +70,10 @@ def example_of(model: nn.Module, examples: Sequence[torch.Tensor], sequence_leng
 def batches_of(data: Callable[..., Any] | None, model: nn.Module, sample: Sample, n_samples: int, seed: int) -> Batches:
     """Return where batches come from.
 
-    Parameters
-    ----------
-    data : callable or None
-        The user's: ``data(step, n_samples)`` returns inputs (a tensor, or a tuple of them) and targets of one step, the same in
-        every process; or ``data()`` an iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun again at its
-        end. None for synthetic data.
-    model : torch.nn.Module
-        For the number of tokens there are, and the shape of its output.
-    sample : tuple of torch.Tensor
-        One sample of the inputs.
-    n_samples : int
-        Samples of a step.
-    seed : int
-        Seed of synthetic data.
+    `data`: the user's: ``data(step, n_samples)`` returns inputs (a tensor, or a tuple of them) and targets of one step, the
+    same in every process; or ``data()`` an iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun
+    again at its end. None for synthetic data.
+    `model`: for the number of tokens there are, and the shape of its output.
     """
     if data is not None:
         given = data if _takes_arguments(data) else _from_loader(data(), seed)
@@ -140,10 +116,7 @@ def _output_sizes(model: nn.Module, sample: Sample) -> tuple[int, ...]:
 def _checked(pair: Any, step: int, n_inputs: int, n_samples: int) -> tuple[Sample, torch.Tensor]:
     """Return inputs and targets that a user's data gave for a step.
 
-    Raises
-    ------
-    InputError
-        When they are something else, or too few.
+    Raises `InputError` when they are something else, or too few.
     """
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise InputError(f"--data: step {step} gave a {type(pair).__name__}; give a pair of tensors, inputs and targets")

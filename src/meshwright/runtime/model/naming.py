@@ -19,17 +19,9 @@ _NUMBERED = re.compile(r"^(?:.*\.)?(?:layers|blocks|h|layer)\.(\d+)$")
 def resolve(model: nn.Module, names: Sequence[str]) -> list[str]:
     """Return the path of the submodule that each name means; empty for what lies before or after the repeated layers.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    names : sequence of str
-        Layers of the plan, in order.
-
-    Raises
-    ------
-    InputError
-        When a name in the middle means nothing in this model, or the model has more or fewer repeated layers than the plan.
+    `names`: layers of the plan, in order.
+    Raises `InputError` when a name in the middle means nothing in this model, or the model has more or fewer repeated layers
+    than the plan.
     """
     known = dict(model.named_modules(remove_duplicate=False))
     if len(names) == 1 and names[0] not in known:
@@ -65,10 +57,7 @@ def _beginning(known: Mapping[str, nn.Module], names: Sequence[str]) -> str:
 def _stack(model: nn.Module, names: Sequence[str], numbers: dict[int, int]) -> list[str] | None:
     """Return the paths of the repeated layers where the plan numbers them under another path than the model.
 
-    Raises
-    ------
-    InputError
-        When the model repeats another number of layers.
+    Raises `InputError` when the model repeats another number of layers.
     """
     known = dict(model.named_modules(remove_duplicate=False))
     if not numbers:
@@ -124,15 +113,8 @@ def _parts(model: nn.Module) -> str:
 def layer_names(model: nn.Module) -> list[str]:
     """Return names for the layers of a model in the words of our readers: ``embed``, ``layers.0``, ..., ``head``.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A sequence of modules, or a module with one list of repeated layers.
-
-    Raises
-    ------
-    InputError
-        When it has no repeated layers.
+    `model`: a sequence of modules, or a module with one list of repeated layers.
+    Raises `InputError` when it has no repeated layers.
     """
     if isinstance(model, nn.Sequential):
         return list(model._modules)

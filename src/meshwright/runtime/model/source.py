@@ -21,12 +21,8 @@ OLDEST_TORCH = (2, 6)
 def require_torch() -> None:
     """Refuse a Python without PyTorch, or with one that is too old.
 
-    Raises
-    ------
-    MissingExtraError
-        When it is absent.
-    InputError
-        When it is too old.
+    Raises `MissingExtraError` when it is absent.
+    Raises `InputError` when it is too old.
     """
     try:
         version = importlib.metadata.version("torch")
@@ -43,22 +39,7 @@ def require_torch() -> None:
 def load(name: str, option: str) -> Callable[..., Any]:
     """Return what ``package.module:callable`` names; the current folder is looked in too, as ``python -m`` does.
 
-    Parameters
-    ----------
-    name : str
-        As typed.
-    option : str
-        Where it stands, for messages: ``"--model"``.
-
-    Returns
-    -------
-    callable
-        The object.
-
-    Raises
-    ------
-    InputError
-        When the module cannot be imported, or holds no such callable.
+    Raises `InputError` when the module cannot be imported, or holds no such callable.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
@@ -84,13 +65,8 @@ def load(name: str, option: str) -> Callable[..., Any]:
 def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
     """Return the model that a callable makes, with weights from a seed, and example inputs where it gives them.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:callable``; called without arguments, it returns a ``torch.nn.Module``, or one and a tuple of example
-        inputs.
-    seed : int
-        Seed of the weights.
+    `name`: ``package.module:callable``; called without arguments, it returns a ``torch.nn.Module``, or one and a tuple of
+    example inputs.
 
     Returns
     -------

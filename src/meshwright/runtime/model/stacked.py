@@ -19,32 +19,17 @@ _MORE_SAMPLES = 4
 
 
 def fits(paths: Sequence[str]) -> bool:
-    """Whether all layers between first and last are members of one list.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Paths of the plan's layers.
-    """
+    """Whether all layers between first and last are members of one list."""
     return len(paths) > 2 and all(paths[1:-1]) and len({path.rpartition(".")[0] for path in paths[1:-1]}) == 1
 
 
 def cut(model: nn.Module, paths: Sequence[str], row: torch.Tensor) -> list[nn.Module]:
     """Return one module per layer: what runs before the list, its layers, what runs after it.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    paths : sequence of str
-        Paths of the plan's layers; `fits` them.
-    row : torch.Tensor
-        One sample.
-
-    Raises
-    ------
-    InputError
-        When layers get more tensors than the one that the layer before returns, or do not run once each, in order.
+    `paths`: paths of the plan's layers; `fits` them.
+    `row`: one sample.
+    Raises `InputError` when layers get more tensors than the one that the layer before returns, or do not run once each, in
+    order.
     """
     for sample in _others(model, row):  # a forward that goes by values shows it on some sample, and is refused
         _watch(model, paths[1:-1], sample)

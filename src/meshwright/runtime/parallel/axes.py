@@ -45,18 +45,9 @@ def split_layers(
 ) -> SplitLayers:
     """Split the layers of a stage over its axes.
 
-    Parameters
-    ----------
-    units : sequence of torch.nn.Module
-        The layers whole; changed in place.
-    places : sequence of (int, int)
-        Of each layer its number in the model, and how many there are.
-    strategy : Strategy
-        Degrees of the axes.
-    groups : StageGroups
-        The axes as this rank sees them.
-    wishes : dict of str to str
-        See `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `units`: the layers whole; changed in place.
+    `places`: of each layer its number in the model, and how many there are.
+    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     found = SplitLayers()
     split, spanned = [], []

@@ -27,17 +27,9 @@ _N_EXPERTS = re.compile(r"^_?(n|num|nb)_(\w+_)?experts$")
 def experts_of(layer: nn.Module) -> dict[str, nn.Module]:
     """Return the modules of a layer whose experts can be divided, by path.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        One layer of the plan.
-
-    Returns
-    -------
-    dict of str to torch.nn.Module
-        Modules that hold all experts stacked (every parameter has as many entries along its first dimension as an attribute like
-        ``num_experts`` says) and are called with tokens, the numbers of the experts chosen for each, and their weights. Those of
-        Hugging Face models are.
+    Returns: modules that hold all experts stacked (every parameter has as many entries along its first dimension as an
+    attribute like ``num_experts`` says) and are called with tokens, the numbers of the experts chosen for each, and their
+    weights. Those of Hugging Face models are.
     """
     return {path: module for path, module in layer.named_modules() if _n_experts(module) > 1}
 
@@ -68,14 +60,8 @@ def _counts(module: nn.Module, n_experts: int) -> list[str]:
 def spread(layer: nn.Module, rank: int, degree: int, swap: Swap) -> None:
     """Leave a layer the experts of one rank, in place.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        One layer of the plan.
-    rank, degree : int
-        Place in the expert group, and its length.
-    swap : callable
-        See `Swap`.
+    `rank`, `degree`: place in the expert group, and its length.
+    `swap`: see `Swap`.
     """
     for path, module in experts_of(layer).items():
         folder, _, name = path.rpartition(".")
@@ -115,12 +101,8 @@ class ExpertParallel(nn.Module):
     def forward(self, hidden: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of what each token's experts make of it.
 
-        Parameters
-        ----------
-        hidden : torch.Tensor
-            Tokens, features last.
-        indices, weights : torch.Tensor
-            The experts chosen for each token and what they count; both of shape (tokens, experts chosen).
+        `hidden`: tokens, features last.
+        `indices`, `weights`: the experts chosen for each token and what they count; both of shape (tokens, experts chosen).
         """
         rows, chosen = hidden.reshape(-1, hidden.shape[-1]), indices.reshape(-1)
         n_chosen = indices.shape[-1]

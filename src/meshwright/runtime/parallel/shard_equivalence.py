@@ -34,14 +34,8 @@ def structure(unit: nn.Module, entering: Sequence[torch.Tensor]) -> str:
 def part_of(layer: nn.Module, rank: int, degree: int, wishes: Mapping[str, str]) -> nn.Module:
     """Return a copy of a layer that holds what one rank of a tensor axis does, without the collectives.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        The layer; unchanged.
-    rank, degree : int
-        Of the axis.
-    wishes : mapping of str to str
-        See `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `layer`: the layer; unchanged.
+    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     part = copy.deepcopy(layer)
     tensor_parallel.share_sizes(part, degree, wishes)
@@ -165,23 +159,8 @@ def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor], rank: int = 0, 
 def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str) -> None:
     """Refuse a layer whose parts do not add up to it, in outputs or in gradients.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        The layer.
-    entering : sequence of torch.Tensor
-        What it takes.
-    degree : int
-        Of the tensor axis.
-    wishes : mapping of str to str
-        See `meshwright.runtime.parallel.tensor_parallel.styles`.
-    where : str
-        Names plan, stage and layer, for messages.
-
-    Raises
-    ------
-    InputError
-        When something that is split must not be, or a weight between split products is not known to be one.
+    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
+    Raises `InputError` when something that is split must not be, or a weight between split products is not known to be one.
     """
     whole, values, expected = _whole(layer, entering)
     chosen = tensor_parallel.styles(layer, wishes)
@@ -207,15 +186,8 @@ def check_sequence(
 ) -> None:
     """Refuse a layer that cannot work on parts of a sequence between its split products.
 
-    Parameters
-    ----------
-    layer, entering, degree, wishes, where
-        See `check_sum`, which the layer has passed.
-
-    Raises
-    ------
-    InputError
-        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    `layer`, `entering`, `degree`, `wishes`, `where`: see `check_sum`, which the layer has passed.
+    Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
     whole, values, expected = _whole(layer, entering)
     parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
@@ -242,17 +214,8 @@ def check_sequence(
 def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
     """Refuse a layer that cannot work on parts of a sequence.
 
-    Parameters
-    ----------
-    layer, entering, where
-        See `check_sum`.
-    degree : int
-        Of the context axis.
-
-    Raises
-    ------
-    InputError
-        When its ranks compute something else than the whole layer, in outputs or in gradients.
+    `layer`, `entering`, `where`: see `check_sum`.
+    Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
     whole, values, expected = _whole(layer, entering)
     parts = [copy.deepcopy(whole) for _ in range(degree)]
@@ -272,18 +235,9 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
 def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
     """Refuse a layer whose experts cannot be divided.
 
-    Parameters
-    ----------
-    layer, entering, where
-        See `check_sum`.
-    degree : int
-        Of the expert axis.
-
-    Raises
-    ------
-    InputError
-        When the number of experts does not divide, or its ranks compute something else than the whole layer, in outputs or in
-        gradients.
+    `layer`, `entering`, `where`: see `check_sum`.
+    Raises `InputError` when the number of experts does not divide, or its ranks compute something else than the whole layer, in
+    outputs or in gradients.
     """
     whole, values, _ = _whole(layer, entering)
     for experts in experts_of(whole).values():
@@ -344,19 +298,10 @@ def _compare(
 ) -> None:
     """Refuse parts of sequences that put together are not the whole, in outputs or in sums of the gradients of some weights.
 
-    Parameters
-    ----------
-    found, parts, whole
-        What each rank gave, or its exception; its layer; the whole layer.
-    right : tuple of list
-        What the whole layer gave, and the numbers of the weights to compare.
-    told : str
-        The message, with ``#`` for the reason.
-
-    Raises
-    ------
-    InputError
-        When they are not.
+    `found`, `parts`, `whole`: what each rank gave, or its exception; its layer; the whole layer.
+    `right`: what the whole layer gave, and the numbers of the weights to compare.
+    `told`: the message, with ``#`` for the reason.
+    Raises `InputError` when they are not.
     """
     error = cause(found)
     if error is not None:

@@ -48,16 +48,9 @@ class Tie:
 def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGroups, ignored: set[nn.Parameter]) -> None:
     """Shard the weights of a stage over its data axis, layer by layer (FSDP2; HSDP where the shard degree is smaller).
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The stage, changed in place.
-    layers : iterable of torch.nn.Module
-        Its layers; each is gathered as a whole.
-    groups : StageGroups
-        Axes of its mesh.
-    ignored : set of torch.nn.Parameter
-        Weights that stay whole, because another stage holds them too.
+    `module`: the stage, changed in place.
+    `layers`: its layers; each is gathered as a whole.
+    `ignored`: weights that stay whole, because another stage holds them too.
     """
     layers = list(layers)
     users = Counter(weight for layer in layers for weight in set(layer.parameters()))

@@ -43,15 +43,10 @@ _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dict[str, str]:
     """Return how each linear layer inside a layer is split: ``column`` (outputs) or ``row`` (inputs).
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        One layer of the plan.
-    wishes : mapping of str to str
-        Patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own ``tensor_parallel`` attribute, or the plan of a Hugging Face
-        configuration (``colwise``, ``rowwise``). Where there is none, the names that most models use decide.
-    prefix : str
-        Path of the layer in the model, for the patterns.
+    `wishes`: patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own
+    ``tensor_parallel`` attribute, or the plan of a Hugging Face configuration (``colwise``, ``rowwise``). Where there is
+    none, the names that most models use decide.
+    `prefix`: path of the layer in the model, for the patterns.
     """
     found: dict[str, str] = {}
     for path, module in layer.named_modules():
@@ -79,14 +74,8 @@ def between(layer: nn.Module, wishes: Mapping[str, str]) -> set[str]:
 def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> None:
     """Divide the numbers by which modules with column products take their results apart: heads, and features of those products.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        One layer, its products still whole; changed in place.
-    degree : int
-        Of the tensor axis.
-    wishes : mapping of str to str
-        See `styles`.
+    `layer`: one layer, its products still whole; changed in place.
+    `wishes`: see `styles`.
 
     Notes
     -----
@@ -118,10 +107,7 @@ def wishes_of(model: nn.Module) -> dict[str, str]:
 def check(layer: nn.Module, name: str, degree: int, wishes: Mapping[str, str]) -> None:
     """Refuse a layer that cannot be split.
 
-    Raises
-    ------
-    InputError
-        When a product's size does not divide.
+    Raises `InputError` when a product's size does not divide.
     """
     for path, style in styles(layer, wishes).items():
         linear = layer.get_submodule(path)
@@ -139,21 +125,10 @@ def check(layer: nn.Module, name: str, degree: int, wishes: Mapping[str, str]) -
 def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], sequence: bool) -> list[Owner]:
     """Split the products of a layer over the tensor axis, in place.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        One layer of the plan.
-    mesh : DeviceMesh
-        The tensor axis.
-    wishes : mapping of str to str
-        See `styles`.
-    sequence : bool
-        Whether what lies between products is split along the sequence.
-
-    Returns
-    -------
-    list of (torch.nn.Module, str)
-        Weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name there.
+    `wishes`: see `styles`.
+    `sequence`: whether what lies between products is split along the sequence.
+    Returns: weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name
+    there.
     """
     chosen = styles(layer, wishes)
     if any(isinstance(layer.get_submodule(path).weight, DTensor) for path in chosen):

@@ -51,12 +51,7 @@ class ThreadedCollectives:
 def together(degree: int, run: Callable[[int, ThreadedCollectives], Any]) -> list[Any]:
     """Run every rank of an axis in a thread of its own; return what each gives, or the exception that it, or another, ended with.
 
-    Parameters
-    ----------
-    degree : int
-        Length of the axis.
-    run : callable
-        From rank and meeting to anything.
+    `run`: from rank and meeting to anything.
     """
     meeting = ThreadedCollectives(degree)
     found: list[Any] = [None] * degree

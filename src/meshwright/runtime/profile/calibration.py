@@ -17,21 +17,10 @@ _TIMES = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds"
 def write(profile: str, path: str, predicted: Result, entry: dict[str, Any]) -> None:
     """Write the profile with the times of every layer scaled by what the run took over what was predicted.
 
-    Parameters
-    ----------
-    profile : str
-        The profile that predicted the run.
-    path : str
-        Where the corrected one goes.
-    predicted : Result
-        The prediction.
-    entry : dict
-        The JSON object of the run; its stages hold measured and predicted compute.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    `profile`: the profile that predicted the run.
+    `path`: where the corrected one goes.
+    `entry`: the JSON object of the run; its stages hold measured and predicted compute.
+    Raises `InputError` when the file cannot be written.
 
     Notes
     -----

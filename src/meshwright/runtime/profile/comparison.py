@@ -23,16 +23,9 @@ FORMAT = "meshwright/run/1"
 def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, reference: list[float] | None) -> dict[str, Any]:
     """Return what happened beside what was said, as the JSON object of ``run --json``.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    measured : dict
-        What `meshwright.runtime.job.worker.train` returned.
-    predicted : Result or None
-        The simulated step; None where it could not be simulated.
-    reference : list of float or None
-        Losses of one process.
+    `measured`: what `meshwright.runtime.job.worker.train` returned.
+    `predicted`: the simulated step; None where it could not be simulated.
+    `reference`: losses of one process.
     """
     seconds = measured["step_seconds"]
     warm = seconds[1:] or seconds
@@ -136,10 +129,7 @@ def lines(entry: dict[str, Any]) -> str:
 def write_trace(path: str, plan: Plan, measured: dict[str, Any], predicted: Result | None) -> None:
     """Write one Chrome trace with a track of what happened beside one of what was said, for every rank.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises `InputError` when the file cannot be written.
     """
     from meshwright.writers import chrome_trace
 

@@ -16,10 +16,7 @@ _OUTSIDE = ("reduce", "gather")
 def on_one_clock(ranks: list[dict[str, Any]]) -> list[list[tuple[int, int, str, float, float]]]:
     """Return the spans of every rank (stage, micro-batch, phase, start, end) in seconds since the first rank began its step.
 
-    Parameters
-    ----------
-    ranks : list of dict
-        Of every rank its host, when its step began, and its spans.
+    `ranks`: of every rank its host, when its step began, and its spans.
 
     Notes
     -----
@@ -37,12 +34,7 @@ def on_one_clock(ranks: list[dict[str, Any]]) -> list[list[tuple[int, int, str, 
 def measured_seconds(plan: Plan, ranks: list[dict[str, Any]]) -> list[float]:
     """Return the exposed communication of every stage in the step whose spans were kept; of its ranks, the most.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    ranks : list of dict
-        Of every rank its device, its host, when its step began, and its spans (stage, micro-batch, phase, start, end).
+    `ranks`: of every rank its device, its host, when its step began, and its spans (stage, micro-batch, phase, start, end).
 
     Notes
     -----
@@ -81,15 +73,7 @@ def _of_rank(stage: int, spans: list[tuple[int, int, str, float, float]], done: 
 
 
 def predicted_seconds(plan: Plan, timeline: Timeline) -> list[float]:
-    """Return the same of a simulated step.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    timeline : Timeline
-        Its simulated step.
-    """
+    """Return the same of a simulated step."""
     n_stages = len(plan.stages)
     names = [PHASES[int(code)] for code in timeline.phase]
     done: dict[tuple[int, int, int], float] = {}

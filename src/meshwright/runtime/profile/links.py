@@ -28,10 +28,7 @@ _ROUNDS, _REPEATS = 3, 5
 def fit(sizes: list[float], seconds: list[float]) -> tuple[float, float]:
     """Return latency and seconds per byte of the line through measured times, nearest in relative terms; neither negative.
 
-    Parameters
-    ----------
-    sizes, seconds : list of float
-        Bytes sent, and how long it took.
+    `sizes`, `seconds`: bytes sent, and how long it took.
     """
     weights = [1.0 / max(second, 1e-9) ** 2 for second in seconds]
     total = sum(weights)
@@ -59,13 +56,7 @@ def _steady(action: Callable[[], None]) -> float:
 
 
 def measure(device: torch.device) -> dict[str, Any] | None:
-    """Measure all links and collectives; called in every process; return the profile's ``links`` on rank 0.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where this process keeps what it sends.
-    """
+    """Measure all links and collectives; called in every process; return the profile's ``links`` on rank 0."""
     rank, world = dist.get_rank(), dist.get_world_size()
     pairs = []
     for source in range(world):
@@ -102,12 +93,8 @@ def measure(device: torch.device) -> dict[str, Any] | None:
 def hops(pairs: list[dict[str, Any]], hosts: list[str]) -> list[str]:
     """Return a sentence for each kind of hop, inside a machine and between machines: medians over pairs.
 
-    Parameters
-    ----------
-    pairs : list of dict
-        Source, target, latency and seconds per byte.
-    hosts : list of str
-        The machine of every rank.
+    `pairs`: source, target, latency and seconds per byte.
+    `hosts`: the machine of every rank.
     """
     told = []
     for kind, inside in (("inside a machine", True), ("between machines", False)):
@@ -167,10 +154,7 @@ def _collective(kind: str, n_elements: int, n_ranks: int, group: Any, device: to
 def join(kind: str) -> dict[str, Any] | None:
     """Join the other processes, measure, and leave.
 
-    Parameters
-    ----------
-    kind : str
-        ``cpu``, for Gloo, or ``cuda``, for NCCL: this process takes the GPU of its number on its machine.
+    `kind`: ``cpu``, for Gloo, or ``cuda``, for NCCL: this process takes the GPU of its number on its machine.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cpu")
@@ -189,17 +173,8 @@ def join(kind: str) -> dict[str, Any] | None:
 def among(ranks: int, device: str) -> dict[str, Any] | Failure | None:
     """Return the links among processes started here, or, under torchrun, among those that it started; None on ranks but the first.
 
-    Parameters
-    ----------
-    ranks : int
-        Processes to start.
-    device : str
-        ``cpu`` or ``cuda``.
-
-    Raises
-    ------
-    InputError
-        When there are no such devices.
+    `device`: ``cpu`` or ``cuda``.
+    Raises `InputError` when there are no such devices.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")

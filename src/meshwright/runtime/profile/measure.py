@@ -89,14 +89,8 @@ def suspects(probes: Sequence[Probe]) -> list[Probe]:
 def settle(probes: Sequence[Probe], repeats: int, say: Say) -> list[Probe]:
     """Measure everything in several rounds, then again what does not fit its neighbours; return what never came to fit.
 
-    Parameters
-    ----------
-    probes : sequence of Probe
-        What to measure; their figures are filled in.
-    repeats : int
-        Runs of a layer over the first rounds together.
-    say : callable
-        Told how far it is.
+    `probes`: what to measure; their figures are filled in.
+    `repeats`: runs of a layer over the first rounds together.
 
     Notes
     -----
@@ -132,23 +126,11 @@ def profile_callable(
 ) -> dict[str, Any]:
     """Return the fields of a profile of the model that a callable makes.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:callable``.
-    rows, tensor, repeats, say
-        See `profile_layers`.
-    sequence_length : int
-        Tokens of a sample; 0 where samples are no tokens.
-    device : str
-        ``cpu`` or ``cuda``.
-    seed : int
-        Of the weights.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be made or measured there.
+    `name`: ``package.module:callable``.
+    `rows`, `tensor`, `repeats`, `say`: see `profile_layers`.
+    `sequence_length`: tokens of a sample; 0 where samples are no tokens.
+    `device`: ``cpu`` or ``cuda``.
+    Raises `InputError` when the model cannot be made or measured there.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"--device {device}: must be cpu, or cuda where PyTorch sees a GPU")
@@ -171,25 +153,10 @@ def profile_layers(
 ) -> dict[str, Any]:
     """Return what every layer of a model takes, as the fields of a profile.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, on the device to measure.
-    sample : tuple of torch.Tensor
-        One sample of every input.
-    rows : sequence of int
-        Numbers of samples to measure.
-    tensor : sequence of int
-        Tensor degrees to measure: one rank's part of each layer that can be split, without the collectives.
-    repeats : int
-        Runs of every layer, dealt out over the rounds of `settle`; two more warm up each round.
-    say : callable
-        Told how far it is.
-
-    Raises
-    ------
-    InputError
-        When the model cannot be cut into layers.
+    `sample`: one sample of every input.
+    `tensor`: tensor degrees to measure: one rank's part of each layer that can be split, without the collectives.
+    `repeats`: runs of every layer, dealt out over the rounds of `settle`; two more warm up each round.
+    Raises `InputError` when the model cannot be cut into layers.
     """
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
     units = cut(model, names, sample)
@@ -240,16 +207,10 @@ def _probes(
 ) -> list[Probe]:
     """Return what to measure of one layer: every number of rows, at every tensor degree that splits it.
 
-    Parameters
-    ----------
-    name, unit, entering
-        The layer, and one sample of what it takes.
-    axes : tuple of sequence of int
-        Numbers of rows, and tensor degrees.
-    wishes : dict of str to str
-        See `meshwright.runtime.parallel.tensor_parallel.styles`.
-    ends : tuple of bool
-        Whether it is the model's first, and its last.
+    `name`, `unit`, `entering`: the layer, and one sample of what it takes.
+    `axes`: numbers of rows, and tensor degrees.
+    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `ends`: whether it is the model's first, and its last.
     """
     found = []
     for degree in axes[1]:

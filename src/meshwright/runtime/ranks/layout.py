@@ -165,23 +165,10 @@ def rows_of(n_rows: int, n_parts: int, part: int) -> tuple[int, int]:
 def layout(plan: Plan, order: Sequence[Sequence[tuple[int, int, int]]] = ()) -> Layout:
     """Return the plan as ranks.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    order : sequence of sequence of (int, int, int)
-        Stage, micro-batch and phase of every task of each pipeline rank, where they are known; none for the order that the schedule
-        gives tasks of equal length.
-
-    Returns
-    -------
-    Layout
-        Ranks, meshes and the order of work.
-
-    Raises
-    ------
-    InputError
-        When the plan has axes that cannot be run, fewer samples than replicas, or stages that its schedule cannot place.
+    `order`: stage, micro-batch and phase of every task of each pipeline rank, where they are known; none for the order that
+    the schedule gives tasks of equal length.
+    Raises `InputError` when the plan has axes that cannot be run, fewer samples than replicas, or stages that its schedule
+    cannot place.
     """
     _check(plan)
     devices = tuple(sorted({device for stage in plan.stages for device in stage.devices}))

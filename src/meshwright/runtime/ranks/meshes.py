@@ -71,10 +71,7 @@ class StageGroups:
 def check(layout: Layout) -> None:
     """Refuse stages whose devices stand in an order that no process groups can follow.
 
-    Raises
-    ------
-    InputError
-        When groups of one axis interleave.
+    Raises `InputError` when groups of one axis interleave.
     """
     for stage, ranks in enumerate(layout.ranks_of_stage):
         strategy = layout.plan.stages[stage].strategy
@@ -85,14 +82,7 @@ def check(layout: Layout) -> None:
 def stage_groups(layout: Layout, rank: int, device_type: str) -> dict[int, StageGroups]:
     """Return the groups of every stage of a rank; virtual stages of one rank share theirs.
 
-    Parameters
-    ----------
-    layout : Layout
-        The plan as ranks.
-    rank : int
-        This process.
-    device_type : str
-        ``cpu`` or ``cuda``.
+    `device_type`: ``cpu`` or ``cuda``.
     """
     made: dict[tuple[object, ...], StageGroups | None] = {}
     found = {}

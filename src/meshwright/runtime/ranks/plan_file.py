@@ -59,10 +59,7 @@ class PlanFile:
 def read_plan(path: str) -> PlanFile:
     """Return the content of a plan file.
 
-    Raises
-    ------
-    InputError
-        When it cannot be read, is no plan, holds no answer, or names a layer twice.
+    Raises `InputError` when it cannot be read, is no plan, holds no answer, or names a layer twice.
     """
     try:
         entry, repeated = files.load_json(Path(path).read_bytes().decode("utf-8"))

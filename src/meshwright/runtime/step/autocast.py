@@ -15,10 +15,7 @@ __all__ = ["autocast", "check_weights", "difference", "dtype_of"]
 def dtype_of(word: str) -> torch.dtype | None:
     """Return the type that ``--precision`` names; None where it names none, and for fp32.
 
-    Raises
-    ------
-    InputError
-        When it is another word.
+    Raises `InputError` when it is another word.
     """
     types = {"": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
     if word not in types:
@@ -34,10 +31,7 @@ def autocast(device: torch.device, precision: torch.dtype | None) -> AbstractCon
 def check_weights(model: torch.nn.Module, where: str) -> None:
     """Refuse weights in fp16: an optimizer's small steps would be rounded away.
 
-    Raises
-    ------
-    InputError
-        When the model has such weights.
+    Raises `InputError` when the model has such weights.
     """
     name = next((name for name, parameter in model.named_parameters() if parameter.dtype == torch.float16), None)
     if name is not None:
@@ -50,14 +44,7 @@ def check_weights(model: torch.nn.Module, where: str) -> None:
 def difference(read: PlanFile, model: torch.nn.Module, word: str) -> list[str]:
     """Return a sentence where the run computes in another precision than the plan was made for.
 
-    Parameters
-    ----------
-    read : PlanFile
-        The plan.
-    model : torch.nn.Module
-        The model.
-    word : str
-        Of ``--precision``.
+    `word`: of ``--precision``.
     """
     training = read.entry.get("training")
     planned = training.get("precision", "") if isinstance(training, dict) else ""

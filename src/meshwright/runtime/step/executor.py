@@ -133,17 +133,8 @@ class Executor:
     def run(self, inputs: Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step; gradients are complete afterwards.
 
-        Parameters
-        ----------
-        inputs : tuple of torch.Tensor
-            All samples of the step, of every input; used by ranks of the first stage.
-        targets : torch.Tensor
-            The same, used by the last stage.
-
-        Returns
-        -------
-        torch.Tensor
-            This rank's share of the loss; zero where it does not hold the last stage.
+        `inputs`: all samples of the step, of every input; used by ranks of the first stage.
+        Returns: this rank's share of the loss; zero where it does not hold the last stage.
         """
         self.began, self.cpu = time.perf_counter(), time.thread_time()
         self.origin = self.clock.mark()

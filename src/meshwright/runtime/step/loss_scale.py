@@ -43,17 +43,8 @@ class LossScale:
     def unscale(self, parameters: Iterable[nn.Parameter], device: torch.device) -> bool:
         """Divide gradients by the scale, adapt it, and return whether they are finite on every rank.
 
-        Parameters
-        ----------
-        parameters : iterable of torch.nn.Parameter
-            What this rank updates; gradients are added up already.
-        device : torch.device
-            Where they live.
-
-        Raises
-        ------
-        FloatingPointError
-            When they overflow without being scaled: the training has diverged.
+        `parameters`: what this rank updates; gradients are added up already.
+        Raises `FloatingPointError` when they overflow without being scaled: the training has diverged.
         """
         gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
         overflow = torch.zeros((), device=device)

@@ -160,14 +160,7 @@ class P2PCommunicator:
     def receive(self, stage: int, microbatch: int, direction: int) -> list[torch.Tensor]:
         """Return this rank's rows of what a stage receives; waits for them.
 
-        Parameters
-        ----------
-        stage : int
-            The receiving stage.
-        microbatch : int
-            The micro-batch.
-        direction : int
-            0 for activations from the stage before, 1 for gradients from the one after.
+        `direction`: 0 for activations from the stage before, 1 for gradients from the one after.
         """
         key = (stage, microbatch, direction)
         queue, place = self.place[key]
@@ -191,16 +184,7 @@ class P2PCommunicator:
     def send(self, stage: int, microbatch: int, direction: int, tensors: Sequence[torch.Tensor]) -> None:
         """Send this rank's rows of a stage's result on; returns at once.
 
-        Parameters
-        ----------
-        stage : int
-            The sending stage.
-        microbatch : int
-            The micro-batch.
-        direction : int
-            0 for activations to the stage after, 1 for gradients to the one before.
-        tensors : sequence of torch.Tensor
-            Rows of this replica.
+        `direction`: 0 for activations to the stage after, 1 for gradients to the one before.
         """
         target = stage + 1 if direction == 0 else stage - 1
         key = (target, microbatch, direction)

@@ -72,18 +72,10 @@ class _Product(torch.autograd.Function):
 def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
     """Let the linear layers of a module keep their weight gradients for later.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms, tensor-parallel
-        products) keep computing their gradients together with those of their inputs.
-    later : DeferredWeightGrad
-        Where the waiting gradients go.
-
-    Returns
-    -------
-    int
-        Number of linear layers found.
+    `module`: changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms,
+    tensor-parallel products) keep computing their gradients together with those of their inputs.
+    `later`: where the waiting gradients go.
+    Returns: number of linear layers found.
     """
     found = 0
     for part in module.modules():

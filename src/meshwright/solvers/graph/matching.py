@@ -13,17 +13,9 @@ __all__ = ["match", "rounds"]
 def match(weight: NDArray[np.float64], free: Sequence[bool]) -> list[tuple[int, int]]:
     """Return pairs of free nodes, each in one pair at most, with the largest total weight among the largest pairings.
 
-    Parameters
-    ----------
-    weight : ndarray, shape (n, n), float64
-        Symmetric weights of pairs.
-    free : sequence of bool
-        Which nodes may be paired.
-
-    Returns
-    -------
-    list of (int, int)
-        Smaller node first, ascending.
+    `weight`, shape (n, n), float64: symmetric weights of pairs.
+    `free`: which nodes may be paired.
+    Returns: smaller node first, ascending.
 
     References
     ----------

@@ -49,23 +49,11 @@ def prove(
 ) -> Proof:
     """Better a mapping until none costs less; where that takes too long, raise the bound.
 
-    Parameters
-    ----------
-    packed : MapArrays
-        The stage graph and the seconds per byte between at most 16 devices.
-    devices : ndarray, shape (n_stages, n_replicas), int64
-        A mapping.
-    seconds : float
-        Its largest cost.
-    bound_seconds : float
-        A bound known so far.
-    n_nodes : int
-        Most devices to try in one search of all mappings below a limit.
-
-    Returns
-    -------
-    Proof
-        The best mapping found and the best bound proven.
+    `packed`: the stage graph and the seconds per byte between at most 16 devices.
+    `devices`, shape (n_stages, n_replicas), int64: a mapping.
+    `seconds`: its largest cost.
+    `bound_seconds`: a bound known so far.
+    `n_nodes`: most devices to try in one search of all mappings below a limit.
 
     Notes
     -----

@@ -15,17 +15,9 @@ Floats = NDArray[np.float64]
 def eliminate(problem: Pairwise, *, n_entries: int = 30_000_000) -> NDArray[np.int64] | None:
     """Return labels of least cost, or None when a table would grow beyond a size.
 
-    Parameters
-    ----------
-    problem : Pairwise
-        The problem.
-    n_entries : int
-        Most entries of any table, and ten times that of all tables kept for the way back.
-
-    Returns
-    -------
-    ndarray, shape (n_nodes,), int64, or None
-        Label of each node; the first of equally good ones in the order of elimination.
+    `n_entries`: most entries of any table, and ten times that of all tables kept for the way back.
+    Returns shape (n_nodes,), int64, or None: label of each node; the first of equally good ones in the order of
+    elimination.
 
     References
     ----------

@@ -41,23 +41,10 @@ def solve(
 ) -> IntegerProgram:
     """Return labels of least cost, of those within a budget.
 
-    Parameters
-    ----------
-    problem : Pairwise
-        The problem.
-    weights : ndarray, shape (n_labels,), float64, or None
-        What each label uses of the budget; None for no budget.
-    budget_bytes : float
-        The sum of the weights of the labels chosen is at most this.
-    seconds : float
-        Time limit.
-    gap_ratio : float
-        Stop when the labels are proven to cost at most this share more than any.
-
-    Returns
-    -------
-    IntegerProgram
-        Labels, bound, and whether the budget cannot be met.
+    `weights`, shape (n_labels,), float64, or None: what each label uses of the budget; None for no budget.
+    `budget_bytes`: the sum of the weights of the labels chosen is at most this.
+    `seconds`: time limit.
+    `gap_ratio`: stop when the labels are proven to cost at most this share more than any.
 
     Notes
     -----

@@ -46,21 +46,10 @@ class Relaxation:
 def tighten(problem: Pairwise, *, n_sweeps: int = 300, gap_ratio: float = 1e-12, patience: int = 12) -> Relaxation:
     """Raise the lower bound of a pairwise problem until it meets the best labels found, or stalls.
 
-    Parameters
-    ----------
-    problem : Pairwise
-        The problem.
-    n_sweeps : int
-        Most sweeps.
-    gap_ratio : float
-        Stop when value / bound - 1 is at most this.
-    patience : int
-        Stop after this many sweeps that together raise the bound by less than a hundred-thousandth of the gap.
-
-    Returns
-    -------
-    Relaxation
-        The bound in the form of messages that anyone can add up, and the labels.
+    `n_sweeps`: most sweeps.
+    `gap_ratio`: stop when value / bound - 1 is at most this.
+    `patience`: stop after this many sweeps that together raise the bound by less than a hundred-thousandth of the gap.
+    Returns: the bound in the form of messages that anyone can add up, and the labels.
 
     References
     ----------

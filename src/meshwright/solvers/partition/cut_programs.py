@@ -45,20 +45,11 @@ def halve(
 ) -> tuple[NDArray[np.bool_] | None, float]:
     """Cut the units of two neighbouring stages anew so that the larger of their loads is least.
 
-    Parameters
-    ----------
-    units : Units
-        The graph.
-    members : ndarray, shape (n,), int64
-        Units of both stages.
-    scales : ndarray, shape (2, 2), float64
-        Factors on compute (row 0) and communication (row 1) of the two.
-    limit_value : float
-        Only cuts below this are of use.
-    memory_limit_bytes : float
-        Of each.
-    n_nodes : int
-        Most nodes of its branch and bound.
+    `members`, shape (n,), int64: units of both stages.
+    `scales`, shape (2, 2), float64: factors on compute (row 0) and communication (row 1) of the two.
+    `limit_value`: only cuts below this are of use.
+    `memory_limit_bytes`: of each.
+    `n_nodes`: most nodes of its branch and bound.
 
     Returns
     -------

@@ -120,21 +120,10 @@ def loads_of(
 ) -> tuple[float, ...]:
     """Return the load of each device of a partition, straight from the definition.
 
-    Parameters
-    ----------
-    units : Units
-        The problem.
-    groups : tuple of tuple of int
-        Units of each device.
-    hosts : tuple of bool
-        Which devices are hosts (host time only, no communication).
-    scales : ndarray, shape (2, n_stages), float64, or None
-        Factors on compute and communication of the accelerators, in order.
-
-    Returns
-    -------
-    tuple of float
-        One load per device.
+    `groups`: units of each device.
+    `hosts`: which devices are hosts (host time only, no communication).
+    `scales`, shape (2, n_stages), float64, or None: factors on compute and communication of the accelerators, in order.
+    Returns: one load per device.
     """
     a = units.arrays
     loads: list[float] = []

@@ -86,21 +86,11 @@ def build_pool(
 ) -> WindowedPool | None:
     """Return the ideals that may stand after some stage of a partition whose largest load is at most `limit`.
 
-    Parameters
-    ----------
-    task : Task
-        The question.
-    limit : float
-        Largest load allowed.
-    chains : tuple of chains
-        Partitions whose ideals are included whatever the windows say.
-    partial : bool
-        Whether a list that is cut off is of use.
-
-    Returns
-    -------
-    WindowedPool or None
-        Sorted by compute; None where a window holds more than ``task.n_ideals`` and the part that was listed is of no use.
+    `limit`: largest load allowed.
+    `chains`: partitions whose ideals are included whatever the windows say.
+    `partial`: whether a list that is cut off is of use.
+    Returns: sorted by compute; None where a window holds more than ``task.n_ideals`` and the part that was listed is of no
+    use.
     """
     total = task.units.total
     if task.n_hosts:

@@ -16,19 +16,7 @@ __all__ = ["orders"]
 def orders(units: Units, n_orders: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield topological orders, the structured ones first.
 
-    Parameters
-    ----------
-    units : Units
-        What to order.
-    n_orders : int
-        How many.
-    seed : int
-        Of the noisy ones.
-
-    Yields
-    ------
-    ndarray, shape (n,), int64
-        Units; every edge points forward.
+    Yields shape (n,), int64: units; every edge points forward.
 
     Notes
     -----

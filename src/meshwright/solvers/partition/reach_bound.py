@@ -24,21 +24,10 @@ Ints = NDArray[np.int64]
 def reach_bound(units: Units, scales: Floats, low_value: float, value: float) -> float:
     """Return a lower bound of the largest load over convex partitions into stages.
 
-    Parameters
-    ----------
-    units : Units
-        The graph.
-    scales : ndarray, shape (2, n_stages), float64
-        Factors on compute and communication of each stage.
-    low_value : float
-        A bound already known.
-    value : float
-        The largest load of some partition.
-
-    Returns
-    -------
-    float
-        Between `low_value` and `value`.
+    `scales`, shape (2, n_stages), float64: factors on compute and communication of each stage.
+    `low_value`: a bound already known.
+    `value`: the largest load of some partition.
+    Returns: between `low_value` and `value`.
 
     Notes
     -----

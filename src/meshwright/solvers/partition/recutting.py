@@ -27,23 +27,11 @@ def recut(
 ) -> Groups:
     """Return a partition whose largest load no new cut between two neighbours lowers, or the best after `n_programs` cuts.
 
-    Parameters
-    ----------
-    units : Units
-        The graph.
-    groups : tuple of tuple of int
-        Units of each stage, in order, all on accelerators.
-    scales : ndarray, shape (2, n_stages), float64, or None
-        Factors on compute and communication of each stage.
-    memory_limit_bytes : float
-        Of one accelerator.
-    n_programs : int
-        Most integer programs to solve.
-
-    Returns
-    -------
-    tuple of tuple of int
-        Never with a larger largest load than `groups`.
+    `groups`: units of each stage, in order, all on accelerators.
+    `scales`, shape (2, n_stages), float64, or None: factors on compute and communication of each stage.
+    `memory_limit_bytes`: of one accelerator.
+    `n_programs`: most integer programs to solve.
+    Returns: never with a larger largest load than `groups`.
 
     Notes
     -----

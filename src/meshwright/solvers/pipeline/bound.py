@@ -69,19 +69,9 @@ class _Prices:
 def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> float:
     """Return a proven lower bound on the slowest stage's time.
 
-    Parameters
-    ----------
-    menu : StageMenu
-        The instance.
-    lower_seconds : float
-        A bound already known.
-    upper_seconds : float
-        The value of a known plan.
-
-    Returns
-    -------
-    float
-        At least `lower_seconds`.
+    `lower_seconds`: a bound already known.
+    `upper_seconds`: the value of a known plan.
+    Returns: at least `lower_seconds`.
 
     Notes
     -----

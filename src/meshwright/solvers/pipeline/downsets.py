@@ -17,12 +17,8 @@ Family = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]
 def groups(keys: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where each group of equal keys begins, and the positions sorted by key.
 
-    Parameters
-    ----------
-    keys : ndarray, shape (n_entries,), int64
-        Keys in 0..n-1.
-    n : int
-        Number of groups.
+    `keys`, shape (n_entries,), int64: keys in 0..n-1.
+    `n`: number of groups.
 
     Returns
     -------
@@ -39,14 +35,8 @@ def groups(keys: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[
 def all_downsets(n_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64], limit: int) -> Family | None:
     """Return every successor-closed set, or None when there are more than `limit`.
 
-    Parameters
-    ----------
-    n_nodes : int
-        Number of nodes.
-    source, target : ndarray, shape (n_edges,), int64
-        Ends of the edges of an acyclic graph.
-    limit : int
-        Most sets.
+    `source`, `target`, shape (n_edges,), int64: ends of the edges of an acyclic graph.
+    `limit`: most sets.
 
     Returns
     -------
@@ -73,19 +63,9 @@ def all_downsets(n_nodes: int, source: NDArray[np.int64], target: NDArray[np.int
 def suffixes(n_nodes: int, orders: Iterable[Sequence[int]], cuts: Iterable[Iterable[int]]) -> Family:
     """Return the suffixes of topological orders that begin at given positions, as `all_downsets` does.
 
-    Parameters
-    ----------
-    n_nodes : int
-        Number of nodes.
-    orders : iterable of sequence of int
-        Topological orders.
-    cuts : iterable of iterable of int
-        For each order, the positions where a suffix may begin; 0 and the end are added.
-
-    Returns
-    -------
-    words, link_first, link
-        As of `all_downsets`; links lead to the next shorter suffix of the same order.
+    `orders`: topological orders.
+    `cuts`: for each order, the positions where a suffix may begin; 0 and the end are added.
+    Returns: as of `all_downsets`; links lead to the next shorter suffix of the same order.
     """
     found: dict[bytes, int] = {}
     rows: list[NDArray[np.uint8]] = []

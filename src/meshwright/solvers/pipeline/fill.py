@@ -21,16 +21,9 @@ CLOSE_RATIO = 1e-4
 def cuts(menu: StageMenu, order: Sequence[int], degree: int, lower_seconds: float) -> tuple[float, tuple[int, ...]]:
     """Return the threshold reached along an order, and where its stages begin.
 
-    Parameters
-    ----------
-    menu : StageMenu
-        The instance.
-    order : sequence of int
-        A topological order.
-    degree : int
-        Position of the tensor degree of all stages.
-    lower_seconds : float
-        A lower bound, where the search starts.
+    `order`: a topological order.
+    `degree`: position of the tensor degree of all stages.
+    `lower_seconds`: a lower bound, where the search starts.
 
     Returns
     -------

@@ -11,17 +11,8 @@ __all__ = ["cuts", "orders"]
 def orders(n_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
     """Return distinct topological orders: breadth first, depth first, and their mirror images.
 
-    Parameters
-    ----------
-    n_nodes : int
-        Number of nodes.
-    source, target : ndarray, shape (n_edges,), int64
-        Ends of the edges of an acyclic graph.
-
-    Returns
-    -------
-    tuple of tuple of int
-        Orders in which every edge points forward.
+    `source`, `target`, shape (n_edges,), int64: ends of the edges of an acyclic graph.
+    Returns: orders in which every edge points forward.
     """
     found: dict[tuple[int, ...], None] = {}
     for last_first in (True, False):
@@ -57,19 +48,10 @@ def _kahn(n_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64], la
 def cuts(weights: NDArray[np.float64], border: NDArray[np.float64], n_cuts: int) -> list[int]:
     """Return positions that divide an order into parts of about equal weight, each where little crosses nearby.
 
-    Parameters
-    ----------
-    weights : ndarray, shape (n_nodes,), float64
-        Work of each node, in the order.
-    border : ndarray, shape (n_nodes + 1,), float64
-        What crosses a cut before each position.
-    n_cuts : int
-        Most positions to return.
-
-    Returns
-    -------
-    list of int
-        Ascending positions.
+    `weights`, shape (n_nodes,), float64: work of each node, in the order.
+    `border`, shape (n_nodes + 1,), float64: what crosses a cut before each position.
+    `n_cuts`: most positions to return.
+    Returns: ascending positions.
     """
     n = len(weights)
     if n - 1 <= n_cuts:

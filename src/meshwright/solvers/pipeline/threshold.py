@@ -100,21 +100,9 @@ def prepare(
 ) -> Prepared | None:
     """Return an instance ready to be solved over a family of downsets, or None when it has too many stages to choose from.
 
-    Parameters
-    ----------
-    menu : StageMenu
-        The instance.
-    family : tuple
-        Downsets, of `meshwright.solvers.pipeline.downsets`.
-    seconds : float
-        Value of a known plan: stages that cannot be part of a better one are left out.
-    n_pairs, n_steps : int
-        Most stages to keep, and to look at.
-
-    Returns
-    -------
-    Prepared or None
-        The instance.
+    `family`: downsets, of `meshwright.solvers.pipeline.downsets`.
+    `seconds`: value of a known plan: stages that cannot be part of a better one are left out.
+    `n_pairs`, `n_steps`: most stages to keep, and to look at.
     """
     space = stage_menu.space(menu, family)
     rules = stage_menu.rules(menu)
@@ -209,25 +197,12 @@ def check(
 ) -> Reached:
     """Return the ways to run the whole model with no stage slower than a threshold.
 
-    Parameters
-    ----------
-    prepared : Prepared
-        The instance.
-    seconds : float
-        The threshold.
-    memory_bytes : float
-        Memory of a device, where less than the instance's.
-    n_devices, n_replicas : int
-        Limits below the instance's; 0 for its own.
-    n_stages : int
-        Most stages, and fewer count as better; 0 to ignore their number.
-    optimistic : bool
-        Whether an undecided inner choice counts as fitting, as a lower bound needs.
-
-    Returns
-    -------
-    Reached
-        Labels; those of the whole model are undominated in replicas and devices (and stages).
+    `seconds`: the threshold.
+    `memory_bytes`: memory of a device, where less than the instance's.
+    `n_devices`, `n_replicas`: limits below the instance's; 0 for its own.
+    `n_stages`: most stages, and fewer count as better; 0 to ignore their number.
+    `optimistic`: whether an undecided inner choice counts as fitting, as a lower bound needs.
+    Returns: labels; those of the whole model are undominated in replicas and devices (and stages).
     """
     menu = prepared.menu
     n_devices = n_devices or menu.n_devices
@@ -257,21 +232,8 @@ def check(
 def found(prepared: Prepared, reached: Reached, label: int, *, memory_bytes: float = math.inf) -> Found:
     """Return the pipeline of one label, its inner choices made anew.
 
-    Parameters
-    ----------
-    prepared : Prepared
-        The instance.
-    reached : Reached
-        Labels.
-    label : int
-        A label of the whole model.
-    memory_bytes : float
-        Memory of a device, where less than the instance's.
-
-    Returns
-    -------
-    Found
-        The pipeline.
+    `label`: a label of the whole model.
+    `memory_bytes`: memory of a device, where less than the instance's.
     """
     labels, menu = reached.labels, prepared.menu
     upper = len(prepared.space.words) - 1
@@ -337,16 +299,9 @@ def minimise(
 ) -> tuple[Found | None, float]:
     """Return the pipeline whose slowest stage is fastest, and a proven lower bound over the instance's downsets.
 
-    Parameters
-    ----------
-    prepared : Prepared
-        The instance.
-    lower_seconds : float
-        A proven lower bound to start from.
-    known : Found or None
-        A pipeline to start from.
-    n_devices, n_replicas : int
-        Limits below the instance's; 0 for its own.
+    `lower_seconds`: a proven lower bound to start from.
+    `known`: a pipeline to start from.
+    `n_devices`, `n_replicas`: limits below the instance's; 0 for its own.
 
     Returns
     -------

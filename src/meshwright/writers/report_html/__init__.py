@@ -29,22 +29,8 @@ _MOST_KINDS_OF_LINK = 5
 def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
     """Return the report as one HTML page that needs no network.
 
-    Parameters
-    ----------
-    result : Result
-        A feasible answer with its timeline.
-    changes : sequence of sequence of str
-        What would help: change, step then, gain, plan then.
-
-    Returns
-    -------
-    str
-        The page.
-
-    Raises
-    ------
-    ExportError
-        When there is no plan, or no timeline to draw.
+    `changes`: what would help: change, step then, gain, plan then.
+    Raises `ExportError` when there is no plan, or no timeline to draw.
     """
     if not result.feasible or result.timeline is None:
         raise ExportError("a report needs a plan that was simulated; this answer has none")
@@ -59,12 +45,8 @@ def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
 def write(result: Result, path: str, changes: Sequence[Sequence[str]] = ()) -> None:
     """Write the report to a file, whole or not at all; see `page`.
 
-    Raises
-    ------
-    ExportError
-        When there is no plan to draw.
-    InputError
-        When the file cannot be written.
+    Raises `ExportError` when there is no plan to draw.
+    Raises `InputError` when the file cannot be written.
     """
     _files.write(path, page(result, changes))
 

@@ -46,21 +46,11 @@ class _Draft:
 def picture(cluster: Cluster, link_bytes: NDArray[np.float64], step_seconds: float) -> dict[str, Any]:
     """Return the topology with what its links carry in a step.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    link_bytes : ndarray, shape (n_links,), float64
-        What each link carries; empty where that is not known.
-    step_seconds : float
-        Length of the step.
-
-    Returns
-    -------
-    dict
-        JSON-ready: ``width``, ``height``; ``items`` (x, y, width, height, what, name, device or -1); ``links`` (item, item, number
-        of links one way, largest use of one there and back, largest bytes on one; then, where it is not 0, the dimension along which
-        it leaves the grid, and of several links the mean use there and back); ``notes``. Single devices have no name.
+    `link_bytes`, shape (n_links,), float64: what each link carries; empty where that is not known.
+    Returns: JSON-ready: ``width``, ``height``; ``items`` (x, y, width, height, what, name, device or -1); ``links`` (item,
+    item, number of links one way, largest use of one there and back, largest bytes on one; then, where it is not 0, the
+    dimension along which it leaves the grid, and of several links the mean use there and back); ``notes``. Single devices
+    have no name.
     """
     places = coordinates(cluster) if cluster.n_switches == 0 else None
     draft = _Draft()

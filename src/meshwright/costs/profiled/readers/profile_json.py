@@ -100,15 +100,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a profile.
 
-    Returns
-    -------
-    ModelSpec
-        Layers as a chain; the measures as `Profile`; the cluster where links were profiled; costs ``profiled``.
-
-    Raises
-    ------
-    InputError
-        When a field is missing, unknown or wrong.
+    Layers become a chain, the measures a `Profile`, the links, where they were profiled, the cluster; costs ``profiled``.
     """
     entry, where = source.json, str(source.path)
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:

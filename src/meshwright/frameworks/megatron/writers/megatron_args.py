@@ -22,24 +22,8 @@ Options = list[tuple[str, ...]]
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the script, whole or not at all.
 
-    Parameters
-    ----------
-    result : Result
-        A plan of a language model.
-    path : str
-        The file.
-
-    Returns
-    -------
-    tuple of str
-        What Megatron-LM cannot do as the plan says, and what the script does instead.
-
-    Raises
-    ------
-    ExportError
-        When Megatron-LM has no arguments for what the plan says.
-    InputError
-        When the file cannot be written.
+    `result`: a plan of a language model. Returns what Megatron-LM cannot do as the plan says, and what the script does instead.
+    Raises `ExportError` when Megatron-LM has no arguments for what the plan says.
     """
     model_spec = result.problem.model_spec
     if model_spec.format != "huggingface":
@@ -63,11 +47,6 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
 def arguments(result: Result) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Return the options that say how a plan is parallelised, and what they cannot say.
-
-    Parameters
-    ----------
-    result : Result
-        A plan.
 
     Returns
     -------

@@ -26,13 +26,7 @@ _LETTERS = "FIWB"
 
 
 def render(slots: Actions) -> str:
-    """Return an order of work as text.
-
-    Parameters
-    ----------
-    slots : Actions
-        What each rank does.
-    """
+    """Return an order of work as text."""
     rows = []
     for rank in range(slots.n_ranks):
         some = range(int(slots.first[rank]), int(slots.first[rank + 1]))
@@ -43,19 +37,9 @@ def render(slots: Actions) -> str:
 def write(result: Result, path: str) -> None:
     """Write the schedule of a plan.
 
-    Parameters
-    ----------
-    result : Result
-        With a plan; schedules that are fitted to durations take those of its loads.
-    path : str
-        The file.
-
-    Raises
-    ------
-    ExportError
-        When there is no plan, or its stages have different numbers of replicas, which PyTorch's runtime has no word for.
-    InputError
-        When the file cannot be written.
+    Schedules that are fitted to durations take those of the result's stages.
+    Raises `ExportError` when there is no plan, or its stages have different numbers of replicas, which PyTorch's runtime has no
+    word for.
     """
     plan = result.answer.plan
     if plan is None:

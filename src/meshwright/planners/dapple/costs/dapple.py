@@ -21,10 +21,7 @@ __all__ = ["loads", "reduce_seconds", "samples_per_replica", "trained"]
 def trained(problem: Problem) -> ProfiledTraining | None:
     """Return the problem's profile with its settings; None where nobody said what it was measured with.
 
-    Raises
-    ------
-    InputError
-        When the problem holds no profile.
+    Raises `InputError` when the problem holds no profile.
     """
     instance = problem.model_spec.instance
     if isinstance(instance, ProfiledTraining):
@@ -59,22 +56,9 @@ def reduce_seconds(problem: Problem, training: ProfiledTraining, devices: tuple[
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading holds a profile.
-    plan : Plan
-        Every stage replicated over its devices.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the samples of the profile are not known.
-
-    Raises
-    ------
-    InputError
-        When the problem holds no profile, or a stage is split over a tensor or context axis, which a profile says nothing about.
+    Every stage is replicated over its devices. Empty where the samples of the profile are not known.
+    Raises `InputError` when the problem holds no profile, or a stage is split over a tensor or context axis, which a profile
+    says nothing about.
     """
     training = trained(problem)
     if training is None:

@@ -29,21 +29,9 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a linearised profile.
 
-    Parameters
-    ----------
-    source : Source
-        A file of this format.
-
-    Returns
-    -------
-    ModelSpec
-        `ModelSpec.instance` is the `LinearisedProfile`; `ModelSpec.graph` is the chain of its states, in their order, the
-        elements of an edge being the bytes of the cut at four bytes each, for the whole profile batch.
-
-    Raises
-    ------
-    InputError
-        When a line does not parse; the message names file, line and what was expected.
+    `ModelSpec.instance` is the `LinearisedProfile`; `ModelSpec.graph` is the chain of its states, in their order, the elements
+    of an edge being the bytes of the cut at four bytes each, for the whole profile batch.
+    Raises `InputError` when a line does not parse; the message names file, line and what was expected.
     """
     where = str(source.path or source.spec)
     if source.text is None:

@@ -31,22 +31,10 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a profile.
 
-    Parameters
-    ----------
-    source : Source
-        A file in the text format.
-
-    Returns
-    -------
-    ModelSpec
-        `ModelSpec.instance` is the `Profile` as it stands in the file. `ModelSpec.graph` holds the layers that remain after
-        cleaning, in a topological order, under their ids; the elements of an edge are its source's activations at four bytes
-        each, for the whole profile batch.
-
-    Raises
-    ------
-    InputError
-        When a line does not parse; the message names file, line and what was expected.
+    `ModelSpec.instance` is the `Profile` as it stands in the file. `ModelSpec.graph` holds the layers that remain after
+    cleaning, in a topological order, under their ids; the elements of an edge are its source's activations at four bytes each,
+    for the whole profile batch.
+    Raises `InputError` when a line does not parse; the message names file, line and what was expected.
     """
     where = str(source.path or source.spec)
     if source.text is None:
@@ -60,24 +48,10 @@ def read(source: Source) -> ModelSpec:
 def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:
     """Return the profile that a text holds.
 
-    Parameters
-    ----------
-    text : str
-        The whole file.
-    where : str
-        The file, for messages.
-    profile_batch : int
-        Samples it was measured with; 0 where that is not known.
-
-    Returns
-    -------
-    Profile
-        Nodes and edges in file order.
-
-    Raises
-    ------
-    InputError
-        When a line does not parse, a node is declared twice, or an edge names a node that no earlier line declares.
+    `profile_batch`: samples it was measured with; 0 where that is not known.
+    Returns: nodes and edges in file order.
+    Raises `InputError` when a line does not parse, a node is declared twice, or an edge names a node that no earlier line
+    declares.
     """
     nodes: list[ProfileNode] = []
     ids: dict[str, int] = {}

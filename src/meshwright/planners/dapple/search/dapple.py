@@ -72,27 +72,11 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the quickest hybrid plan.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading holds a profile (formats ``pipedream_txt``, ``pipedream_linearised``).
-    params : Params
-        Batch sizes, machines, mode.
-    seed : int
-        Not used: nothing is random.
-    stop : Stop
-        Not used: the search ends by itself.
-
-    Returns
-    -------
-    Answer
-        In published mode the objective is the published speed-up over one device and ``extra["baselines"]`` holds the published
-        data-parallel speed-ups. In corrected mode it is the simulated seconds of a step, with a proven bound.
-
-    Raises
-    ------
-    InputError
-        When a batch size or the machines are missing, contradict each other, or do not go together.
+    `problem` holds a profile (formats ``pipedream_txt``, ``pipedream_linearised``); `seed` and `stop` are not used: nothing is
+    random, and the search ends by itself. In published mode the objective is the published speed-up over one device and
+    ``extra["baselines"]`` holds the published data-parallel speed-ups. In corrected mode it is the simulated seconds of a step,
+    with a proven bound.
+    Raises `InputError` when a batch size or the machines are missing, contradict each other, or do not go together.
     """
     problem, notes = question.completed(problem, _asked(params), "dapple")
     if params.mode == "published":
@@ -116,22 +100,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def completed(problem: Problem, params: Params) -> Problem:
     """Return the question with samples, machines and memory as the options say; a cluster given goes before ``machines``.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading holds a profile.
-    params : Params
-        Options of the search that planned.
-
-    Returns
-    -------
-    Problem
-        What a plan of this search is played on.
-
-    Raises
-    ------
-    InputError
-        As for `search`.
+    Raises `InputError` as for `search`.
     """
     if problem.cluster is not None:
         params = replace(params, machines=())

@@ -61,26 +61,9 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return PipeDream's plan, run synchronously with the number of micro-batches that suits it best.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading holds a profile.
-    params : Params
-        Batch sizes and machines.
-    seed : int
-        Not used: nothing is random.
-    stop : Stop
-        Not used: the search ends by itself.
-
-    Returns
-    -------
-    Answer
-        The objective is PipeDream's own: seconds between minibatches of the slowest stage.
-
-    Raises
-    ------
-    InputError
-        When a batch size or the machines are missing, or machines differ in size.
+    `problem` holds a profile; `seed` and `stop` are not used: nothing is random, and the search ends by itself. The objective
+    is PipeDream's own: seconds between minibatches of the slowest stage.
+    Raises `InputError` when a batch size or the machines are missing, or machines differ in size.
 
     Notes
     -----
@@ -117,22 +100,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def completed(problem: Problem, params: Params) -> Problem:
     """Return the question with samples, machines and memory as the options say; a cluster given goes before ``machines``.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its reading holds a profile.
-    params : Params
-        Options of the search that planned.
-
-    Returns
-    -------
-    Problem
-        What a plan of this search is played on.
-
-    Raises
-    ------
-    InputError
-        As for `search`.
+    Raises `InputError` as for `search`.
     """
     if problem.cluster is not None:
         params = replace(params, machines=())

@@ -20,17 +20,8 @@ __all__ = ["profile_of_model", "render", "write"]
 def render(profile: Profile, stage_of_name: Mapping[str, int] | None = None) -> str:
     """Return a profile as text.
 
-    Parameters
-    ----------
-    profile : Profile
-        What to write.
-    stage_of_name : mapping of str to int or None
-        The stage of each layer by its id; layers without one keep the profile's own.
-
-    Returns
-    -------
-    str
-        Nodes, then edges, each in the profile's order; numbers with as many digits as they need to come back the same.
+    `stage_of_name`: the stage of each layer by its id; layers without one keep the profile's own.
+    Returns: nodes, then edges, each in the profile's order; numbers with as many digits as they need to come back the same.
     """
     stages = stage_of_name or {}
     lines = [_line(node, stages.get(node.name, node.stage)) for node in profile.nodes]
@@ -53,17 +44,8 @@ def _line(node: ProfileNode, stage: int) -> str:
 def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
     """Return a model of ours as if its layers had been measured one by one, each on one device.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with operators on a cluster.
-    micro_batch : int
-        Samples of the profile's batch.
-
-    Returns
-    -------
-    Profile
-        Times of our cost model on the first device, weights in fp32, what a layer hands on as the training keeps it.
+    `problem`: a model with operators on a cluster.
+    Returns: times of our cost model on the first device, weights in fp32, what a layer hands on as the training keeps it.
     """
     graph, width = problem.graph, problem.training.activation_bytes
     loads = analytic.row_loads(problem, Strategy(), range(1), micro_batch)
@@ -88,25 +70,9 @@ def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the profile a plan was made from, or the model's layers as our cost model times them, with the plan's stages.
 
-    Parameters
-    ----------
-    result : Result
-        Its problem was read from a profile in the text format, or from one of ours, whose times at the plan's micro-batch are
-        written; or it is a model of ours on a cluster.
-    path : str
-        The file.
-
-    Returns
-    -------
-    tuple of str
-        Where the times are not measured, whose they are, and how to read the file.
-
-    Raises
-    ------
-    ExportError
-        When the problem holds neither times nor operators to estimate them from.
-    InputError
-        When the file cannot be written.
+    `result` is of a profile in the text format, or of one of ours, whose times at the plan's micro-batch are written, or of a
+    model of ours on a cluster. Returns, where the times are not measured, whose they are, and how to read the file.
+    Raises `ExportError` when the problem holds neither times nor operators to estimate them from.
     """
     problem, plan = result.problem, result.answer.plan
     instance, graph = problem.model_spec.instance, problem.graph

@@ -16,18 +16,9 @@ __all__ = ["loads"]
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan on an operator graph or a profile does.
 
-    Parameters
-    ----------
-    problem : Problem
-        A placement graph or a PipeDream profile; with a cluster, its links carry the tensors, without one, the file's own (or
-        assumed) transfer times are part of each stage.
-    plan : Plan
-        Stages of operators. A device id of ``len(problem.graph.ops)`` or more names a host device.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage. One micro-batch is what the file measured.
+    `problem` holds a placement graph or a PipeDream profile; with a cluster, its links carry the tensors, without one, the
+    file's own (or assumed) transfer times are part of each stage. A device id of ``len(problem.graph.ops)`` or more names a
+    host device. One micro-batch is what the file measured.
 
     Notes
     -----

@@ -95,21 +95,9 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a placement graph.
 
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    ModelSpec
-        Its graph has every node and every edge of the file; `ModelSpec.instance` is a `PlacementGraph` in the file's own units.
-
-    Raises
-    ------
-    InputError
-        When a field is missing, unknown or of the wrong kind, an id repeats or is unknown, a number is negative or not finite,
-        edges out of one node differ in cost, or the edges form a cycle.
+    The graph has every node and every edge of the file; `ModelSpec.instance` is a `PlacementGraph` in the file's own units.
+    Raises `InputError` when a field is missing, unknown or of the wrong kind, an id repeats or is unknown, a number is negative
+    or not finite, edges out of one node differ in cost, or the edges form a cycle.
 
     References
     ----------

@@ -87,28 +87,11 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Partition, map and simulate, for every number of stages and replicas; keep the best simulated throughput.
 
-    Parameters
-    ----------
-    problem : Problem
-        A graph or profile, and a cluster.
-    params : Params
-        Options.
-    seed : int
-        Of the random starting mapping.
-    stop : Stop
-        Not used: work is bounded by ``nodes`` and ``timeout``.
-
-    Returns
-    -------
-    Answer
-        The objective is the simulated time per sample; no bound, as in the paper. Searches that were cut off are reported, and
-        ``extra`` has the simulated time per sample of every candidate and how much the mapping searches tried. No plan where no
-        shape keeps the memory limits.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, or the options contradict each other.
+    `problem` is a graph or profile, on a cluster; `seed` is of the random starting mapping; `stop` is not used: work is bounded
+    by ``nodes`` and ``timeout``. The objective is the simulated time per sample; no bound, as in the paper. Searches that were
+    cut off are reported, and ``extra`` has the simulated time per sample of every candidate and how much the mapping searches
+    tried. No plan where no shape keeps the memory limits.
+    Raises `InputError` when there is no cluster, or the options contradict each other.
 
     References
     ----------
@@ -134,19 +117,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged], dict[str, Any], Question]:
     """Return every pipeline of the published flow, simulated; what the searches tried and where they gave up; and the operators.
 
-    Parameters
-    ----------
-    problem : Problem
-        A graph or profile with its own cost model, see `costed`, and a cluster.
-    params : Params
-        Options.
-    seed : int
-        Of the random starting mapping.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster, or the options contradict each other.
+    `problem`: a graph or profile with its own cost model, see `costed`, and a cluster.
+    Raises `InputError` when there is no cluster, or the options contradict each other.
     """
     if params.parallel_degree % params.parallel_same_t:
         raise InputError(
@@ -212,21 +184,10 @@ def cut_published(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the published partition: the operators of each stage.
 
-    Parameters
-    ----------
-    operators, units : Operators, Units
-        The graph, before and after contraction.
-    n_stages : int
-        Stages.
-    k, comm_coef, new_flow
-        As in `Params`.
-    memory_limit_bytes : float
-        Of one device.
-
-    Returns
-    -------
-    tuple of tuple of int
-        Operators of each stage; nothing where the clusters do not fit.
+    `operators`, `units`: the graph, before and after contraction.
+    `k`, `comm_coef`, `new_flow`: as in `Params`.
+    `memory_limit_bytes`: of one device.
+    Returns: operators of each stage; nothing where the clusters do not fit.
     """
     label = coarsen.cluster(units, max(k, n_stages), comm_coef, memory_limit_bytes)
     if not new_flow:

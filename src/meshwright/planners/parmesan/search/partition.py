@@ -46,26 +46,10 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Partition the operators of a problem into consecutive stages.
 
-    Parameters
-    ----------
-    problem : Problem
-        A placement graph, a PipeDream profile, or a model on a cluster.
-    params : Params
-        Options.
-    seed : int
-        Of the noisy starting orders; the proven value does not depend on it.
-    stop : Stop
-        Not used: the search ends by itself.
-
-    Returns
-    -------
-    Answer
-        The objective is the largest load in the file's own unit of time; the bound is exact wherever the windows close.
-
-    Raises
-    ------
-    InputError
-        When more stages than operators are asked for, or an option does not apply.
+    `problem` is a placement graph, a PipeDream profile, or a model on a cluster; `seed` is of the noisy starting orders, the
+    proven value does not depend on it; `stop` is not used: the search ends by itself. The objective is the largest load in the
+    file's own unit of time; the bound is exact wherever the windows close.
+    Raises `InputError` when more stages than operators are asked for, or an option does not apply.
 
     References
     ----------
@@ -90,24 +74,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of this search claims, without its solver.
 
-    Parameters
-    ----------
-    result : Result
-        The plan file taken up again.
-    entry : dict
-        Its content.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Verdict
-        Whether the largest load is what it says, and no partition has less than its bound.
-
-    Raises
-    ------
-    InputError
-        When a field is missing or of the wrong kind.
+    Returns: whether the largest load is what it says, and no partition has less than its bound.
+    Raises `InputError` when a field is missing or of the wrong kind.
     """
     params = options.parse(Params, dict(result.settings), "search partition")
     assert result.plan is not None

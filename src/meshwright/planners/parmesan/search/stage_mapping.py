@@ -87,27 +87,10 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Partition with the bandwidth each stage will see, map, look at the links it got, and partition again.
 
-    Parameters
-    ----------
-    problem : Problem
-        A graph, profile or model, and a cluster.
-    params : Params
-        Options.
-    seed : int
-        Of the annealing.
-    stop : Stop
-        Not used: rounds end when nothing improves.
-
-    Returns
-    -------
-    Answer
-        The objective is the simulated time per sample over all shapes; ``extra["mappings"]`` has for each shape the partition it
-        maps, devices, rings, the largest cost of the mapping and the bound on it.
-
-    Raises
-    ------
-    InputError
-        When there is no cluster or it is too small.
+    `problem` is a graph, profile or model, on a cluster; `seed` is of the annealing; `stop` is not used: rounds end when
+    nothing improves. The objective is the simulated time per sample over all shapes; ``extra["mappings"]`` has for each shape
+    the partition it maps, devices, rings, the largest cost of the mapping and the bound on it.
+    Raises `InputError` when there is no cluster or it is too small.
 
     Notes
     -----
@@ -173,24 +156,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's mapping.
 
-    Parameters
-    ----------
-    result : Result
-        The plan file taken up again; its plan was simulated anew.
-    entry : dict
-        Its content.
-    where : str
-        The file, for messages.
-
-    Returns
-    -------
-    Verdict
-        Whether all of it holds.
-
-    Raises
-    ------
-    InputError
-        When a field is missing or of the wrong kind.
+    `result`: the plan file taken up again; its plan was simulated anew.
+    Returns: whether all of it holds.
+    Raises `InputError` when a field is missing or of the wrong kind.
     """
     params = options.parse(Params, dict(result.settings), "search stage_mapping")
     asked = entry.get("batch", {})

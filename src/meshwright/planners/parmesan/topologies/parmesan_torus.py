@@ -14,23 +14,6 @@ EXAMPLE = "8x8"
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster.
 
-    Parameters
-    ----------
-    params : Params
-        What the user typed.
-    name : str
-        As the user named it.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When a number is out of range.
-
     References
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII, Table IX.

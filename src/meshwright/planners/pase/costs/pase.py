@@ -12,18 +12,6 @@ __all__ = ["loads"]
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return nothing: the model has no time of its own that a simulator could play.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph.
-    plan : Plan
-        One stage with every operator on all processors.
-
-    Returns
-    -------
-    tuple of StageCost
-        Always empty.
-
     Notes
     -----
     PaSE adds up work and words moved of all operators, in FLOP equivalents of one device, without latency, topology, memory

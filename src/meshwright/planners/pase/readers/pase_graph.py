@@ -35,10 +35,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Return the graph, at its published batch of 128.
 
-    Raises
-    ------
-    UnknownNameError
-        When PaSE has no such graph.
+    Raises `UnknownNameError` when PaSE has no such graph.
     """
     name = source.spec.removeprefix("pase:")
     network = build(name)

@@ -15,24 +15,9 @@ __all__ = ["Params", "search"]
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return data parallelism with fully connected layers and their loss split by outputs.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph.
-    params : PaseSettings
-        Options.
-    seed, stop
-        Not used: there is nothing to choose.
-
-    Returns
-    -------
-    Answer
-        The plan and its cost, without a bound: no better plan was looked for.
-
-    Raises
-    ------
-    InputError
-        When the model is not a PaSE graph.
+    `problem` is a PaSE graph; `seed` and `stop` are not used: there is nothing to choose. No bound: no better plan was looked
+    for.
+    Raises `InputError` when the model is not a PaSE graph.
 
     References
     ----------

@@ -60,26 +60,10 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the splits of least cost.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph, or a model whose layers hold operators, on a cluster.
-    params : Params
-        Options.
-    seed : int
-        Not used: nothing is random.
-    stop : Stop
-        Its seconds limit integer programming, where that is needed.
-
-    Returns
-    -------
-    Answer
-        One stage with the splits in `Answer.extra`, a proven bound, and a certificate; or what memory is missing.
-
-    Raises
-    ------
-    InputError
-        When the model holds no operators, or an option is wrong.
+    `problem` is a PaSE graph, or a model whose layers hold operators, on a cluster; `seed` is not used: nothing is random;
+    `stop` limits the seconds of integer programming, where that is needed. Answers one stage with the splits in `Answer.extra`,
+    a proven bound, and a certificate; or what memory is missing.
+    Raises `InputError` when the model holds no operators, or an option is wrong.
 
     References
     ----------

@@ -19,24 +19,9 @@ __all__ = ["Params", "search"]
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the splits of least cost of a graph that is a path.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph in which every operator reads the one before only: ``pase:alexnet``, ``pase:rnnlm``.
-    params : PaseSettings
-        Options.
-    seed, stop
-        Not used: nothing is random, and it ends by itself.
-
-    Returns
-    -------
-    Answer
-        The splits, with the number of joint combinations costed in `Answer.extra`.
-
-    Raises
-    ------
-    InputError
-        When the graph is not a path: where two branches meet the published algorithm counts costs twice.
+    `problem` is a PaSE graph in which every operator reads the one before only (``pase:alexnet``, ``pase:rnnlm``); `seed` and
+    `stop` are not used: nothing is random, and it ends by itself. `Answer.extra` has the number of joint combinations costed.
+    Raises `InputError` when the graph is not a path: where two branches meet the published algorithm counts costs twice.
 
     References
     ----------

@@ -47,21 +47,8 @@ def check(
 ) -> Verdict:
     """Check a claim: this plan is legal, fits and takes `claimed_value`, and no plan takes less than `claimed_bound_value`.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The question, read from the file.
-    options : Options
-        What plans may use.
-    stages : sequence of ClaimedStage
-        The plan, from the model's input on.
-    claimed_value, claimed_bound_value : float
-        The claim, in time per micro-batch.
-
-    Returns
-    -------
-    Verdict
-        Whether it holds, to a billionth; not valid, with the reason, where the bound cannot be checked here.
+    `stages` go from the model's input on; the values claimed are times per micro-batch. Returns whether the claim holds, to a
+    billionth; not valid, with the reason, where the bound cannot be checked here.
 
     Notes
     -----

@@ -85,23 +85,10 @@ class Evaluation:
 def evaluate(instance: PiperInstance, stages: Sequence[PiperStage]) -> Evaluation:
     """Return what a plan costs.
 
-    Parameters
-    ----------
-    instance : PiperInstance
-        The instance.
-    stages : sequence of PiperStage
-        From the model's input on.
-
-    Returns
-    -------
-    Evaluation
-        Times and memory; a plan that does not fit is evaluated all the same.
-
-    Raises
-    ------
-    InputError
-        When a layer is in no stage or in two, an edge points back, degrees do not fit the batch or the devices, or a layer has
-        no such choice.
+    `stages`: from the model's input on.
+    Returns: times and memory; a plan that does not fit is evaluated all the same.
+    Raises `InputError` when a layer is in no stage or in two, an edge points back, degrees do not fit the batch or the devices,
+    or a layer has no such choice.
 
     References
     ----------
@@ -244,10 +231,7 @@ def recompute_word(choice_id: str) -> str:
 def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
     """Return a plan in Piper's terms: each layer takes its fastest choice that recomputes what the plan says.
 
-    Raises
-    ------
-    InputError
-        When a layer has no such choice.
+    Raises `InputError` when a layer has no such choice.
     """
     stages = []
     for stage in plan.stages:
@@ -268,17 +252,7 @@ def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds per micro-batch of the batch, its replicas taken together.
 
-    Parameters
-    ----------
-    problem : Problem
-        A problem read from a Piper file.
-    plan : Plan
-        A plan of it.
-
-    Returns
-    -------
-    tuple of StageCost
-        One per stage; empty where the problem does not come from a Piper file.
+    Empty where the problem does not come from a Piper file.
 
     Notes
     -----

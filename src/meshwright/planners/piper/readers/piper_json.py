@@ -45,20 +45,8 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a Piper file; ``FILE#layers=64,max_devices=512`` changes what it says.
 
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    ModelSpec
-        The content as `PiperInstance`, a graph of its layers, and the flat cluster it describes.
-
-    Raises
-    ------
-    InputError
-        When anything is missing, of the wrong kind or out of range; the message names node and field.
+    The content becomes a `PiperInstance`, a graph of its layers, and the flat cluster it describes.
+    Raises `InputError` when anything is missing, of the wrong kind or out of range; the message names node and field.
 
     Notes
     -----
@@ -131,10 +119,7 @@ def _warnings(instance: PiperInstance) -> tuple[str, ...]:
 def graph_of(instance: PiperInstance, name: str) -> Graph:
     """Return the layers of an instance as a graph (two bytes per element, as measured in the published files).
 
-    Raises
-    ------
-    InputError
-        When the edges form a cycle.
+    Raises `InputError` when the edges form a cycle.
     """
     ops = tuple(Op(unique, node.name or "layer") for unique, node in zip(names(instance), instance.nodes, strict=True))
     edges = tuple(Edge(edge.source, edge.target, round(edge.bytes / 2)) for edge in instance.edges)
@@ -335,10 +320,7 @@ def with_limits(
 ) -> PiperInstance:
     """Return the instance with other limits; 0 keeps the file's own.
 
-    Raises
-    ------
-    InputError
-        When one is out of the format's range.
+    Raises `InputError` when one is out of the format's range.
     """
     if n_devices > LARGEST:
         raise InputError(f"max_devices is {n_devices}; it must be at least 1 and at most {LARGEST}")

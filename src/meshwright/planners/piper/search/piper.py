@@ -72,26 +72,9 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the plan whose slowest stage is fastest; among those the one of fewest stages, then devices, then memory.
 
-    Parameters
-    ----------
-    problem : Problem
-        Read from a Piper file.
-    params : Params
-        Options.
-    seed : int
-        Not used: the search is exact.
-    stop : Stop
-        Not used: the search ends by itself.
-
-    Returns
-    -------
-    Answer
-        With the objective in Piper's cost model, and a bound: exact where all downsets of the graph could be searched.
-
-    Raises
-    ------
-    InputError
-        When the problem is no Piper file, or options contradict each other.
+    `problem` is read from a Piper file; `seed` and `stop` are not used: the search is exact and ends by itself. The objective
+    is in Piper's cost model; the bound is exact where all downsets of the graph could be searched.
+    Raises `InputError` when the problem is no Piper file, or options contradict each other.
 
     References
     ----------

@@ -69,26 +69,9 @@ class _Split:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the best equal split.
 
-    Parameters
-    ----------
-    problem : Problem
-        Read from a Piper file.
-    params : Params
-        Options.
-    seed : int
-        Not used.
-    stop : Stop
-        Not used.
-
-    Returns
-    -------
-    Answer
-        With the objective in Piper's cost model; no bound.
-
-    Raises
-    ------
-    InputError
-        When the problem is no Piper file, has no transformer layers (and `layers` is off), or degrees given do not fit.
+    `problem` is read from a Piper file; `seed` and `stop` are not used. The objective is in Piper's cost model; no bound.
+    Raises `InputError` when the problem is no Piper file, has no transformer layers (and `layers` is off), or degrees given do
+    not fit.
 
     References
     ----------

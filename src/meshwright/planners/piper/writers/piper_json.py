@@ -29,26 +29,11 @@ MOST_DEVICES, MOST_CHOICES = 10_000, 2
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the question of a result as a Piper file, whole or not at all.
 
-    Parameters
-    ----------
-    result : Result
-        The problem read from a Piper file, with the options given; a measured profile; or a model of ours on a cluster, whose layers
-        are priced by the analytic cost model at the micro-batch of the plan.
-    path : str
-        The file.
-
-    Returns
-    -------
-    tuple of str
-        What the original program will not do with the file.
-
-    Raises
-    ------
-    ExportError
-        When the model has no costs, no two layers exchange anything (the format needs an edge), or costs are counted in a way
-        that the format has no field for.
-    InputError
-        When the file cannot be written.
+    `result` is of a Piper file, with the options given, of a measured profile, or of a model of ours on a cluster, whose layers
+    are priced by the analytic cost model at the micro-batch of the plan. Returns what the original program will not do with the
+    file.
+    Raises `ExportError` when the model has no costs, no two layers exchange anything (the format needs an edge), or costs are
+    counted in a way that the format has no field for.
     """
     instance = result.problem.model_spec.instance
     notes: list[str] = []
@@ -114,22 +99,8 @@ def instance_json(instance: PiperInstance) -> dict[str, Any]:
 def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     """Return a model of ours in Piper's terms, with two choices per layer and tensor degree.
 
-    Parameters
-    ----------
-    problem : Problem
-        A model with operators on a cluster.
-    micro_batch : int
-        Samples of a micro-batch.
-
-    Returns
-    -------
-    PiperInstance
-        The instance.
-
-    Raises
-    ------
-    ExportError
-        When the model has no operators or no edges, or there is no cluster.
+    `problem`: a model with operators on a cluster.
+    Raises `ExportError` when the model has no operators or no edges, or there is no cluster.
 
     Notes
     -----

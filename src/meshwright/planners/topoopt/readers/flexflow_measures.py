@@ -75,13 +75,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> ModelSpec:
-    """Return the measured operators, without edges: the file does not say who feeds whom.
-
-    Raises
-    ------
-    InputError
-        When a field is missing, unknown or of the wrong kind.
-    """
+    """Return the measured operators, without edges: the file does not say who feeds whom."""
     measurements = load(str(source.path or source.spec))
     keys = dict.fromkeys(row.key for row in measurements.rows)
     graph = Graph(source.spec, tuple(Op(key, key.partition("_")[0].lower()) for key in keys), tokens_name="")
@@ -94,20 +88,7 @@ def read(source: Source) -> ModelSpec:
 def load(path: str) -> Measurements:
     """Return the measurements of a file.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Returns
-    -------
-    Measurements
-        Its content.
-
-    Raises
-    ------
-    InputError
-        When it does not exist, is no JSON, or a field is missing, unknown or of the wrong kind.
+    Raises `InputError` when it does not exist, is no JSON, or a field is missing, unknown or of the wrong kind.
     """
     source = Source(path)
     if source.content is None:

@@ -101,10 +101,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Return the operators of a task graph, the graph itself, and its network.
 
-    Raises
-    ------
-    InputError
-        When the file is cut off, or a task names a device or a task that does not exist.
+    Raises `InputError` when the file is cut off, or a task names a device or a task that does not exist.
     """
     if source.content is None:
         raise InputError(f"{source.spec}: no such file")
@@ -126,17 +123,7 @@ def read(source: Source) -> ModelSpec:
 def parse(content: bytes, where: str) -> TaskGraph:
     """Return the content of a task graph file.
 
-    Parameters
-    ----------
-    content : bytes
-        The file.
-    where : str
-        Its name, for messages.
-
-    Raises
-    ------
-    InputError
-        When it is cut off, or a task names a device or a task that does not exist.
+    Raises `InputError` when it is cut off, or a task names a device or a task that does not exist.
     """
     table = root(content, where)
     tasks = tuple(_task(entry, where) for entry in table.tables(8))

@@ -32,12 +32,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Return the workload named after ``#`` (or the only one of the file), or built from parameters.
 
-    Raises
-    ------
-    UnknownNameError
-        When the file, or this program, has no such workload.
-    InputError
-        When a field is missing, unknown or of the wrong kind.
+    Raises `UnknownNameError` when the file, or this program, has no such workload.
     """
     if source.spec.startswith(_PREFIX):
         from meshwright.planners.topoopt.workloads import families

@@ -142,22 +142,8 @@ def _families() -> dict[str, tuple[type[Any], Callable[[Layers, Any], None]]]:
 def build(text: str, spec: str) -> Workload:
     """Return a workload.
 
-    Parameters
-    ----------
-    text : str
-        ``dlrm,tables=16,batch=16384``.
-    spec : str
-        As the user typed it, for messages.
-
-    Returns
-    -------
-    Workload
-        The operators.
-
-    Raises
-    ------
-    InputError
-        When the name or a parameter is unknown or out of range.
+    `text`: ``dlrm,tables=16,batch=16384``.
+    Raises `InputError` when the name or a parameter is unknown or out of range.
     """
     name, *pairs = [part.strip() for part in text.split(",")]
     families = _families()
@@ -183,10 +169,7 @@ def build(text: str, spec: str) -> Workload:
 def widths(text: str, what: str) -> list[int]:
     """Return the widths written as ``1024x8-1``.
 
-    Raises
-    ------
-    InputError
-        When it is not written so, or is empty.
+    Raises `InputError` when it is not written so, or is empty.
     """
     found: list[int] = []
     for part in text.split("-"):

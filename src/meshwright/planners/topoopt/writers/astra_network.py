@@ -15,12 +15,7 @@ __all__ = ["content", "write"]
 def write(design: Design, path: str) -> None:
     """Write the network of the best topology.
 
-    Raises
-    ------
-    ExportError
-        When the topology is none that ASTRA-sim's analytical backend knows.
-    InputError
-        When the file cannot be written.
+    Raises `ExportError` when the topology is none that ASTRA-sim's analytical backend knows.
     """
     files.write(path, content(design.best, design.entry.found.fabric))
 
@@ -28,22 +23,8 @@ def write(design: Design, path: str) -> None:
 def content(name: str, fabric: Fabric) -> str:
     """Return the description of a network.
 
-    Parameters
-    ----------
-    name : str
-        Of the topology, for messages.
-    fabric : Fabric
-        The network.
-
-    Returns
-    -------
-    str
-        YAML: kinds, sizes, GB/s and nanoseconds of the dimensions, innermost first.
-
-    Raises
-    ------
-    ExportError
-        When the topology cannot be said.
+    Returns: YAML: kinds, sizes, GB/s and nanoseconds of the dimensions, innermost first.
+    Raises `ExportError` when the topology cannot be said.
 
     Notes
     -----

@@ -17,17 +17,7 @@ VERSION = "0.0.4"
 def write(design: Design, path: str) -> None:
     """Write ``PATH.0.et``, ``PATH.1.et``, ...: the traces of all servers.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        Beginning of the names.
-
-    Raises
-    ------
-    InputError
-        When a file cannot be written.
+    `path` is the beginning of the names.
     """
     for server, content in enumerate(traces(design)):
         files.write(f"{path}.{server}.et", content)
@@ -36,10 +26,7 @@ def write(design: Design, path: str) -> None:
 def traces(design: Design) -> list[bytes]:
     """Return the trace of every server: length-delimited protocol buffers, first the metadata, then the nodes.
 
-    Returns
-    -------
-    list of bytes
-        One for each server.
+    Returns: one for each server.
 
     References
     ----------

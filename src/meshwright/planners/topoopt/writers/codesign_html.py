@@ -18,24 +18,12 @@ td:first-child,th:first-child{text-align:left}svg{max-width:34rem;width:100%}.be
 
 
 def write(design: Design, path: str) -> None:
-    """Write the page, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the page, whole or not at all."""
     files.write(path, page(design))
 
 
 def page(design: Design) -> str:
-    """Return the page; it needs no network and no script.
-
-    Parameters
-    ----------
-    design : Design
-        A feasible answer.
-    """
+    """Return the page; it needs no network and no script."""
     wires, found = design.wires, design.entry.found
     answer = codesign_json.as_json(design)
     title = f"{design.workload.name} on {wires.n_servers} servers"

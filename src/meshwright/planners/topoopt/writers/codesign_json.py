@@ -20,20 +20,13 @@ MOST_FAIR_FLOWS = 5000
 def as_json(design: Design) -> dict[str, Any]:
     """Return the answer as the JSON object of ``codesign --json``.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-
-    Returns
-    -------
-    dict
-        JSON-ready values in base units. ``plan.operators[i]``: ``samples``, ``columns`` and ``rows`` are parts; part p is sample
-        index times ``columns * rows`` plus the inner index, on ``servers[p]``. ``plan.rings``: for every all-reduce group, the
-        routes from member to member and the part of the traffic each carries. ``topologies.NAME``: ``compute_seconds``,
-        ``cut_seconds`` (busiest server's interfaces, on any topology) and ``collective_seconds`` (worst cut for all-reduces, on
-        this topology, 0 where it is not looked for) are bounds of this plan, and ``gap_ratio`` is against the largest of them;
-        ``seconds_by_traffic`` is the same step under every model of traffic, null where there are too many flows to share fairly.
+    Returns: JSON-ready values in base units. ``plan.operators[i]``: ``samples``, ``columns`` and ``rows`` are parts; part p
+    is sample index times ``columns * rows`` plus the inner index, on ``servers[p]``. ``plan.rings``: for every all-reduce
+    group, the routes from member to member and the part of the traffic each carries. ``topologies.NAME``:
+    ``compute_seconds``, ``cut_seconds`` (busiest server's interfaces, on any topology) and ``collective_seconds`` (worst
+    cut for all-reduces, on this topology, 0 where it is not looked for) are bounds of this plan, and ``gap_ratio`` is
+    against the largest of them; ``seconds_by_traffic`` is the same step under every model of traffic, null where there are
+    too many flows to share fairly.
     """
     wires = design.wires
     entry: dict[str, Any] = {
@@ -185,11 +178,5 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
 
 
 def write(design: Design, path: str) -> None:
-    """Write the answer to a file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the answer to a file, whole or not at all."""
     files.write(path, json.dumps(as_json(design), indent=1) + "\n")

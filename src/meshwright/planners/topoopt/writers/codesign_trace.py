@@ -19,13 +19,7 @@ _KINDS = ("compute", "send", "all-reduce", "circuits")
 
 
 def write(design: Design, path: str) -> None:
-    """Write the step of the best plan.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the step of the best plan."""
     files.write(path, json.dumps(as_json(design)) + "\n")
 
 

@@ -13,15 +13,7 @@ __all__ = ["content", "write"]
 def content(measurements: Measurements) -> str:
     """Return measurements as the JSON text of a measurement file.
 
-    Parameters
-    ----------
-    measurements : Measurements
-        As read, or made.
-
-    Returns
-    -------
-    str
-        Reading it gives the same measurements.
+    Returns: reading it gives the same measurements.
     """
     rows = [
         {
@@ -38,11 +30,5 @@ def content(measurements: Measurements) -> str:
 
 
 def write(measurements: Measurements, path: str) -> None:
-    """Write a measurement file.
-
-    Raises
-    ------
-    InputError
-        When it cannot be written.
-    """
+    """Write a measurement file."""
     files.write(path, content(measurements))

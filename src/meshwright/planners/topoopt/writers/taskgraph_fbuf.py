@@ -18,12 +18,7 @@ GPU, NOMINAL_DEVICE = 0, 14
 def write(design: Design, path: str) -> None:
     """Write the task graph of the best plan.
 
-    Raises
-    ------
-    MissingExtraError
-        When the ``flatbuffers`` package is absent.
-    InputError
-        When the file cannot be written.
+    Raises `MissingExtraError` when the ``flatbuffers`` package is absent.
     """
     files.write(path, content(design))
 
@@ -31,15 +26,8 @@ def write(design: Design, path: str) -> None:
 def content(design: Design) -> bytes:
     """Return the task graph of the best plan as bytes.
 
-    Returns
-    -------
-    bytes
-        A buffer with root table ``TaskGraph``.
-
-    Raises
-    ------
-    MissingExtraError
-        When the ``flatbuffers`` package is absent.
+    Returns: a buffer with root table ``TaskGraph``.
+    Raises `MissingExtraError` when the ``flatbuffers`` package is absent.
 
     Notes
     -----

@@ -16,17 +16,7 @@ RADIUS, MARGIN = 260, 40
 def write(design: Design, path: str) -> None:
     """Write the best topology.
 
-    Parameters
-    ----------
-    design : Design
-        The answer.
-    path : str
-        The file; ``.svg`` for a picture.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    A `path` that ends in ``.svg`` asks for a picture.
     """
     fabric = design.entry.found.fabric
     files.write(path, (svg if path.endswith(".svg") else dot)(fabric))

@@ -40,12 +40,7 @@ class Cable:
 def cables(fabric: Fabric, degree: int) -> list[Cable]:
     """Return the cables of a network in the order of their ends.
 
-    Parameters
-    ----------
-    fabric : Fabric
-        The network.
-    degree : int
-        Ports of a server.
+    `degree`: ports of a server.
     """
     n, used = fabric.n_servers, [0] * fabric.n_nodes
     degree = max(degree, max(int(fabric.count[fabric.source == i].sum()) for i in range(n)))
@@ -76,11 +71,5 @@ def as_csv(fabric: Fabric, degree: int) -> str:
 
 
 def write(design: Design, path: str) -> None:
-    """Write the cables of the best topology.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
+    """Write the cables of the best topology."""
     files.write(path, as_csv(design.entry.found.fabric, design.wires.degree))
