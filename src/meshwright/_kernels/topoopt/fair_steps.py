@@ -1,8 +1,6 @@
 """Plays one training step of placed operators on a network whose flows share links max-min fairly.
 
-Rates are those of progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the rates of all flows rise together
-until a link is full, its flows stay at that level, the others rise on. They are found anew whenever a flow starts or ends.
-The other model of traffic, packets in turn as TopoOpt's simulator (Wang et al., NSDI 2023) has them, is `flow_simulation`.
+Rates (`fair_rates`) are found anew whenever a flow starts or ends. The other model of traffic, packets in turn as TopoOpt's simulator (Wang et al., NSDI 2023) has them, is `flow_simulation`.
 
 What happens in a step happens to an entity, and entities are numbered: compute tasks (forward and backward of part p are 2 p and
 2 p + 1), then edges between tasks, of which those that carry bytes are transfers, then all-reduces, then their flows, one for each
@@ -24,6 +22,7 @@ import numpy as np
 from numba import njit
 
 from meshwright._kernels.heap import pop, push
+from meshwright._kernels.topoopt.fair_rates import Filling, fill
 from meshwright._kernels.topoopt.flow_simulation import Played
 from meshwright._kernels.topoopt.step_tasks import added_up, owners
 
@@ -122,79 +121,6 @@ class Inputs(NamedTuple):
 
     ready: np.ndarray
     n_before: np.ndarray
-
-
-class Filling(NamedTuple):
-    """Workspace of one filling; links are counted by how many open flows cross them.
-
-    Attributes
-    ----------
-    n_open, at, left : ndarray, shape (n_links,)
-        Open flows of a link, where its flows begin in `flow`, and the bandwidth that is not given away.
-    used, heap_link : ndarray, int64
-        Links that carry something; links in the heap.
-    heap_level : ndarray, float64
-        The rate at which each of those is full.
-    flow : ndarray, shape (as many as all routes have links,), int64
-        Flows of each link in turn.
-    """
-
-    n_open: np.ndarray
-    at: np.ndarray
-    left: np.ndarray
-    used: np.ndarray
-    heap_link: np.ndarray
-    heap_level: np.ndarray
-    flow: np.ndarray
-
-
-@njit(cache=True)
-def _fill(active, links, low, high, seconds_per_byte, rate, work):
-    """Give the active flows their max-min fair rates (bytes per second); ``work.n_open`` is zero on entry and exit."""
-    n_used = 0
-    for f in active:
-        rate[f] = -1.0
-        for x in range(low[f], high[f]):
-            link = links[x]
-            if work.n_open[link] == 0:
-                work.used[n_used] = link
-                n_used += 1
-            work.n_open[link] += 1
-    place, n_heap = 0, 0
-    for k in range(n_used):
-        link = work.used[k]
-        work.at[link] = place
-        place += work.n_open[link]
-        work.left[link] = 1.0 / seconds_per_byte[link]
-        n_heap = push(work.heap_level, work.heap_link, n_heap, work.left[link] / work.n_open[link], link)
-        work.n_open[link] = 0
-    for f in active:
-        for x in range(low[f], high[f]):
-            link = links[x]
-            work.flow[work.at[link] + work.n_open[link]] = f
-            work.n_open[link] += 1
-    # a link's level only rises while flows stop elsewhere: it is looked at again when its old level has come
-    level = 0.0
-    while n_heap > 0:
-        before, link = work.heap_level[0], work.heap_link[0]
-        n_heap = pop(work.heap_level, work.heap_link, n_heap)
-        if work.n_open[link] == 0:
-            continue
-        full = max(level, work.left[link] / work.n_open[link])
-        if full > before * (1.0 + 1e-12):
-            n_heap = push(work.heap_level, work.heap_link, n_heap, full, link)
-            continue
-        level = full
-        j = work.at[link]
-        while work.n_open[link] > 0:
-            f = work.flow[j]
-            j += 1
-            if rate[f] >= 0.0:
-                continue
-            rate[f] = level
-            for x in range(low[f], high[f]):
-                work.n_open[links[x]] -= 1
-                work.left[links[x]] -= level
 
 
 @njit(cache=True)
@@ -370,7 +296,7 @@ def play(tasks, split, network, windows, inside, limit_seconds):
     while queue[0] > 0 or n_active > 0:
         lit = now >= dark_until
         if dirty and lit:
-            _fill(flows.active[:n_active], fixed.links, flows.low, flows.high, network.seconds_per_byte, flows.rate, work)
+            fill(flows.active[:n_active], fixed.links, flows.low, flows.high, network.seconds_per_byte, flows.rate, work)
             dirty = False
         n_before, passed = n_active, np.inf if lit else dark_until - now
         if queue[0] > 0:
