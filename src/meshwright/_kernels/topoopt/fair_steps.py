@@ -1,6 +1,7 @@
 """Plays one training step of placed operators on a network whose flows share links max-min fairly.
 
-Rates (`fair_rates`) are found anew whenever a flow starts or ends. The other model of traffic, packets in turn as TopoOpt's simulator (Wang et al., NSDI 2023) has them, is `flow_simulation`.
+Rates (`fair_rates`) are found anew whenever a flow starts or ends. The other model of traffic, packets in turn as TopoOpt's
+simulator (Wang et al., NSDI 2023) has them, is `flow_simulation`.
 
 What happens in a step happens to an entity, and entities are numbered: compute tasks (forward and backward of part p are 2 p and
 2 p + 1), then edges between tasks, of which those that carry bytes are transfers, then all-reduces, then their flows, one for each
