@@ -188,6 +188,7 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                 n_entering += 1
                 for t in range(n_degrees):
                     cut_in[t] += crossing.into[e, t]
+        # sets below, depth first over the links; a set that is too large for a stage ends its branch, as all below it are larger
         stack[0] = upper
         height = 1
         stamp[upper] = upper
@@ -215,6 +216,7 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                 if crossing.once:
                     _border_once(words, upper, below, crossing, border)
                 else:
+                    # edges into `upper` and out of `below`, less those that jump over the stage: they are in both
                     for t in range(n_degrees):
                         border[t] = cut_in[t] + out_of[below, t]
                     for j in range(n_entering):
@@ -222,6 +224,7 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                         if _has(words, below, crossing.target[e]):
                             for t in range(n_degrees):
                                 border[t] -= crossing.into[e, t] + crossing.out_of[e, t]
+                # with d replicas at degree t, d t devices and what the rest of the model needs must not be too many
                 possible = False
                 others = work[last, 0] - (work[upper, 0] - work[below, 0])
                 other_replicas = work[last, 1] - (work[upper, 1] - work[below, 1])
