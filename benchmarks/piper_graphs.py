@@ -248,7 +248,7 @@ def shapes(n_nodes: int) -> dict[str, Callable[..., PiperInstance]]:
 
 def main(arguments: list[str]) -> int:
     """Plan the shapes asked for and print the gaps."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else "")
     parser.add_argument("--shapes", default="")
     parser.add_argument("--memory", default="0,8,4,3")
     parser.add_argument("--operators", type=int, default=10_000)

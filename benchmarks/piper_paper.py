@@ -278,7 +278,7 @@ def picture(path: pathlib.Path, title: str, over: str, lines: dict[str, list[tup
 def main(arguments: Iterable[str]) -> int:
     """Make the figures asked for."""
     beside = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "piper"
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else "")
     parser.add_argument("--data", type=pathlib.Path, default=beside)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/piper_paper"))
     parser.add_argument("--figures", default="1,2,3,4,gnmt,times")

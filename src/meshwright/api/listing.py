@@ -39,8 +39,8 @@ def _files(room: str) -> Entries:
         if spec is None or spec.origin is None:
             entries.append((name, "from another package"))
             continue
-        sentence = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-        entries.append((name, sentence.splitlines()[0]))
+        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        entries.append((name, " ".join(text.partition("\n\n")[0].split())))
     return entries
 
 

@@ -45,12 +45,13 @@ def _entries(table: dict[str, Any], prefix: str) -> list[tuple[str, str, str]]:
 def generated(module: ModuleType) -> tuple[str, str, Figures]:
     """Return title, example and parameters (name, default, meaning) of a generated topology."""
     # cleaned of indentation, which Python 3.13 drops from `__doc__` and older ones keep
-    meanings = dict(re.findall(r"^(\w+) : .*\n    (.+)", inspect.getdoc(module.Params) or "", re.M))
+    entries = re.findall(r"^(\w+) : .*\n((?:    .+\n?)+)", inspect.getdoc(module.Params) or "", re.M)
+    meanings = {name: " ".join(meaning.split()) for name, meaning in entries}
     figures = []
     for field in dataclasses.fields(module.Params):
         default = "required" if field.default is dataclasses.MISSING else _text(field.default, field.metadata.get("unit", ""))
         figures.append((str(field.metadata.get("word", field.name)), default, meanings[field.name]))
-    title = str(module.__doc__).splitlines()[0]
+    title = " ".join(str(module.__doc__).partition("\n\n")[0].split())
     return title, module.EXAMPLE, tuple(figures)
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
 import typer
+
+if TYPE_CHECKING:
+    from meshwright.core.problem import Problem
+    from meshwright.core.result import Result
 
 __all__ = ["register"]
 
@@ -23,6 +30,64 @@ def settings_of(pairs: list[str]) -> dict[str, str]:
             raise InputError(f"--set {key}: given twice")
         settings[key] = value
     return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where a plan is written: files (empty for none), what would help, and one JSON object in place of a text."""
+
+    out: str
+    trace: str
+    report: str
+    what_if: bool
+    json: bool
+
+
+def search_best(problem: Problem, search: str, settings: dict[str, str], seed: int, top: int) -> Result:
+    """Return the best plan with at most `top` alternatives, telling how the search goes on."""
+    from meshwright import api
+    from meshwright.report import text as reports
+
+    with reports.progress(f"planning {problem.model_spec.name}"):
+        result = api.plan(problem, search=search, settings=settings, seed=seed)
+    return replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
+
+
+def show(result: Result, outputs: Outputs) -> int:
+    """Write and print a plan as asked; return the exit status.
+
+    Raises
+    ------
+    ExportError
+        When there is nothing in seconds to draw.
+    """
+    import json
+    import sys
+
+    from meshwright.api import sensitivity as what_ifs
+    from meshwright.base.errors import ExportError
+    from meshwright.report import text as reports
+    from meshwright.writers import chrome_trace, plan_json, report_html
+
+    out, trace, report = outputs.out, outputs.trace, outputs.report
+    changes: tuple[what_ifs.Change, ...] = ()
+    if outputs.what_if and result.feasible and (report or not outputs.json):
+        with reports.progress("planning what would help"):
+            changes = what_ifs.changes(result)
+    drawn = trace or report
+    if drawn and result.feasible and result.timeline is None:
+        costs = result.problem.costs
+        raise ExportError(f"{drawn}: there is no timeline to draw, costs {costs} say nothing in seconds; leave the option out")
+    if drawn and not result.feasible:
+        print(f"meshwright: nothing fits, so {' and '.join(filter(None, (trace, report)))} cannot be drawn", file=sys.stderr)
+    if out:
+        plan_json.write(result, out)
+    if trace and result.feasible:
+        chrome_trace.write(result, trace)
+    if report and result.feasible:
+        report_html.write(result, report, changes=[reports.change_row(change) for change in changes])
+    print(json.dumps(plan_json.as_json(result)) if outputs.json else reports.explain(result, changes))
+    return 0 if result.feasible else 3
 
 
 def register(app: typer.Typer) -> None:
@@ -49,47 +114,19 @@ def register(app: typer.Typer) -> None:
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
-        import json
-        import sys
-        from dataclasses import replace
-
         from meshwright import api
-        from meshwright.api import sensitivity as what_ifs
         from meshwright.base import files
-        from meshwright.base.errors import ExportError, InputError
+        from meshwright.base.errors import InputError
         from meshwright.core.problem import Batch
-        from meshwright.report import text as reports
-        from meshwright.writers import chrome_trace, plan_json, report_html
 
-        outputs = [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
-        files.check_targets(outputs)
+        files.check_targets(
+            [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
+        )
         if top < 0:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             training=api.training(precision) if precision else None, form=form,
         )  # fmt: skip
-        with reports.progress(f"planning {problem.model_spec.name}"):
-            result = api.plan(problem, search=search, settings=settings_of(set_), seed=seed)
-        result = replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
-        changes: tuple[what_ifs.Change, ...] = ()
-        if what_if and result.feasible and (report or not json_):
-            with reports.progress("planning what would help"):
-                changes = what_ifs.changes(result)
-        drawn = trace or report
-        if drawn and result.feasible and result.timeline is None:
-            raise ExportError(
-                f"{drawn}: there is no timeline to draw, costs {problem.costs} say nothing in seconds; leave the option out"
-            )
-        if drawn and not result.feasible:
-            print(
-                f"meshwright: nothing fits, so {' and '.join(filter(None, (trace, report)))} cannot be drawn", file=sys.stderr
-            )
-        if out:
-            plan_json.write(result, out)
-        if trace and result.feasible:
-            chrome_trace.write(result, trace)
-        if report and result.feasible:
-            report_html.write(result, report, changes=[reports.change_row(change) for change in changes])
-        print(json.dumps(plan_json.as_json(result)) if json_ else reports.explain(result, changes))
-        return 0 if result.feasible else 3
+        result = search_best(problem, search, settings_of(set_), seed, top)
+        return show(result, Outputs(out, trace, report, what_if, json_))

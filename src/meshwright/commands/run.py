@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from meshwright.runtime.ranks.plan_file import PlanFile
 
 __all__ = ["register"]
+
+Measured = dict[str, Any]
+"""What rank 0 tells of a run."""
 
 
 def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
@@ -163,6 +167,92 @@ def check_options(
         raise InputError("--calibrate corrects the profile of --profile; give that too")
 
 
+def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, profile: str, n_machines: int) -> int:
+    """Print the torchrun command of each machine; return the exit status."""
+    from meshwright.runtime.job import launch
+
+    tell(prepare(job, read, predicted))
+    print("\n".join(launch.torchrun_lines(job, profile, read.plan.n_devices, n_machines, job.plan)))
+    return 0
+
+
+def joined(job: Job, read: PlanFile, predicted: Result | None, emulate: bool) -> Measured | int:
+    """Train as one of the processes that torchrun started; return what was measured, or the exit status of other ranks than 0.
+
+    Raises
+    ------
+    InputError
+        When torchrun started another number of processes than the plan has devices, or links should be emulated.
+    """
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.job import launch, worker
+
+    if emulate:
+        raise InputError("--emulate starts the processes itself; run it without torchrun")
+    launch.check_ranks(worker.world_size(), read.plan.n_devices, job.plan)
+    if worker.rank() == 0:
+        tell(prepare(job, read, predicted))
+    measured = worker.join(job)
+    return 0 if measured is None else measured
+
+
+def started(
+    job: Job, read: PlanFile, prediction: tuple[Result | None, str], limits: tuple[int, float], emulate: bool
+) -> Measured | int:
+    """Start the processes and train; return what was measured, or the exit status where one of them failed.
+
+    Parameters
+    ----------
+    job, read
+        What to train, and the plan.
+    prediction : tuple
+        The predicted step, or None and why there is none.
+    limits : tuple
+        ``--processes`` and ``--timeout``.
+    emulate : bool
+        ``--emulate``.
+    """
+    import sys
+
+    from meshwright.runtime.job import launch, preflight
+    from meshwright.runtime.ranks.layout import layout
+
+    predicted, why = prediction
+    preflight.check_machine(layout(read.plan), job.backend, limits[0], job.plan)
+    tell([*prepare(job, read, predicted), *([why] if why else [])])
+    outcome = launched(job, read, predicted, limits[1], emulate)
+    if isinstance(outcome, launch.Failure):
+        print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
+        return 2 if outcome.wrong_input else 1
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How measured and predicted are compared: files (empty for none), the profile to correct, one process too, as JSON."""
+
+    trace: str
+    calibrate: str
+    profile: str
+    reference: bool
+    json: bool
+
+
+def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | None, how: Comparison) -> None:
+    """Print what was measured beside what was predicted, and write the files asked for."""
+    import json
+
+    from meshwright.runtime.profile import calibration, comparison
+
+    losses = reference(job, read) if how.reference else None
+    entry = comparison.as_json(read.plan, measured, predicted, losses)
+    if how.trace:
+        comparison.write_trace(how.trace, read.plan, measured, predicted)
+    if how.calibrate and predicted is not None:
+        calibration.write(how.profile, how.calibrate, predicted, entry)
+    print(json.dumps(entry) if how.json else comparison.lines(entry))
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -196,11 +286,7 @@ def register(app: typer.Typer) -> None:
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
-        import json
-        import sys
-
         from meshwright.base import files
-        from meshwright.base.errors import InputError
         from meshwright.runtime.job import launch
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
@@ -210,9 +296,6 @@ def register(app: typer.Typer) -> None:
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 files.check_target(path, option)
-        from meshwright.runtime.job import preflight
-        from meshwright.runtime.profile import comparison
-        from meshwright.runtime.ranks.layout import layout
         from meshwright.runtime.ranks.plan_file import read_plan
         from meshwright.runtime.step import autocast
 
@@ -223,36 +306,14 @@ def register(app: typer.Typer) -> None:
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend,
             order=order_of(predicted), precision=precision,
         )  # fmt: skip
+        measured: Measured | int
         if torchrun > 0:
-            tell(prepare(job, read, predicted))
-            print("\n".join(launch.torchrun_lines(job, costs, read.plan.n_devices, torchrun, plan)))
-            return 0
+            return print_torchrun(job, read, predicted, costs, torchrun)
         if launch.under_torchrun():
-            from meshwright.runtime.job import worker
-
-            if emulate:
-                raise InputError("--emulate starts the processes itself; run it without torchrun")
-            launch.check_ranks(worker.world_size(), read.plan.n_devices, plan)
-            if worker.rank() == 0:
-                tell(prepare(job, read, predicted))
-            joined = worker.join(job)
-            if joined is None:
-                return 0
-            measured = joined
+            measured = joined(job, read, predicted, emulate)
         else:
-            preflight.check_machine(layout(read.plan), backend, processes, plan)
-            tell([*prepare(job, read, predicted), *([why] if why else [])])
-            outcome = launched(job, read, predicted, timeout, emulate)
-            if isinstance(outcome, launch.Failure):
-                print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
-                return 2 if outcome.wrong_input else 1
-            measured = outcome
-        entry = comparison.as_json(read.plan, measured, predicted, reference(job, read) if reference_ else None)
-        if trace:
-            comparison.write_trace(trace, read.plan, measured, predicted)
-        if calibrate and predicted is not None:
-            from meshwright.runtime.profile import calibration
-
-            calibration.write(costs, calibrate, predicted, entry)
-        print(json.dumps(entry) if json_ else comparison.lines(entry))
+            measured = started(job, read, (predicted, why), (processes, timeout), emulate)
+        if isinstance(measured, int):
+            return measured
+        compare(job, read, measured, predicted, Comparison(trace, calibrate, costs, reference_, json_))
         return 0

@@ -21,7 +21,8 @@ Legend:
 NCCL = """<system version="1">
 <cpu numaid="0"><pci busid="a" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="90" rank="0">
 <nvlink target="sw" count="18"/></gpu></pci>
-<pci busid="b" link_speed="8.0 GT/s PCIe" link_width="8"><gpu dev="1" sm="90" rank="1"><nvlink target="sw" count="18"/></gpu></pci></cpu>
+<pci busid="b" link_speed="8.0 GT/s PCIe" link_width="8">
+<gpu dev="1" sm="90" rank="1"><nvlink target="sw" count="18"/></gpu></pci></cpu>
 </system>"""
 
 

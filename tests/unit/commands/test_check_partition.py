@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-PROFILE = """node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=1000000.0, parameter_size=0.000
+PROFILE = """\
+node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=1000000.0, parameter_size=0.000
 node2 -- Conv -- forward_compute_time=3.000, backward_compute_time=6.000, activation_size=40000000.0, parameter_size=4000.000
 node3 -- ReLU -- forward_compute_time=1.000, backward_compute_time=1.500, activation_size=40000000.0, parameter_size=0.000
 node4 -- Conv -- forward_compute_time=2.000, backward_compute_time=5.000, activation_size=20000000.0, parameter_size=800000.000

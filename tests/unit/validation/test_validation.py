@@ -22,7 +22,8 @@ from meshwright.validation._programs import DATA, framework
 from meshwright.validation._runs import Run, clusters, gpt, predict
 
 SMALL = {
-    "vtrain": "set,params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms\nmulti,3.6,8,16,2,1024,16,12,1024,1,8,1,500\n",
+    "vtrain": "set,params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms\n"
+    "multi,3.6,8,16,2,1024,16,12,1024,1,8,1,500\n",
     "amp": "experiment,model,gbs,tp,dp,pp,mbs,layer_bounds,amp_pred_s,real_s,source,seen\n"
     'homogeneous,gpt2,32,1,4,4,1,"[0, 9, 15, 21, 31]",1.0,2.5,x,y\n'
     "homogeneous,gpt2,32,1,1,16,32,,1.0,inf,x,y\n"

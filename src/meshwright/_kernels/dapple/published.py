@@ -84,6 +84,7 @@ def analytical_speedup(tables, n_micro_batches, replication, block, begins, stop
         n_bytes = tables.cut_bytes[stops[i] - 1] / replication / n_micro_batches
         length += split_concat_seconds(cards[i], cards[i + 1], n_bytes)
     delta = 0.0
+    # a stage's all-reduce starts earlier the later the stage is: i blocks of it are hidden
     for i in range(len(begins)):
         low, high = ends(cards[i])
         reduce = all_reduce_seconds(cards[i].sum(), low, high, tables.parameter_bytes[begins[i], stops[i]])
@@ -112,7 +113,7 @@ def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
             block = max(tables.seconds[0, state] / n_first, tables.seconds[state + 1, n_states - 1] / (n_devices - n_first))
             block = max(block, split_concat_seconds(cards[0], cards[1], tables.cut_bytes[state]))
             speedup = analytical_speedup(tables, n_micro_batches, 1, block, begins, stops, cards)
-            if speedup >= best:
+            if speedup >= best:  # as published: of equal plans the last
                 best, best_state, best_placement = speedup, state, placement
     return best, best_state, best_placement
 

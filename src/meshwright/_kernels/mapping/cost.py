@@ -1,4 +1,11 @@
-"""Loops of the stage mapper: bandwidth between devices, cost of a mapping, annealing by swaps."""
+"""Loops of the stage mapper: bandwidth between devices, cost of a mapping, annealing by swaps.
+
+The cost of a slot is Parmesan's (Liu et al., IEEE TCAD 2024, section V): its compute, its transfers to the same replica of
+neighbouring stages, and the ring that reduces its stage's gradients; a mapping costs what its most expensive slot costs. The
+annealing is ours: Metropolis' rule on a sum of high powers of all slots' costs, since the largest alone does not change with
+most moves. Names: ``place[slot]`` is a device, ``rings[s]`` the order of stage s's replicas on their ring, ``own[slot]`` compute
+and transfers, ``ring[s]`` seconds of the ring.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +135,72 @@ def _power(x, n_squarings):
     return x
 
 
+class Changed(NamedTuple):
+    """Slots whose cost one move changes: which, the last move that changed each, and their compute and transfers after it."""
+
+    slots: NDArray[np.int64]
+    stamp: NDArray[np.int64]
+    own: NDArray[np.float64]
+
+
+@njit(inline="always")
+def _costly_slot(own, ring, n_replicas, random):
+    """Return the most expensive of four slots drawn: what costs much is more likely worth moving."""
+    slot = random.integers(0, len(own))
+    for _ in range(3):
+        other = random.integers(0, len(own))
+        if own[other] + ring[other // n_replicas] > own[slot] + ring[slot // n_replicas]:
+            slot = other
+    return slot
+
+
+@njit(inline="always")
+def _device_near(m, place, rings, near, slot, random):
+    """Return a device near one that the slot talks to; sometimes any device, so that no mapping is out of reach."""
+    n_replicas = rings.shape[1]
+    s = slot // n_replicas
+    if random.random() < 0.8:
+        n_links = m.first[s + 1] - m.first[s]
+        pick = random.integers(0, n_links + 2)
+        if pick < n_links:
+            anchor = place[m.stage[m.first[s] + pick] * n_replicas + slot - s * n_replicas]
+        else:
+            anchor = place[s * n_replicas + rings[s, random.integers(0, n_replicas)]]
+        device = near[anchor, random.integers(0, near.shape[1])]
+    else:
+        device = random.integers(0, m.slow.shape[0])
+    return device
+
+
+@njit(inline="always")
+def _reverse(rings, s, x, y):
+    """Reverse the replicas x to y of a ring; twice is as before."""
+    while x < y:
+        rings[s, x], rings[s, y] = rings[s, y], rings[s, x]
+        x += 1
+        y -= 1
+
+
+@njit(inline="always")
+def _note(m, place, n_replicas, slot, move, changed, n_changed):
+    """Find a slot's cost anew, once a move; return how many slots the move changed so far."""
+    if changed.stamp[slot] != move:
+        changed.stamp[slot] = move
+        changed.slots[n_changed] = slot
+        n_changed += 1
+        changed.own[slot] = own_seconds(m, place, slot, n_replicas)
+    return n_changed
+
+
+@njit(inline="always")
+def _largest(own, ring, n_replicas):
+    """Return the largest cost of all slots."""
+    largest = 0.0
+    for slot in range(len(own)):
+        largest = max(largest, own[slot] + ring[slot // n_replicas])
+    return largest
+
+
 @njit(cache=True)
 def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
     """Improve a mapping by swaps of devices and reversals of ring segments; return the best seen and its largest cost.
@@ -151,59 +224,33 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
     """
     n_stages, n_replicas = rings.shape
     n_slots = n_stages * n_replicas
-    n_devices = m.slow.shape[0]
-    place = place.copy()
-    rings = rings.copy()
-    slot_of = np.full(n_devices, -1, np.int64)
-    for slot in range(n_slots):
-        slot_of[place[slot]] = slot
-    own = np.zeros(n_slots)
-    ring = np.zeros(n_stages)
+    place, rings = place.copy(), rings.copy()
+    slot_of = np.full(m.slow.shape[0], -1, np.int64)
+    own, ring = np.zeros(n_slots), np.zeros(n_stages)
     for s in range(n_stages):
         ring[s] = ring_seconds(m, place, rings, s, n_replicas)
     for slot in range(n_slots):
+        slot_of[place[slot]] = slot
         own[slot] = own_seconds(m, place, slot, n_replicas)
-    top = 0.0
-    for slot in range(n_slots):
-        top = max(top, own[slot] + ring[slot // n_replicas])
+    top = _largest(own, ring, n_replicas)
     best, best_place, best_rings = top, place.copy(), rings.copy()
-    reference = top
-    touched = np.zeros(n_slots, np.int64)
-    stamp = np.zeros(n_slots, np.int64)
-    fresh = np.zeros(n_slots)
+    reference = top  # costs are taken relative to it, as their powers would overflow
+    changed = Changed(np.zeros(n_slots, np.int64), np.zeros(n_slots, np.int64), np.zeros(n_slots))
     new_ring = np.zeros(n_stages)
     for move in range(n_moves):
         temperature = heat * 0.01 ** (move / n_moves)
-        slot = random.integers(0, n_slots)
-        for _ in range(3):  # a slot that costs much is more likely worth moving
-            other = random.integers(0, n_slots)
-            if own[other] + ring[other // n_replicas] > own[slot] + ring[slot // n_replicas]:
-                slot = other
+        slot = _costly_slot(own, ring, n_replicas, random)
         s = slot // n_replicas
         reverse = n_replicas > 3 and m.ring[s] > 0.0 and random.random() < 0.3
         x = y = 0
         other = -1
-        old_device = place[slot]
-        new_device = old_device
+        old_device = new_device = place[slot]
         if reverse:
             x = random.integers(0, n_replicas - 1)
             y = random.integers(x + 1, n_replicas)
-            p, q = x, y
-            while p < q:
-                rings[s, p], rings[s, q] = rings[s, q], rings[s, p]
-                p += 1
-                q -= 1
+            _reverse(rings, s, x, y)
         else:
-            if random.random() < 0.8:
-                n_links = m.first[s + 1] - m.first[s]
-                pick = random.integers(0, n_links + 2)
-                if pick < n_links:
-                    anchor = place[m.stage[m.first[s] + pick] * n_replicas + slot - s * n_replicas]
-                else:
-                    anchor = place[s * n_replicas + rings[s, random.integers(0, n_replicas)]]
-                new_device = near[anchor, random.integers(0, near.shape[1])]
-            else:
-                new_device = random.integers(0, n_devices)
+            new_device = _device_near(m, place, rings, near, slot, random)
             if new_device == old_device:
                 continue
             other = slot_of[new_device]
@@ -211,8 +258,7 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
             if other >= 0:
                 place[other] = old_device
         # what changes: the moved slots, their neighbours, and the whole stage where a ring changed
-        n_touched = 0
-        change = 0.0
+        n_changed = 0
         for which in range(2):
             moved = slot if which == 0 else other
             if moved < 0:
@@ -221,62 +267,42 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
             r = moved - t * n_replicas
             for e in range(m.first[t] - 1, m.first[t + 1]):
                 neighbour = moved if e < m.first[t] else m.stage[e] * n_replicas + r
-                if stamp[neighbour] != move + 1:
-                    stamp[neighbour] = move + 1
-                    touched[n_touched] = neighbour
-                    n_touched += 1
-                    fresh[neighbour] = own_seconds(m, place, neighbour, n_replicas)
+                n_changed = _note(m, place, n_replicas, neighbour, move + 1, changed, n_changed)
             new_ring[t] = ring_seconds(m, place, rings, t, n_replicas)
             if new_ring[t] != ring[t]:
                 for k in range(n_replicas):
-                    neighbour = t * n_replicas + k
-                    if stamp[neighbour] != move + 1:
-                        stamp[neighbour] = move + 1
-                        touched[n_touched] = neighbour
-                        n_touched += 1
-                        fresh[neighbour] = own_seconds(m, place, neighbour, n_replicas)
+                    n_changed = _note(m, place, n_replicas, t * n_replicas + k, move + 1, changed, n_changed)
         t_other = other // n_replicas if other >= 0 else s
-        highest_before = 0.0
-        highest_after = 0.0
-        for k in range(n_touched):
-            changed = touched[k]
-            t = changed // n_replicas
-            before = own[changed] + ring[t]
-            after = fresh[changed] + (new_ring[t] if t == s or t == t_other else ring[t])
+        change, highest_before, highest_after = 0.0, 0.0, 0.0
+        for k in range(n_changed):
+            one = changed.slots[k]
+            t = one // n_replicas
+            before = own[one] + ring[t]
+            after = changed.own[one] + (new_ring[t] if t == s or t == t_other else ring[t])
             change += _power(after / reference, n_squarings) - _power(before / reference, n_squarings)
             highest_before = max(highest_before, before)
             highest_after = max(highest_after, after)
-        if change <= 0.0 or random.random() < np.exp(-change / temperature):
-            for k in range(n_touched):
-                own[touched[k]] = fresh[touched[k]]
-            ring[s] = new_ring[s]
-            if other >= 0:
-                ring[t_other] = new_ring[t_other]
-                slot_of[old_device] = other
-            elif not reverse:
-                slot_of[old_device] = -1
-            if not reverse:
-                slot_of[new_device] = slot
-            if highest_after >= top:
-                top = highest_after
-            elif highest_before >= top:
-                top = 0.0
-                for k in range(n_slots):
-                    top = max(top, own[k] + ring[k // n_replicas])
-                if top < best:
-                    best = top
-                    best_place[:] = place
-                    best_rings[:] = rings
-                    reference = top
-        else:
+        if not (change <= 0.0 or random.random() < np.exp(-change / temperature)):  # Metropolis refuses: back to what was
             if reverse:
-                p, q = x, y
-                while p < q:
-                    rings[s, p], rings[s, q] = rings[s, q], rings[s, p]
-                    p += 1
-                    q -= 1
+                _reverse(rings, s, x, y)
             else:
                 place[slot] = old_device
                 if other >= 0:
                     place[other] = new_device
+            continue
+        for k in range(n_changed):
+            own[changed.slots[k]] = changed.own[changed.slots[k]]
+        ring[s] = new_ring[s]
+        if other >= 0:
+            ring[t_other] = new_ring[t_other]
+        if not reverse:
+            slot_of[old_device], slot_of[new_device] = other, slot
+        if highest_after >= top:
+            top = highest_after
+        elif highest_before >= top:  # the most expensive slot became cheaper: only then all are looked at
+            top = _largest(own, ring, n_replicas)
+            if top < best:
+                best = reference = top
+                best_place[:] = place
+                best_rings[:] = rings
     return best_place, best_rings, best

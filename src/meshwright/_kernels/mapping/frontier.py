@@ -1,4 +1,9 @@
-"""Loops of the proof of a mapping: all partial mappings below a limit, stage by stage, told by what later stages can see of them."""
+"""Loops of the proof of a mapping: all partial mappings below a limit, stage by stage, told by what later stages can see of them.
+
+Ours: a dynamic program over the stages in a fixed order (`Step` by `Step`). A partial mapping (`Layer`) is told apart by the devices
+it uses and by where the stages lie that still have neighbours to come; of two alike, one that costs no more in any slot is kept.
+If no partial mapping is left, no mapping costs less than the limit. The cost is Parmesan's (see `cost`).
+"""
 
 from __future__ import annotations
 
@@ -207,6 +212,72 @@ def _roomier(layer, n, room):
     return made, head, after
 
 
+@njit(inline="always")
+def _next_device(slow, step, cost, limit, used, d, r, picked, devices, own, slots):
+    """Return the first device from d on that replica r may take, or their number; write what the slots then cost.
+
+    Parameters
+    ----------
+    slow, step, limit
+        As for `expand`.
+    cost : ndarray, shape (n_slots,), float64
+        Of the slots of the partial mapping before.
+    used : int
+        Devices taken, one bit each.
+    picked, devices, own, slots : ndarray
+        Devices of the replicas before, devices and costs of the open stages, and of the new one; those of r are written.
+    """
+    n_replicas = len(picked)
+    while d < len(slow):
+        # of interchangeable devices the one with the lowest id comes first
+        if not used >> d & 1 and step.below[d] & ~used == 0:
+            ring = step.least[d] if n_replicas > 1 else 0.0
+            for k in range(r):
+                ring = max(ring, step.widest[picked[k], d])
+            own[r] = step.own[0]
+            fits = True
+            for o in range(len(step.volume)):
+                moved = step.volume[o] * slow[devices[o, r], d]
+                own[r] += moved
+                slots[o, r] = cost[o * n_replicas + r] + moved
+                if slots[o, r] + step.rest[o] * step.least[devices[o, r]] > limit:
+                    fits = False
+            # what is not placed yet is at best on the fastest link, the ring on the best path
+            if fits and own[r] + step.own[2] * step.least[d] + step.own[1] * ring <= limit:
+                return d
+        d += 1
+    return d
+
+
+@njit(inline="always")
+def _within(slow, step, limit, used, devices, slots):
+    """Return whether all open slots stay below the limit when the rest goes to the nearest device that is free."""
+    n_open, n_replicas = len(step.volume), devices.shape[1]
+    for o in step.keep:
+        rest = step.own[2] if o == n_open else step.rest[o]
+        for k in range(n_replicas):
+            nearest = np.inf
+            for e in range(len(slow)):
+                if not used >> e & 1:
+                    nearest = min(nearest, slow[devices[o, k], e])
+            if slots[o, k] + rest * nearest > limit:
+                return False
+    for k in range(n_replicas):
+        if slots[n_open, k] + step.own[2] * step.least[devices[n_open, k]] > limit:
+            return False
+    return True
+
+
+@njit(inline="always")
+def _in_order(order, devices):
+    """Sort replicas by their device, by insertion: they are alike, and so the same mapping is kept once."""
+    for k in range(1, len(order)):
+        j = k
+        while j > 0 and devices[order[j - 1]] > devices[order[j]]:
+            order[j - 1], order[j] = order[j], order[j - 1]
+            j -= 1
+
+
 @njit(cache=True)
 def expand(slow, layer, step, limit, most_entries, most_nodes):
     """Return the layer after one more stage, and how many devices were tried.
@@ -224,10 +295,8 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
     most_entries, most_nodes : int
         Beyond, the search is given up: the number returned is negative.
     """
-    n_devices = len(slow)
-    n_replicas = layer.placed.shape[1]
+    n_devices, n_replicas = len(slow), layer.placed.shape[1]
     n_open, n_kept = len(step.volume), len(step.keep)
-    compute, ring_bytes, own_rest = step.own[0], step.own[1], step.own[2]
     width = n_kept * n_replicas
     made, head, after = _roomier(_empty(0, width, n_replicas), 0, 1 << 12)
     picked = np.zeros(n_replicas, np.int64)
@@ -242,34 +311,20 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
         for o in range(n_open):
             for r in range(n_replicas):
                 devices[o, r] = layer.devices[i, o * n_replicas + r]
+        # depth first over the replicas; `picked[r]` is the device of replica r, -1 before the first
         r = 0
         picked[0] = -1
         while r >= 0:
             if picked[r] >= 0:
                 used ^= 1 << picked[r]
-            d = picked[r] + 1
-            if n_open == 0 and r > 0 and d <= picked[r - 1]:
-                d = picked[r - 1] + 1  # replicas are alike as long as nothing tells them apart
-            while d < n_devices:
-                n_nodes += 1
-                if not used >> d & 1 and step.below[d] & ~used == 0:
-                    ring = step.least[d] if n_replicas > 1 else 0.0
-                    for k in range(r):
-                        ring = max(ring, step.widest[picked[k], d])
-                    own[r] = compute
-                    fits = True
-                    for o in range(n_open):
-                        moved = step.volume[o] * slow[devices[o, r], d]
-                        own[r] += moved
-                        slots[o, r] = layer.cost[i, o * n_replicas + r] + moved
-                        if slots[o, r] + step.rest[o] * step.least[devices[o, r]] > limit:
-                            fits = False
-                    if fits and own[r] + own_rest * step.least[d] + ring_bytes * ring <= limit:
-                        break
-                d += 1
+            begin = picked[r] + 1
+            if n_open == 0 and r > 0 and begin <= picked[r - 1]:
+                begin = picked[r - 1] + 1  # replicas are alike as long as nothing tells them apart
+            d = _next_device(slow, step, layer.cost[i], limit, used, begin, r, picked, devices, own, slots)
+            n_nodes += min(d + 1, n_devices) - begin
             if n_nodes > most_nodes:
                 return _first(made, 0), -1
-            if d == n_devices:
+            if d >= n_devices:
                 r -= 1
                 continue
             picked[r] = d
@@ -278,33 +333,15 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
                 r += 1
                 picked[r] = -1
                 continue
-            ring = ring_bytes * step.rings[used ^ layer.used[i]] if ring_bytes > 0.0 else 0.0
-            fits = True
+            ring = step.own[1] * step.rings[used ^ layer.used[i]] if step.own[1] > 0.0 else 0.0
             for k in range(n_replicas):
                 devices[n_open, k] = picked[k]
                 slots[n_open, k] = own[k] + ring
                 order[k] = k
-            for p in range(n_kept):
-                o = step.keep[p]
-                rest = own_rest if o == n_open else step.rest[o]
-                for k in range(n_replicas):
-                    nearest = np.inf
-                    for e in range(n_devices):
-                        if not used >> e & 1:
-                            nearest = min(nearest, slow[devices[o, k], e])
-                    if slots[o, k] + rest * nearest > limit:
-                        fits = False
-            for k in range(n_replicas):
-                if slots[n_open, k] + own_rest * step.least[picked[k]] > limit:
-                    fits = False
-            if not fits:
+            if not _within(slow, step, limit, used, devices, slots):
                 continue
-            if n_kept > 0:  # replicas are alike: those of the first open stage stand in ascending order
-                for k in range(1, n_replicas):
-                    j = k
-                    while j > 0 and devices[step.keep[0], order[j - 1]] > devices[step.keep[0], order[j]]:
-                        order[j - 1], order[j] = order[j], order[j - 1]
-                        j -= 1
+            if n_kept > 0:
+                _in_order(order, devices[step.keep[0]])
             for k in range(n_replicas):
                 new_placed[k] = picked[order[k]]
                 for p in range(n_kept):

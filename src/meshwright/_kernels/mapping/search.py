@@ -170,6 +170,7 @@ def branch(m, order, n_replicas, most_nodes, limit):
             used[place[slot]] = False
             place[slot] = -1
         advanced = False
+        # devices in the order of their ids, as published; every device tried counts as a node
         while pointer[depth] < n_devices:
             device = pointer[depth]
             pointer[depth] += 1

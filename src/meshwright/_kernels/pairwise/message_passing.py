@@ -1,4 +1,12 @@
-"""Loops of sequential tree-reweighted message passing on a pairwise problem given as flat arrays."""
+"""Loops of sequential tree-reweighted message passing on a pairwise problem given as flat arrays.
+
+TRW-S of Kolmogorov (PAMI 28(10), 2006, section 4). At node s, in order: ``hat_s = theta_s + sum of M_ts`` over its edges; then for
+every edge to a later node t, ``M_st(x_t) = min over x_s of gamma_s hat_s(x_s) - M_ts(x_s) + theta_st(x_s, x_t)``, less its own
+minimum, which goes to the bound; ``gamma_s = 1 / max(edges to later nodes, edges to earlier nodes)``.
+
+Here theta_s is `node_cost`, theta_st `tables`, hat_s `hat`, gamma_s `share`, M_st and M_ts `sent` and `own`. Not in the paper: labels
+of a node that look alike to an edge share a row of its table (a layout; `maps` says which), so that messages are per layout.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +107,7 @@ def sweep(arrays, messages, forward, width, slack):
         smallest = _gather(arrays, messages, node, hat)
         n_ahead, n_behind = _n_towards(arrays, node, forward), _n_towards(arrays, node, not forward)
         share = 1.0 / max(n_ahead, n_behind, 1)
-        bound += (1.0 - share * n_ahead) * smallest
+        bound += (1.0 - share * n_ahead) * smallest  # what the edges ahead do not take along stays here
         for x in range(n_labels):
             slack[arrays.first[node] + x] = hat[x] - smallest
         for at in range(arrays.incident_first[node], arrays.incident_first[node + 1]):
@@ -122,7 +130,7 @@ def sweep(arrays, messages, forward, width, slack):
                 for j in range(m):
                     candidate = value + line[j]
                     best[j] = candidate if candidate < best[j] else best[j]
-            lowest = best[0]
+            lowest = best[0]  # taken out of the message, or messages would grow from sweep to sweep
             for j in range(m):
                 lowest = min(lowest, best[j])
             for j in range(m):

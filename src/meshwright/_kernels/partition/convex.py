@@ -1,4 +1,14 @@
-"""Loops of the convex partitioner: cuts along an order, and the dynamic program over a pool of ideals."""
+"""Loops of the convex partitioner: cuts along an order, and the dynamic program over a pool of ideals.
+
+The dynamic program is that of Tarnawski et al. (NeurIPS 2020, section 4): ``dp[I][k][l]``, the least largest load when ideal I is
+run by k accelerators and l host devices (CPUs there), is the least over ideals I' within I of ``max(dp[I'][k - 1][l], acc(I - I'))``
+and ``max(dp[I'][k][l - 1], cpu(I - I'))``. Here I and I' are the positions `i` and `j` in a `Pool`, k is `s` (accelerators may
+differ, so it is a stage), l is `h`, and ``value[i, s, h]`` is ``dp[I][k][l]``. The load acc(S) is compute and the cost of the nets
+that S cuts; inf where S does not fit or is not supported.
+
+Where this differs from the paper: ideals are those of a pool, not all; loads beyond a limit are left out, as are numbers of stages
+that a window excludes; the sum of squared loads may be minimised instead (`squares`).
+"""
 
 from __future__ import annotations
 
@@ -204,6 +214,72 @@ def _communication(a, pool, j, i):
     return cost
 
 
+COMPUTE, CUT, MEMORY, FIRST, LAST = 0, 1, 2, 3, 4
+"""Columns of the first tests: of an ideal that was reached, its sums and the fewest and the most accelerators that reach it."""
+
+
+@njit(inline="always")
+def _lower(value, origin, i, s, h, after, came_from):
+    """Lower a value to `after`, if that is less; return whether it is."""
+    lower = after < value[i, s, h]
+    if lower:
+        value[i, s, h] = after
+        origin[i, s, h] = came_from
+    return lower
+
+
+@njit(inline="always")
+def _add_accelerator(value, origin, scales, i, j, stages, compute, communication, limit, squares):
+    """Let one more accelerator run what ideal i has and j has not; return whether that is better than what was known."""
+    reached = False
+    for s in range(stages[0], stages[1] + 1):
+        load = scales[0, s - 1] * compute + scales[1, s - 1] * communication
+        if load > limit:
+            continue
+        for h in range(value.shape[2]):
+            before = value[j, s - 1, h]
+            after = before + load * load if squares else max(before, load)
+            reached |= _lower(value, origin, i, s, h, after, 2 * j)
+    return reached
+
+
+@njit(inline="always")
+def _add_host(value, origin, i, j, host, squares):
+    """Let one more host run what ideal i has and j has not; return whether that is better than what was known."""
+    reached = False
+    for s in range(value.shape[1]):
+        for h in range(1, value.shape[2]):
+            before = value[j, s, h - 1]
+            after = before + host * host if squares else max(before, host)
+            reached |= _lower(value, origin, i, s, h, after, 2 * j + 1)
+    return reached
+
+
+@njit(inline="always")
+def _leave_empty(value, origin, i, low, high):
+    """Let devices stay empty: more of them are no worse. Not for squares, where stages that are empty are not counted."""
+    for s in range(low, high + 1):
+        for h in range(value.shape[2]):
+            if s > low:
+                _lower(value, origin, i, s, h, value[i, s - 1, h], 2 * i)
+            if h > 0:
+                _lower(value, origin, i, s, h, value[i, s, h - 1], 2 * i + 1)
+
+
+@njit(inline="always")
+def _remember(first_tests, at, pool, i, value):
+    """Write what the first tests of later ideals need of ideal i, side by side with those of others."""
+    n_stages = value.shape[1] - 1
+    first_tests[at, COMPUTE] = pool.compute[i]
+    first_tests[at, CUT] = pool.cut_cost[i]
+    first_tests[at, MEMORY] = pool.memory[i]
+    first_tests[at, FIRST] = n_stages
+    for s in range(n_stages, -1, -1):
+        if np.isfinite(value[i, s].min()):
+            first_tests[at, FIRST] = s
+            first_tests[at, LAST] = max(first_tests[at, LAST], s)
+
+
 @njit(cache=True)
 def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
     """Dynamic program over pairs of ideals: the least largest load (or sum of squared loads) of every ideal and device count.
@@ -234,8 +310,7 @@ def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
     n_pairs : float
         Pairs looked at; more than ``limits[2]``: stopped early.
     """
-    n = len(pool.compute)
-    n_stages = scales.shape[1]
+    n, n_stages = len(pool.compute), scales.shape[1]
     value = np.full((n, n_stages + 1, n_hosts + 1), np.inf)
     origin = np.full((n, n_stages + 1, n_hosts + 1), -1, np.int32)
     value[0, 0, 0] = 0.0
@@ -246,31 +321,31 @@ def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
     fastest = scales[0].min() if n_stages else 0.0
     slowest = scales[1].min() if n_stages else 0.0
     alive = np.zeros(n, np.int64)
-    first_tests = np.zeros((n, 5))  # of each ideal in `alive`, side by side: compute, cut, memory, first and last stage reached
-    first_tests[0, 4] = 0.0 if squares else n_stages
-    n_alive = 1
-    begin = 0
-    n_pairs = 0.0
+    first_tests = np.zeros((n, 5))
+    first_tests[0, LAST] = 0.0 if squares else n_stages
+    n_alive, begin, n_pairs = 1, 0, 0.0
     for i in range(1, n):
         low, high = windows[i, 0], windows[i, 1]
         compute_i, cut_i = pool.compute[i], pool.cut_cost[i]
-        if n_hosts == 0:
-            while begin < n_alive and fastest * (compute_i - first_tests[begin, 0]) > limit:
+        if n_hosts == 0:  # ideals are sorted by compute: those that lie too far below are so for all later ones
+            while begin < n_alive and fastest * (compute_i - first_tests[begin, COMPUTE]) > limit:
                 begin += 1
         reached = False
         for k in range(begin, n_alive):
+            # tests in the order of what they cost: most pairs fail the first ones
             n_pairs += 1.0
-            if first_tests[k, 3] >= high + n_hosts or first_tests[k, 4] + 1 + n_hosts < low:
+            if first_tests[k, FIRST] >= high + n_hosts or first_tests[k, LAST] + 1 + n_hosts < low:
                 continue
-            compute = compute_i - first_tests[k, 0]
-            on_accelerator = fastest * compute + slowest * abs(cut_i - first_tests[k, 1]) <= limit
+            compute = compute_i - first_tests[k, COMPUTE]
+            # what two ideals cut differs by no more than the nets that the units between them have elsewhere
+            on_accelerator = fastest * compute + slowest * abs(cut_i - first_tests[k, CUT]) <= limit
             if not on_accelerator and n_hosts == 0:
                 continue
             j = alive[k]
             host = pool.host[i] - pool.host[j]
             on_accelerator = (
                 on_accelerator
-                and pool.memory[i] - first_tests[k, 2] <= memory_limit
+                and pool.memory[i] - first_tests[k, MEMORY] <= memory_limit
                 and pool.n_unsupported[i] <= pool.n_unsupported[j]
             )
             on_host = n_hosts > 0 and host <= limit
@@ -279,45 +354,17 @@ def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
             if on_accelerator:
                 communication = _communication(a, pool, j, i)
                 if fastest * compute + slowest * communication <= limit:
-                    for s in range(max(low, windows[j, 0] + 1), min(high, windows[j, 1] + 1) + 1):
-                        load = scales[0, s - 1] * compute + scales[1, s - 1] * communication
-                        if load > limit:
-                            continue
-                        for h in range(n_hosts + 1):
-                            before = value[j, s - 1, h]
-                            after = before + load * load if squares else max(before, load)
-                            if after < value[i, s, h]:
-                                value[i, s, h] = after
-                                origin[i, s, h] = 2 * j
-                                reached = True
+                    stages = (max(low, windows[j, 0] + 1), min(high, windows[j, 1] + 1))
+                    better = _add_accelerator(value, origin, scales, i, j, stages, compute, communication, limit, squares)
+                    reached = reached or better
             if on_host:
-                for s in range(n_stages + 1):
-                    for h in range(1, n_hosts + 1):
-                        before = value[j, s, h - 1]
-                        after = before + host * host if squares else max(before, host)
-                        if after < value[i, s, h]:
-                            value[i, s, h] = after
-                            origin[i, s, h] = 2 * j + 1
-                            reached = True
-        if not squares:  # a device may stay empty
-            for s in range(low, high + 1):
-                for h in range(n_hosts + 1):
-                    if s > low and value[i, s - 1, h] < value[i, s, h]:
-                        value[i, s, h] = value[i, s - 1, h]
-                        origin[i, s, h] = 2 * i
-                    if h > 0 and value[i, s, h - 1] < value[i, s, h]:
-                        value[i, s, h] = value[i, s, h - 1]
-                        origin[i, s, h] = 2 * i + 1
+                better = _add_host(value, origin, i, j, host, squares)
+                reached = reached or better
+        if not squares:
+            _leave_empty(value, origin, i, low, high)
         if reached:
             alive[n_alive] = i
-            first_tests[n_alive, 0] = compute_i
-            first_tests[n_alive, 1] = cut_i
-            first_tests[n_alive, 2] = pool.memory[i]
-            first_tests[n_alive, 3] = n_stages
-            for s in range(n_stages, -1, -1):
-                if np.isfinite(value[i, s].min()):
-                    first_tests[n_alive, 3] = s
-                    first_tests[n_alive, 4] = max(first_tests[n_alive, 4], s)
+            _remember(first_tests, n_alive, pool, i, value)
             n_alive += 1
         if n_pairs > limits[2]:
             break

@@ -1,4 +1,11 @@
-"""Kernels: pick one choice per item at the least cost within a memory limit, greedily or exactly."""
+"""Kernels: pick one choice per item at the least cost within a memory limit, greedily or exactly.
+
+The inner problem of Piper (Tarnawski et al., NeurIPS 2021, section 4): items are the nodes of a stage, choices how each is run (with
+recomputation or without), cost is time, and the sum of their bytes must fit. Piper itself chooses greedily: the fastest of all, then
+swaps in the order of time lost per byte saved until they fit (`greedy`). The exact choice is ours, a multiple-choice knapsack
+(Kellerer, Pferschy and Pisinger, 2004, chapter 11): the linear relaxation by swaps along each item's lower convex hull, then a list of
+undominated partial choices, pruned by the Lagrangian bound at the relaxation's multiplier (`exact`).
+"""
 
 from __future__ import annotations
 
@@ -237,7 +244,7 @@ def exact(first, cost, memory, limit, budget, chosen):
     steps = 0
     while steps < len(item) and met < need:
         multiplier = ratio[steps]
-        if met + saving[steps] >= need:
+        if met + saving[steps] >= need:  # the step that would be taken in part: here the linear relaxation ends
             lower = upper + multiplier * (need - met)
         met += saving[steps]
         upper += price[steps]
@@ -245,6 +252,7 @@ def exact(first, cost, memory, limit, budget, chosen):
         steps += 1
     if met < need:
         lower = upper
+    # whole steps are a choice; rounding in `met` may leave it a little too large still
     while steps < len(item) and _held(memory, chosen) > limit:
         met += saving[steps]
         upper += price[steps]
@@ -256,6 +264,7 @@ def exact(first, cost, memory, limit, budget, chosen):
         for i in range(n):
             upper += cost[low[i]]
         steps = 0
+    # the last whole step often saves more than is needed: take earlier ones back where that still fits
     for j in range(steps - 2, -1, -1):
         i = item[j]
         if chosen[i] == target[j] and met - saving[j] >= need:

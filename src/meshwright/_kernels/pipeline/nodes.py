@@ -1,4 +1,9 @@
-"""Kernels: whether a pipeline keeps a threshold when tensors between nodes take longer than those within one."""
+"""Kernels: whether a pipeline keeps a threshold when tensors between nodes take longer than those within one.
+
+The labels of `threshold`, with the letters of Piper's dynamic program explained there, and one thing more to tell them apart:
+where in its node the stage on top begins, if the stage before it, which the next label adds, is to lie in the same node. Piper
+(NeurIPS 2021) itself knows one kind of link; this is ours, and a relaxation: what it refuses, no placement in nodes keeps.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,12 @@ import numpy as np
 from numba import njit
 
 from meshwright._kernels.pipeline.choice import decide
-from meshwright._kernels.pipeline.pairs import FAST_A, FAST_B, LOW_A, LOW_B, UNSUPPORTED, WEIGHT
+from meshwright._kernels.pipeline.pairs import UNSUPPORTED, stage_between
+from meshwright._kernels.pipeline.threshold import FAR, keep_label, leaves_too_little, left_by_the_rest
 
 __all__ = ["border_seconds", "reach_nodes"]
 
 ONE = np.uint64(1)
-
-FAR = np.int32(2**31 - 1)
 
 ABOVE = 1.0 + 1e-12
 """What a stage may be above the threshold, as what leaves it is a difference of sums."""
@@ -70,6 +74,39 @@ def border_seconds(space, pairs, crossing, behind, threshold, node_size, slow_ra
     return result
 
 
+@njit(inline="always")
+def _may_fit(space, menu, memo, rules, stage, r, y, loaded, synchronise, threshold):
+    """Return whether the nodes of a stage may have choices that fit and keep the threshold; undecided counts as yes."""
+    limit = stage.room + (rules.sharded * (1.0 - 1.0 / rules.replicas[r])) * stage.weight
+    if stage.low_a * y + stage.low_b > limit * (1.0 + 1e-9):
+        return False
+    if stage.fast_a * y + stage.fast_b > limit * (1.0 - 1e-9):
+        budget = (threshold * ABOVE - synchronise) / rules.share[r] - loaded
+        return decide(space, menu, memo, rules, stage.upper, stage.lower, stage.t, r, y, stage.room, budget) != 0
+    return True
+
+
+@njit(inline="always")
+def _keep_undominated(labels, lowest, n_labels):
+    """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are, -1 for too many."""
+    n_layers, n_cells = labels.cell_devices.shape
+    for layer in range(n_layers):
+        if layer < 2:  # of those that are joined, fewer devices in the node are better
+            lowest[:] = FAR
+        current = FAR
+        for s in range(n_cells):
+            k = labels.cell_devices[layer, s]
+            if k < current and k < lowest[s]:
+                if n_labels == len(labels.replicas):
+                    return -1
+                keep_label(labels, n_labels, layer, s, layer)
+                n_labels += 1
+                current = k
+            labels.cell_devices[layer, s] = FAR
+            lowest[s] = min(lowest[s], current)
+    return n_labels
+
+
 @njit(cache=True)
 def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_size, slow_ratio):
     """Fill in undominated labels of all downsets whose stages stay within a threshold, however they lie in nodes.
@@ -101,38 +138,30 @@ def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_s
     """
     threshold, memory, n_replicas = limits[0], limits[1], limits[3]
     n_devices = np.ceil(limits[2] / node_size) * node_size
-    sums, work = space.sums, space.work
-    n_sets = len(space.words)
-    last = n_sets - 1
-    n_options = len(rules.replicas)
-    largest = len(rules.next_replica) - 1
-    most = np.int64(n_replicas)
-    lowest = np.empty(most + 1, np.int32)
+    n_sets, n_options = len(space.words), len(rules.replicas)
+    last, largest = n_sets - 1, len(rules.next_replica) - 1
+    lowest = np.empty(np.int64(n_replicas) + 1, np.int32)
     labels.first[0], labels.first[1] = 0, 1
     labels.replicas[0] = labels.stages[0] = 0
     labels.devices[0] = np.int64(n_devices - limits[2])  # what the last node lacks
     labels.below[0] = -1
     n_labels = 1
     for upper in range(1, n_sets):
-        floor = 0.0 if upper == last else 1.0
-        room_k = n_devices - max((work[last, 0] - work[upper, 0]) / threshold, floor) + 1e-6
-        room_s = n_replicas - max((work[last, 1] - work[upper, 1]) / threshold, floor) + 1e-6
-        rest_a = (work[last, 2] - work[upper, 2]) / memory * (1.0 - 1e-9)
-        rest_b = (work[last, 3] - work[upper, 3]) / memory * (1.0 - 1e-9)
+        rest_of_model = left_by_the_rest(space.work, upper, limits, n_devices)
         for p in range(pairs.first[upper], pairs.first[upper + 1]):
             lower = pairs.lower[p]
             for t in range(len(rules.degrees)):
-                if sums[upper, t, UNSUPPORTED] > sums[lower, t, UNSUPPORTED]:
+                if space.sums[upper, t, UNSUPPORTED] > space.sums[lower, t, UNSUPPORTED]:
                     continue
+                inside = space.sums[upper, t, 0] - space.sums[lower, t, 0]
+                load = inside / threshold / ABOVE
+                if load > largest:
+                    continue
+                start = rules.next_replica[max(1, np.int64(np.ceil(load * (1.0 - 1e-12))))]
+                if start < 0:
+                    continue
+                stage = stage_between(space.sums, upper, lower, t, memory - rules.reserve[t])
                 entering, leaving = borders[0, p, rules.column[t]], borders[1, p, rules.column[t]]
-                inside = sums[upper, t, 0] - sums[lower, t, 0]
-                degree = rules.degrees[t]
-                room = memory - rules.reserve[t]
-                weight = sums[upper, t, WEIGHT] - sums[lower, t, WEIGHT]
-                fast_a = sums[upper, t, FAST_A] - sums[lower, t, FAST_A]
-                fast_b = sums[upper, t, FAST_B] - sums[lower, t, FAST_B]
-                low_a = sums[upper, t, LOW_A] - sums[lower, t, LOW_A]
-                low_b = sums[upper, t, LOW_B] - sums[lower, t, LOW_B]
                 for label in range(labels.first[lower], labels.first[lower + 1]):
                     used = labels.stages[label] > 0
                     s0, k0 = np.int64(labels.replicas[label]), np.int64(labels.devices[label])
@@ -142,62 +171,39 @@ def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_s
                         joined, skipped = way % 2, rest if way > 1 else 0
                         if (joined and upper == last) or (way > 1 and (used or rest == 0)):
                             continue
-                        load = inside / threshold / ABOVE
-                        if load > largest:
-                            continue
                         begin = (k0 + skipped) % node_size
-                        start = rules.next_replica[max(1, np.int64(np.ceil(load * (1.0 - 1e-12))))]
-                        for r in range(start if start >= 0 else n_options, n_options):
+                        for r in range(start, n_options):
                             d = rules.replicas[r]
-                            size = d * degree
+                            size = d * rules.degrees[t]
                             s, k = s0 + d, k0 + skipped + size
-                            if k > room_k or s > room_s or rest_a * (s + 1) + rest_b > n_devices - k + 1e-6:
+                            if leaves_too_little(s, k, rest_of_model, n_devices):
                                 break
-                            across = begin + size > node_size
-                            if (used and across) or (joined and begin + size >= node_size):
-                                break
+                            if (used and begin + size > node_size) or (joined and begin + size >= node_size):
+                                break  # joined stages share one node, and the next one needs a device of it
                             layer = begin + size if joined else 0
                             if labels.cell_devices[layer, s] <= k:
                                 break
-                            synchronise = weight * rules.sync[t, r] * (slow_ratio if across and size <= node_size else 1.0)
-                            if weight * rules.sync[t, r] > threshold:
+                            synchronise = stage.weight * rules.sync[t, r]
+                            if synchronise > threshold:
                                 break
+                            if begin + size > node_size and size <= node_size:
+                                synchronise = synchronise * slow_ratio  # across two nodes, though one would do
+                            # of the devices of its node, a neighbour has at most those that the stages up to here leave
                             loaded = inside + entering[node_size - begin - size if joined else 0]
                             loaded += leaving[node_size - size if used else 0]
                             if loaded * rules.share[r] + synchronise > threshold * ABOVE:
                                 continue
                             y = 1 + (s0 + d - 1) // d
-                            limit = room + (rules.sharded * (1.0 - 1.0 / d)) * weight
-                            if low_a * y + low_b > limit * (1.0 + 1e-9):
+                            if not _may_fit(space, menu, memo, rules, stage, r, y, loaded, synchronise, threshold):
                                 continue
-                            if fast_a * y + fast_b > limit * (1.0 - 1e-9):
-                                budget = (threshold * ABOVE - synchronise) / rules.share[r] - loaded
-                                if decide(space, menu, memo, rules, upper, lower, t, r, y, room, budget) == 0:
-                                    continue
                             labels.cell_devices[layer, s] = k
                             labels.cell_below[layer, s] = label
                             labels.cell_lower[layer, s] = lower
                             labels.cell_option[layer, s] = t * n_options + r
                             break
         labels.first[upper] = n_labels
-        for layer in range(len(labels.cell_devices)):
-            if layer < 2:  # of those that are joined, fewer devices in the node are better
-                lowest[:] = FAR
-            current = FAR
-            for s in range(most + 1):
-                k = labels.cell_devices[layer, s]
-                labels.cell_devices[layer, s] = FAR
-                if k < current and k < lowest[s]:
-                    if n_labels == len(labels.replicas):
-                        return -1
-                    labels.replicas[n_labels] = s
-                    labels.devices[n_labels] = k
-                    labels.stages[n_labels] = layer
-                    labels.below[n_labels] = labels.cell_below[layer, s]
-                    labels.lower[n_labels] = labels.cell_lower[layer, s]
-                    labels.option[n_labels] = labels.cell_option[layer, s]
-                    n_labels += 1
-                    current = k
-                lowest[s] = min(lowest[s], current)
+        n_labels = _keep_undominated(labels, lowest, n_labels)
+        if n_labels < 0:
+            return -1
         labels.first[upper + 1] = n_labels
     return n_labels

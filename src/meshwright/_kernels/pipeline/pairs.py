@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Crossing", "Space", "list_pairs"]
+__all__ = ["Crossing", "Space", "Stage", "list_pairs", "stage_between"]
 
 ONE = np.uint64(1)
 
@@ -47,6 +47,48 @@ class Crossing(NamedTuple):
     into: NDArray[np.float64]
     out_of: NDArray[np.float64]
     once: bool
+
+
+class Stage(NamedTuple):
+    """The nodes between two sets at one tensor degree t: bytes are ``a * y + b`` for y micro-batches in flight.
+
+    Parameters
+    ----------
+    upper, lower, t : int
+        Rows of the sets; position of the degree.
+    room : float
+        Bytes of a device that the nodes may take.
+    weight : float
+        Bytes of weights.
+    fast_a, fast_b, low_a, low_b : float
+        Bytes of the fastest choices, and of the smallest.
+    """
+
+    upper: int
+    lower: int
+    t: int
+    room: float
+    weight: float
+    fast_a: float
+    fast_b: float
+    low_a: float
+    low_b: float
+
+
+@njit(inline="always")
+def stage_between(sums, upper, lower, t, room):
+    """Return the stage between two sets: all sums are of what is in `upper` and not in `lower`."""
+    return Stage(
+        upper,
+        lower,
+        t,
+        room,
+        sums[upper, t, WEIGHT] - sums[lower, t, WEIGHT],
+        sums[upper, t, FAST_A] - sums[lower, t, FAST_A],
+        sums[upper, t, FAST_B] - sums[lower, t, FAST_B],
+        sums[upper, t, LOW_A] - sums[lower, t, LOW_A],
+        sums[upper, t, LOW_B] - sums[lower, t, LOW_B],
+    )
 
 
 @njit(cache=True)
@@ -146,6 +188,7 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                 n_entering += 1
                 for t in range(n_degrees):
                     cut_in[t] += crossing.into[e, t]
+        # sets below, depth first over the links; a set that is too large for a stage ends its branch, as all below it are larger
         stack[0] = upper
         height = 1
         stamp[upper] = upper
@@ -173,6 +216,7 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                 if crossing.once:
                     _border_once(words, upper, below, crossing, border)
                 else:
+                    # edges into `upper` and out of `below`, less those that jump over the stage: they are in both
                     for t in range(n_degrees):
                         border[t] = cut_in[t] + out_of[below, t]
                     for j in range(n_entering):
@@ -180,6 +224,7 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                         if _has(words, below, crossing.target[e]):
                             for t in range(n_degrees):
                                 border[t] -= crossing.into[e, t] + crossing.out_of[e, t]
+                # with d replicas at degree t, d t devices and what the rest of the model needs must not be too many
                 possible = False
                 others = work[last, 0] - (work[upper, 0] - work[below, 0])
                 other_replicas = work[last, 1] - (work[upper, 1] - work[below, 1])

@@ -123,6 +123,7 @@ def play(tasks, split, network, segment_bytes, inside, limit_seconds):
             return Played(np.inf, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                           start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip
         if entity >= first_flow or (n_tasks <= entity < first_reduce):
+            # one segment, link after link: each is free again when the segment has left it, and the next segment then follows
             size = min(segment_bytes, left[entity])
             free_at, over = now, now
             for x in range(low[entity], high[entity]):

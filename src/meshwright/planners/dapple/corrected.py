@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base import units
-from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
+from meshwright.planners.dapple.arrays import Limits, Space, kept_states, samples, space_of
 from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
 from meshwright.planners.dapple.profile import ProfiledTraining
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
 
 __all__ = ["Limits", "answer"]
-
-MOST_WORK = 2e10
-"""Steps of the search kernel beyond which fewer stages are tried; most are cut off, so this is well below a minute."""
 
 MOST_STATES = 320
 """States beyond which only some cuts are tried."""
@@ -34,9 +31,6 @@ COARSE_STATES = 64
 
 SLACK_RATIO = 1.02
 """How much longer than that plans may take, so that more than one is left to improve."""
-
-MOST_POSITIONS = 512
-"""Positions in an order of devices; on more devices, stages take them in units of a power of two."""
 
 MOST_PROVEN = (8, 26)
 """Devices and states up to which all other plans are ruled out one by one, if the steps allowed suffice."""
@@ -49,47 +43,6 @@ WORTH_RATIO = 1.02
 
 N_JUDGED = 8
 """Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What plans may look like.
-
-    Parameters
-    ----------
-    min_micro_batch : int
-        Fewest samples of a micro-batch, over all replicas of a stage.
-    micro_batch : int
-        Samples of a micro-batch where the user fixes them; 0 for any.
-    recompute : str
-        ``choose``, ``never`` or ``always``.
-    uneven : bool
-        Whether replicas may take different whole numbers of samples.
-    max_stages : int
-        Most stages; 0 for no limit.
-    proof_steps : int
-        Effort for ruling out all other plans of a small problem.
-    """
-
-    min_micro_batch: int
-    micro_batch: int
-    recompute: str
-    uneven: bool
-    max_stages: int
-    proof_steps: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Space:
-    """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
-
-    kept: tuple[int, ...]
-    layers: tuple[NDArray[Any], ...]
-    n_microbatches: tuple[int, ...]
-    n_replicas: NDArray[np.int64]
-    unit: int
-    orders: tuple[tuple[int, ...], ...]
-    max_stages: int
 
 
 def answer(problem: Problem, limits: Limits) -> Answer:
@@ -113,15 +66,15 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     assert isinstance(training, ProfiledTraining) and problem.cluster is not None
     states = _dapple_states.states_of(problem.model_spec)
     notes = _notes(states, training)
-    kept = _kept_states(states, MOST_STATES)
+    kept = kept_states(states, MOST_STATES)
     if len(kept) < states.n_states:
         notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
     judge = Judge(problem, training, states, limits.recompute)
-    space = _space(problem, training, states, kept, limits)
+    space = space_of(problem, training, states, kept, limits)
     upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
     ranked = judge.ranked(first)
     if len(kept) > COARSE_STATES:
-        coarse = _space(problem, training, states, _kept_states(states, COARSE_STATES), limits)
+        coarse = space_of(problem, training, states, kept_states(states, COARSE_STATES), limits)
         ranked = judge.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
         rough = judge.best([shape for _, shape in ranked[:N_JUDGED]])
         upper_seconds = upper_seconds if rough is None else min(upper_seconds, rough[0] * SLACK_RATIO)
@@ -193,92 +146,11 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _kept_states(states: _dapple_states.States, most: int) -> list[int]:
-    """Return the states that stages may end with: all, or the one with the least traffic in each of equal intervals of time."""
-    if states.n_states <= most:
-        return list(range(states.n_states))
-    share = states.compute_seconds / max(float(states.compute_seconds[-1]), 1e-300)
-    interval = np.minimum((share * most).astype(np.int64), most - 1)
-    kept: dict[int, int] = {}
-    for state in range(states.n_states - 1):
-        rival = kept.setdefault(int(interval[state]), state)
-        if states.needed_bytes[state] < states.needed_bytes[rival]:
-            kept[int(interval[state])] = state
-    return [*sorted(kept.values()), states.n_states - 1]
-
-
-def _space(
-    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: Limits
-) -> _Space:
-    """Return the problem as arrays."""
-    assert problem.cluster is not None
-    batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
-    sizes = [size for size in range(1, batch + 1) if batch % size == 0 and size >= limits.min_micro_batch]
-    if limits.micro_batch:
-        sizes = [size for size in sizes if size == limits.micro_batch]
-    if not sizes:
-        raise InputError(
-            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} samples "
-            "or more; choose sizes that divide"
-        )
-    widest = min(n_devices, sizes[-1])
-    widths = [width for width in range(1, widest + 1) if limits.uneven or any(size % width == 0 for size in sizes)]
-    if limits.uneven and widest > 64:
-        widths = [width for width in widths if width <= 16 or width % 8 == 0 or batch % width == 0]
-        widths = [width for width in widths if width <= 64 or width & (width - 1) == 0 or width == widest or batch % width == 0]
-    per_sample = 1.0 / training.profile_batch
-
-    def nodes(values: NDArray[np.float64], ratio: float = 1.0) -> NDArray[np.float64]:
-        return np.concatenate(([0.0], values[kept] * ratio))
-
-    layers = (
-        nodes(states.forward_seconds, per_sample),
-        nodes(states.backward_seconds, per_sample),
-        nodes(states.activation_bytes, per_sample * training.activation_ratio),
-        nodes(states.parameter_bytes),
-        nodes(states.needed_bytes, per_sample),
-        *_following(states, kept),
-    )
-    orders = device_orders.orders(problem.cluster)
-    unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
-    if not any(width % unit == 0 for width in widths):
-        raise InputError(
-            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} cannot be "
-            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or a larger batch"
-        )
-    n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
-    work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
-    max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))
-    return _Space(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
-
-
-def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the nodes a stage may end at, by the node it begins at; node 0 is before the first state."""
-    new = {state: i + 1 for i, state in enumerate(kept)}
-    following: list[list[int]] = [list(range(1, len(kept) + 1))] + [[] for _ in kept]
-    for state in kept:
-        for before in states.before[states.before_first[state] : states.before_first[state + 1]]:
-            if int(before) in new and state != kept[-1]:
-                following[new[int(before)]].append(new[state])
-    for i in range(1, len(kept)):
-        following[i].append(len(kept))
-    rows = [np.array(sorted(row), dtype=np.int64) for row in following]
-    return np.cumsum([0, *(len(row) for row in rows)]), np.concatenate(rows)
-
-
-def _samples(space: _Space, n_samples: int, limits: Limits) -> NDArray[np.int64]:
-    """Return the samples of the fullest replica for each number of replicas; 0 where it is not allowed."""
-    widths = space.n_replicas
-    if limits.uneven:
-        return np.where(widths <= n_samples, -(-n_samples // widths), 0)
-    return np.where(n_samples % widths == 0, n_samples // widths, 0)
-
-
-def _data_parallel(judge: Judge, space: _Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
+def _data_parallel(judge: Judge, space: Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
     """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
     shapes = []
     for n_microbatches in space.n_microbatches:
-        allowed = _samples(space, batch // n_microbatches, limits)
+        allowed = samples(space, batch // n_microbatches, limits)
         for order in space.orders:
             for i in np.flatnonzero(allowed)[-2:]:
                 cut = Cut(judge.n_states - 1, order[: int(space.n_replicas[i])])
@@ -287,7 +159,7 @@ def _data_parallel(judge: Judge, space: _Space, batch: int, limits: Limits) -> t
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
-def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: float) -> list[Shape]:
+def _candidates(problem: Problem, space: Space, limits: Limits, upper_seconds: float) -> list[Shape]:
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
@@ -301,7 +173,7 @@ def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: 
         tables = device_orders.tables(problem.cluster, order, n_units, space.unit, published_links=training.published_links)
         for n_microbatches in space.n_microbatches:
             n_samples = problem.batch.global_batch // n_microbatches
-            allowed = _samples(space, n_samples, limits)[whole]
+            allowed = samples(space, n_samples, limits)[whole]
             rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, upper_seconds, space.unit)
             places = kernel.Places(
                 n_units, allowed, tables.reduce_class, tables.reduce_lines,
@@ -330,7 +202,7 @@ def _cuts(
 
 
 def _proof(
-    judge: Judge, space: _Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
+    judge: Judge, space: Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
 ) -> tuple[tuple[float, Shape], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
@@ -347,7 +219,7 @@ def _proof(
     for n_microbatches in space.n_microbatches:
         n_samples = problem.batch.global_batch // n_microbatches
         rules = _rules(training, limits, n_microbatches, problem.batch.global_batch, best[0], space.unit)
-        allowed = _samples(space, n_samples, limits)
+        allowed = samples(space, n_samples, limits)
         table = kernel.lower_bound(layers, n_units, allowed, lines, rules, n_positions)
         lowest = min(lowest, float(table[1, 0, n_positions]))
         recomputed = layers.forward_seconds if limits.recompute == "always" else 0.0
@@ -375,12 +247,12 @@ def _rules(
     return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
-def _infeasible(judge: Judge, space: _Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
+def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
     """Say by how much the nearest plan misses."""
     assert problem.cluster is not None
     nearest = math.inf
     for n_microbatches in space.n_microbatches:
-        allowed = _samples(space, problem.batch.global_batch // n_microbatches, limits)
+        allowed = samples(space, problem.batch.global_batch // n_microbatches, limits)
         widths = space.n_replicas[allowed > 0]
         for order in space.orders:
             for width in {int(widths[0]), int(widths[-1])}:
@@ -402,7 +274,7 @@ def _uneven(
     if limits.uneven or problem.cluster.n_devices > MOST_UNEVEN or len(kept) > COARSE_STATES:
         return None
     limits = replace(limits, uneven=True)
-    space = _space(problem, judge.training, states, kept, limits)
+    space = space_of(problem, judge.training, states, kept, limits)
     space = replace(space, orders=space.orders[:1])
     wanted_seconds = even_seconds / WORTH_RATIO
     starts = _starts([shape for _, shape in judge.ranked(_candidates(problem, space, limits, wanted_seconds))])

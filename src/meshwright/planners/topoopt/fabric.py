@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.solvers.graph import hamiltonian
+from meshwright.planners.topoopt.rings import DRAWN_RATIO, Flow, Ring, along, by_member, drawn_rings, over_paths
 from meshwright.solvers.graph.min_max_split import even_out
 
 if TYPE_CHECKING:
@@ -20,13 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fabric", "Flow"]
 
-Flow = tuple[tuple[int, ...], float]
-"""Links, and the part of a rank's traffic that goes over them."""
-
 MOST_STEPS = 6
-
-DRAWN_RATIO = 2
-"""Rings drawn for a group, per member."""
 
 LONGER_HOPS = 2
 """How many links more than the first route of a pair another may have."""
@@ -174,7 +167,7 @@ class Fabric:
             return None
         made = copy.copy(self)
         made.pair_share, made.groups, made._flows, made._network = self.pair_share.copy(), {}, [], None
-        drawn = [made._drawn(members) for members, _ in group_bytes]
+        drawn = [drawn_rings(self.link_of, members) for members, _ in group_bytes]
         if not together:
             none = np.zeros_like(pair_bytes)
             flows: list[list[Flow]] = []
@@ -199,12 +192,6 @@ class Fabric:
             made.pair_share[pair * most + n - 1] = 1.0
             at += n
         return made
-
-    def _drawn(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
-        """Return rings drawn over the links between members, each in both directions."""
-        beside = {a: [b for b in members if (a, b) in self.link_of and (b, a) in self.link_of] for a in members}
-        rings = hamiltonian.draw(beside, DRAWN_RATIO * len(members), np.random.default_rng(0))
-        return [[self._along(way, set(members)) for way in (ring, ring[::-1])] for ring in rings]
 
     def pair(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the first route from server `a` to `b`."""
@@ -250,23 +237,15 @@ class Fabric:
         stored = self.paths.get(len(members), ())
         if not stored:
             raise InputError(f"topology {self.name}: has no ring path for groups of {len(members)} servers")
-        flows: list[Flow] = []
-        for member in members:
-            for jumps in stored:
-                links, at = [], member
-                for jump in jumps:
-                    links.append(self.link_of[at, (at + jump) % self.n_servers])
-                    at = (at + jump) % self.n_servers
-                flows.append((tuple(links), 1.0 / len(stored)))
-        return flows
+        return over_paths(self.link_of, self.n_servers, members, stored)
 
     def _rings(self, members: tuple[int, ...]) -> list[Flow]:
         """Return flows over the rings that together finish first, shares by linear programme."""
         rings = [ring for order in self._orders(members) for ring in order]
         shares = even_out(np.stack([self._busy(ring) for ring in rings]), np.zeros(len(rings), dtype=np.int64))
-        return _by_member(rings, shares.tolist())
+        return by_member(rings, shares.tolist())
 
-    def _busy(self, ring: list[tuple[int, tuple[int, ...]]]) -> NDArray[np.float64]:
+    def _busy(self, ring: Ring) -> NDArray[np.float64]:
         """Return how long each link is busy if every member sends one byte round a ring."""
         busy = np.zeros(len(self.source))
         for _, links in ring:
@@ -288,13 +267,13 @@ class Fabric:
         group_bytes: Sequence[tuple[tuple[int, ...], float]],
         busy: list[NDArray[np.float64]],
         item: list[int],
-        more: Sequence[list[list[list[tuple[int, tuple[int, ...]]]]]],
+        more: Sequence[list[list[Ring]]],
     ) -> NDArray[np.float64]:
         """Choose the rings of all groups, of the usual ones and of `more`, beside other ways; return all shares.
 
         `busy` and `item` hold what the others load and grow by the rings.
         """
-        rings: list[list[tuple[int, tuple[int, ...]]]] = []
+        rings: list[Ring] = []
         n_others, n_items = len(busy), max(item, default=-1) + 1
         for i, (members, n_bytes) in enumerate(group_bytes):
             for order in [*self._orders(members), *more[i]]:
@@ -313,16 +292,16 @@ class Fabric:
         for i, (members, _) in enumerate(group_bytes):
             own = np.flatnonzero(items[n_others:] == n_items + i)
             self.groups[members] = i
-            self._flows.append(_by_member([rings[k] for k in own.tolist()], shares[n_others + own].tolist()))
+            self._flows.append(by_member([rings[k] for k in own.tolist()], shares[n_others + own].tolist()))
         return shares
 
-    def _orders(self, members: tuple[int, ...]) -> list[list[list[tuple[int, tuple[int, ...]]]]]:
+    def _orders(self, members: tuple[int, ...]) -> list[list[Ring]]:
         """Return candidate rings: along the cycles laid in the topology, and in steps over shortest routes."""
         inside = set(members)
         found = []
         for cycle in self.cycles:
             if inside <= set(cycle):
-                found.append([self._along(way, inside) for way in (cycle, cycle[::-1])])
+                found.append([along(self.link_of, way, inside) for way in (cycle, cycle[::-1])])
         size = len(members)
         steps = [k for k in range(1, size // 2 + 1) if math.gcd(k, size) == 1]
         if self.n_nodes > self.n_servers and not self.forwards:
@@ -338,20 +317,6 @@ class Fabric:
             ring = [(a, self.pair(a, b)) for a, b in pairs]
             found.append([ring] if size == 2 else [ring, [(b, self.pair(b, a)) for a, b in pairs]])
         return found
-
-    def _along(self, cycle: Sequence[int], inside: set[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the ring of some servers of a cycle, each sending to the next along the links of the cycle."""
-        start = next(i for i, server in enumerate(cycle) if server in inside)
-        turned = [*cycle[start:], *cycle[:start], cycle[start]]
-        ring: list[tuple[int, tuple[int, ...]]] = []
-        links: list[int] = []
-        member = turned[0]
-        for a, b in pairwise(turned):
-            links.append(self.link_of[a, b])
-            if b in inside:
-                ring.append((member, tuple(links)))
-                member, links = b, []
-        return ring
 
     def network(self) -> Network:
         """Return the arrays of the flow simulation, with the flows of every group asked for so far."""
@@ -401,14 +366,3 @@ class Fabric:
             elif (b, a) not in self.link_of:
                 found += [(b, a)] * math.ceil(count)
         return found
-
-
-def _by_member(rings: Sequence[list[tuple[int, tuple[int, ...]]]], shares: Sequence[float]) -> list[Flow]:
-    """Return the flows of the rings that carry something, member by member."""
-    found = [
-        (member, i, (links, share))
-        for i, (ring, share) in enumerate(zip(rings, shares, strict=True))
-        if share > 0
-        for member, links in ring
-    ]
-    return [flow for _, _, flow in sorted(found, key=lambda entry: entry[:2])]

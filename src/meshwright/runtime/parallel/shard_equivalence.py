@@ -16,6 +16,7 @@ from meshwright.base.errors import InputError
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext, parts_of_sequence
 from meshwright.runtime.parallel.experts import experts_of, spread
+from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBackward, SumForward
 from meshwright.runtime.parallel.threaded_collectives import ThreadedCollectives, cause, together
 
 __all__ = ["check_context", "check_experts", "check_sequence", "check_sum", "part_of", "structure"]
@@ -54,75 +55,15 @@ _LEAST_RATIO = 1e-2
 """Of a layer's largest gradient: what is smaller may be rounding only, as the gradient of a key's bias is."""
 
 
-class _SumForward(torch.autograd.Function):
-    """The sum over ranks of what a row product gives."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int) -> torch.Tensor:
-        """Return the sum."""
-        return meeting.total(rank, value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        """Return the gradient, which all ranks have."""
-        return gradient, None, None
-
-
-class _SumBackward(torch.autograd.Function):
-    """The sum over ranks of the gradients of what column products take."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int) -> torch.Tensor:
-        """Return the value, which all ranks have."""
-        ctx.meeting, ctx.rank = meeting, rank
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        """Return the sum."""
-        return ctx.meeting.total(ctx.rank, gradient), None, None
-
-
-class _Gather(torch.autograd.Function):
-    """The parts of all ranks, along the sequence."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int, axis: int) -> torch.Tensor:
-        """Return them."""
-        ctx.meeting, ctx.rank, ctx.axis = meeting, rank, axis
-        return meeting.gather(rank, value, axis)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        """Return the sum of what all ranks say of this rank's part."""
-        total = ctx.meeting.total(ctx.rank, gradient)
-        return total.chunk(len(ctx.meeting.held), ctx.axis)[ctx.rank], None, None, None
-
-
-class _Scatter(torch.autograd.Function):
-    """This rank's part, along the sequence, of the sum of what row products give."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, meeting: ThreadedCollectives, rank: int) -> torch.Tensor:
-        """Return it."""
-        ctx.meeting, ctx.rank = meeting, rank
-        return meeting.total(rank, value).chunk(len(meeting.held), 1)[rank]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        """Return the gradients of all parts."""
-        return ctx.meeting.gather(ctx.rank, gradient, 1), None, None
-
-
 def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: ThreadedCollectives, rank: int, sequence: bool) -> None:
     """Let the products of one rank's part add up with those of the others, along whole sequences or parts of them."""
-    into = _Scatter if sequence else _SumForward
+    into = Scatter if sequence else SumForward
 
     def enter(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
-        return _SumBackward.apply(arguments[0], meeting, rank)  # type: ignore[no-untyped-call]
+        return SumBackward.apply(arguments[0], meeting, rank)  # type: ignore[no-untyped-call]
 
     def whole(value: torch.Tensor) -> Any:
-        return _Gather.apply(value, meeting, rank, 1)  # type: ignore[no-untyped-call]
+        return Gather.apply(value, meeting, rank, 1)  # type: ignore[no-untyped-call]
 
     def leave(linear: nn.Module, _: Any, output: torch.Tensor) -> Any:
         bias: Any = linear.bias
@@ -223,7 +164,7 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
-        inside = InContext(parts[rank], lambda value: _Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
+        inside = InContext(parts[rank], lambda value: Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
         return _outputs(inside, parts_of_sequence(values, rank, degree), rank, degree)
 
     what = f"{where}: context degree {degree}: on parts of a sequence"

@@ -9,8 +9,9 @@ import numpy as np
 from meshwright.base.errors import InputError
 from meshwright.solvers.pipeline import downsets
 from meshwright.solvers.pipeline.menu import StageMenu
+from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, prepare
 from meshwright.solvers.pipeline.search import MOST_DOWNSETS, MOST_STEPS, PAIR_BYTES, relaxation
-from meshwright.solvers.pipeline.threshold import CLOSE_RATIO, check, minimise, prepare
+from meshwright.solvers.pipeline.threshold import check, minimise
 
 __all__ = ["steps"]
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from meshwright._kernels.pipeline import filling as kernel
-from meshwright.solvers.pipeline.threshold import Prepared, check
+from meshwright.solvers.pipeline.prepared import Prepared
+from meshwright.solvers.pipeline.threshold import check
 
 __all__ = ["lower_bound"]
 

@@ -10,16 +10,8 @@ from meshwright._kernels.pipeline import nodes as kernel
 from meshwright._kernels.pipeline.pairs import Crossing
 from meshwright.solvers.pipeline import downsets, orders
 from meshwright.solvers.pipeline import menu as stage_menu
-from meshwright.solvers.pipeline.threshold import (
-    CLOSE_RATIO,
-    Found,
-    Prepared,
-    Reached,
-    best_label,
-    empty_labels,
-    found,
-    picked_columns,
-)
+from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, picked_columns
+from meshwright.solvers.pipeline.threshold import Found, Reached, best_label, empty_labels, found
 
 __all__ = ["lower_bound"]
 

@@ -10,16 +10,8 @@ import numpy as np
 
 from meshwright.solvers.pipeline import bound, downsets, fill, orders
 from meshwright.solvers.pipeline.menu import StageMenu
-from meshwright.solvers.pipeline.threshold import (
-    CLOSE_RATIO,
-    Found,
-    Prepared,
-    best_label,
-    check,
-    found,
-    minimise,
-    prepare,
-)
+from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, prepare
+from meshwright.solvers.pipeline.threshold import Found, best_label, check, found, minimise
 
 __all__ = ["Solved", "by_stages", "fewest", "fits", "least_memory", "relaxation", "savings", "solve"]
 

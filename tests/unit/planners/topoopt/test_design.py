@@ -200,8 +200,10 @@ def inside(**settings: str) -> Design:
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
 NCCL = """<system version="1"><cpu numaid="0">
-<pci busid="a" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0"><nvlink target="b" count="4"/></gpu></pci>
-<pci busid="b" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80" rank="1"><nvlink target="a" count="4"/></gpu></pci>
+<pci busid="a" link_speed="16.0 GT/s PCIe" link_width="16">
+<gpu dev="0" sm="80" rank="0"><nvlink target="b" count="4"/></gpu></pci>
+<pci busid="b" link_speed="16.0 GT/s PCIe" link_width="16">
+<gpu dev="1" sm="80" rank="1"><nvlink target="a" count="4"/></gpu></pci>
 </cpu></system>"""
 
 

@@ -133,7 +133,8 @@ def graph_of(workload: Workload) -> Graph:
         dims = tuple((f"axis{i}", size) for i, size in enumerate(operation.shape))
         body = Operator(
             operation.name, "other", dims, n_parameters=sum(operation.weights), saved_elements=operation.n_elements,
-            flops=flops(operation), moved_elements=2 * operation.n_elements + sum(operation.weights[:1]) * (operation.kind != "embedding"),
+            flops=flops(operation),
+            moved_elements=2 * operation.n_elements + sum(operation.weights[:1]) * (operation.kind != "embedding"),
         )  # fmt: skip
         ops.append(Op(operation.name, operation.kind, (body,)))
     edges = tuple(
