@@ -36,8 +36,9 @@ def causes(
     tuple of (str, float)
         ``compute``, ``recompute``, the causes of blocking communication, ``contention`` (by how much shared links lengthen the
         tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer``, ``imbalance`` and ``bubble`` of the rank
-        that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was waited for was already under
-        way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more to do, and ``bubble`` the rest.
+        that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was waited for was already
+        under way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more to do, and ``bubble``
+        the rest.
     """
     rank = int(np.argmax(end.rank_end_seconds))
     step_seconds = float(end.rank_end_seconds[rank])
@@ -67,7 +68,8 @@ def causes(
     # What rounding leaves over goes to compute, so that the sum is the step.
     seconds["compute"] += step_seconds - sum(seconds.values())
     known = (
-        "compute", "recompute", "tensor", "context", "expert", "gather", "contention", "imbalance", "bubble", "transfer", "reduce",
+        "compute", "recompute", "tensor", "context", "expert", "gather", "contention", "imbalance", "bubble", "transfer",
+        "reduce",
         "optimizer",
     )  # fmt: skip
     names = [*(name for name in known if name in seconds), *sorted(set(seconds) - set(known))]

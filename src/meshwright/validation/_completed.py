@@ -57,8 +57,8 @@ def complete(run: Run) -> Run:
     Returns
     -------
     Run
-        The slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or all of the
-        layer in as few as fit beside attention in the others.
+        The slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or all of
+        the layer in as few as fit beside attention in the others.
 
     Raises
     ------

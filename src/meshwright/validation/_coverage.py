@@ -1,4 +1,6 @@
-"""How many measured runs lie inside the interval of their prediction, and how far predictions are on rows nothing is fitted to."""
+"""How many measured runs lie inside the interval of their prediction,
+and how far predictions are on rows nothing is fitted to.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] |
     Returns
     -------
     dict or None
-        ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``, ``mape_ratio`` and
-        ``coverage_ratio``, or None where every row is fitted.
+        ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``, ``mape_ratio``
+        and ``coverage_ratio``, or None where every row is fitted.
     """
     timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.device]
     if not timed:

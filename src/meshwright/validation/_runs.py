@@ -138,7 +138,8 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
         Further fields of a ``config.json``.
     """
     config: dict[str, Any] = {
-        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size": vocabulary,
+        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence,
+        "vocab_size": vocabulary,
         "_attn_implementation": "eager", **fields,
     }  # fmt: skip
     return huggingface.graph_of(config, name, sequence_length=sequence)
@@ -203,7 +204,8 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
     return Predicted(
-        timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest], timeline.allocated_bytes[fullest],
+        timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest],
+        timeline.allocated_bytes[fullest],
         fits, timeline.causes, timeline.memory_causes[fullest], device,
     )  # fmt: skip
 
@@ -251,7 +253,8 @@ def layers_of_stages(run: Run) -> list[int]:
     Parameters
     ----------
     run : Run
-        Uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and embedding.
+        Uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and
+        embedding.
 
     Raises
     ------

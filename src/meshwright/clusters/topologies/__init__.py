@@ -6,5 +6,6 @@ Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
   (the key is the field's name, or its metadata ``word``); ``EXAMPLE`` is what may stand after the colon;
 * ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source.
 
-The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by `meshwright.clusters.nodes`.
+The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by
+`meshwright.clusters.nodes`.
 """

@@ -29,8 +29,8 @@ class Mesh:
     tensor, context, expert : Axis or None
         Axes inside a micro-batch.
     shard, replicate : Axis or None
-        Ranks over which dense weights are sharded (all data and context ranks, or `Strategy.shard_degree` of the data ranks), and
-        those that hold the same shard.
+        Ranks over which dense weights are sharded (all data and context ranks, or `Strategy.shard_degree` of the data ranks),
+        and those that hold the same shard.
     expert_data : Axis or None
         Ranks that hold the same experts.
     n_shards, n_expert_shards : int
@@ -66,8 +66,8 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
     strategy : Strategy
         Degrees.
     inside_only : bool
-        Whether only the communication inside a micro-batch is wanted, of as few replicas as hold a whole group, as if the others
-        kept silent: never more than what all of them together take, and much quicker to find on large clusters.
+        Whether only the communication inside a micro-batch is wanted, of as few replicas as hold a whole group, as if the
+        others kept silent: never more than what all of them together take, and much quicker to find on large clusters.
 
     Returns
     -------

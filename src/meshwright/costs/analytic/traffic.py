@@ -45,8 +45,8 @@ def collectives(
     Returns
     -------
     tuple of Collective
-        The blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered weights, which use
-        no link; those beside compute take what it leaves out.
+        The blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered weights,
+        which use no link; those beside compute take what it leaves out.
     """
     ledger = _Ledger(mesh, strategy, framework)
     for key, n_layers in layers.items():

@@ -98,8 +98,8 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     so rows fit to each other at no cost, and a stage of n layers costs n rows. Megatron's split is one of the ways looked at:
     over the layers of the model the menu is never slower than it. Gradients that the context axis leaves in parts are summed
     once a step with those of the data axis and not counted here; those of the tensor axis are counted with every micro-batch.
-    An expert degree takes neighbouring replicas together: the batch is split over them wherever the stream passes, and experts may
-    be. Expert and context degrees at once are left out, as are illegal strategies.
+    An expert degree takes neighbouring replicas together: the batch is split over them wherever the stream passes, and experts
+    may be. Expert and context degrees at once are left out, as are illegal strategies.
     """
     cluster = problem.cluster
     if cluster is None:
@@ -198,7 +198,8 @@ def menu_row(
         for node, made, label in zip(sharding.wiring.nodes, sharding.menus, labels, strict=True)
     )
     return MenuRow(
-        row, strategy, sharding.costs.recompute, split, forward, backward, parameters * sharding.costs.training.weight_bytes, saved, megatron_seconds, shardings
+        row, strategy, sharding.costs.recompute, split, forward, backward, parameters * sharding.costs.training.weight_bytes,
+        saved, megatron_seconds, shardings
     )  # fmt: skip
 
 
@@ -292,7 +293,8 @@ def table(
     Returns
     -------
     CostTable
-        Rows are distinct layers in order; Megatron's split is a choice of its own where it holds less. Working memory is not modelled here and is 0.
+        Rows are distinct layers in order; Megatron's split is a choice of its own where it holds less. Working memory is not
+        modelled here and is 0.
 
     Raises
     ------

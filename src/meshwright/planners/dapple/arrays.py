@@ -89,7 +89,8 @@ def space_of(
         sizes = [size for size in sizes if size == limits.micro_batch]
     if not sizes:
         raise InputError(
-            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} samples "
+            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} "
+            "samples "
             "or more; choose sizes that divide"
         )
     widest = min(n_devices, sizes[-1])
@@ -114,8 +115,10 @@ def space_of(
     unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
     if not any(width % unit == 0 for width in widths):
         raise InputError(
-            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} cannot be "
-            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or a larger batch"
+            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} "
+            "cannot be "
+            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or "
+            "a larger batch"
         )
     n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
     work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit

@@ -42,8 +42,9 @@ def operator_rows(sharding: ShardingProblem, labels: NDArray[np.int64]) -> list[
     Returns
     -------
     list of dict
-        ``operator``, ``split`` (such as ``batch/8 out/8``), ``compute_seconds``, ``communication_seconds`` (collectives inside it
-        and exposed gradient reduction) and ``resharding_seconds`` (of its inputs and their gradients). They add up to the step.
+        ``operator``, ``split`` (such as ``batch/8 out/8``), ``compute_seconds``, ``communication_seconds`` (collectives inside
+        it and exposed gradient reduction) and ``resharding_seconds`` (of its inputs and their gradients). They add up to the
+        step.
     """
     moved = [0.0] * len(sharding.menus)
     problem = sharding.problem
@@ -164,7 +165,8 @@ def _nearest_strategy(sharding: ShardingProblem, labels: NDArray[np.int64]) -> t
         shards *= sizes[d] if kind == "data" and weights[d]["shard"] > weights[d]["partial"] else 1
         expert *= sizes[d] if kind != "tensor" and experts[d] else 1
     strategy = Strategy(
-        **degree, expert=expert, sequence_parallel=degree["tensor"] > 1 and all(split_norms[d] for d, kind in enumerate(kinds) if kind == "tensor"),
+        **degree, expert=expert,
+        sequence_parallel=degree["tensor"] > 1 and all(split_norms[d] for d, kind in enumerate(kinds) if kind == "tensor"),
         shard=3 if shards > 1 else 0, shard_degree=shards if 1 < shards < degree["data"] else 0,
     )  # fmt: skip
     order = [d for word in ("data", "context", "tensor") for d, kind in enumerate(kinds) if kind == word]

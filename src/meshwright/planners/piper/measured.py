@@ -14,7 +14,8 @@ __all__ = ["piper_instance"]
 
 
 def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
-    """Return a measured profile in Piper's terms: every layer once kept whole, once recomputed, at every tensor degree measured.
+    """Return a measured profile in Piper's terms: every layer once kept whole, once recomputed, at every tensor degree
+    measured.
 
     Parameters
     ----------
@@ -35,8 +36,8 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
 
     Notes
     -----
-    As in `meshwright.planners.piper.writers.piper_json.instance_of_model`: half of the gradient bytes are written as weight bytes, since Piper reduces
-    twice as much as a ring moves, and one bandwidth serves all links: the slowest link's.
+    As in `meshwright.planners.piper.writers.piper_json.instance_of_model`: half of the gradient bytes are written as weight
+    bytes, since Piper reduces twice as much as a ring moves, and one bandwidth serves all links: the slowest link's.
     """
     profile, cluster = problem.model_spec.instance, problem.cluster
     assert isinstance(profile, Profile)

@@ -90,18 +90,20 @@ def menu_of(
     options : Options
         What plans may use.
     told_apart : mapping
-        With buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is within a range keeps
-        room for the least of it, which is right where the range has one size, and a bound where it has more.
+        With buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is within a range
+        keeps room for the least of it, which is right where the range has one size, and a bound where it has more.
     careful : bool
         Keep room for the largest of the range: plans fit, and some that would are left out.
     links : str
-        With nodes: what stages smaller than a node send over. ``node`` the node's links, which is a lower bound; ``between`` those
-        between nodes; ``aligned`` the node's, where only degrees and replicas are allowed that leave no stage across two nodes.
+        With nodes: what stages smaller than a node send over. ``node`` the node's links, which is a lower bound; ``between``
+        those between nodes; ``aligned`` the node's, where only degrees and replicas are allowed that leave no stage across two
+        nodes.
 
     Returns
     -------
     StageMenu
-        The arrays. With buffers counted per layer every tensor degree stands there once for each range of rooms that may be kept.
+        The arrays. With buffers counted per layer every tensor degree stands there once for each range of rooms that may be
+        kept.
     """
     counting = instance.counting
     allowed = allowed_by(options)
@@ -180,7 +182,9 @@ def allowed_by(options: Options) -> Callable[[PiperChoice], bool]:
 
 
 def _reduce_seconds(instance: PiperInstance, degrees: np.ndarray, replicas: np.ndarray) -> np.ndarray:
-    """Return seconds per weight byte and micro-batch of reducing gradients; of stages that fit into a node, at the best bandwidth."""
+    """Return seconds per weight byte and micro-batch of reducing gradients; of stages that fit into a node,
+    at the best bandwidth.
+    """
     bandwidth = np.full((len(degrees), len(replicas)), instance.bandwidth)
     if instance.counting.node_size:
         best = max(instance.bandwidth, instance.counting.node_bytes_per_second)

@@ -72,8 +72,8 @@ def search(
     Returns
     -------
     Found
-        Plan and circuits. Circuits that stay are those of ``topoopt``. ``changing`` says what the same plan gains where circuits
-        are chosen anew during the step.
+        Plan and circuits. Circuits that stay are those of ``topoopt``. ``changing`` says what the same plan gains where
+        circuits are chosen anew during the step.
     """
     most = wires.degree // 2 if wires.n_servers > 2 else 0
 

@@ -28,9 +28,9 @@ def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
     Returns
     -------
     Trace or None
-        Every copy behaves like the second of its run: that one follows a layer of its own kind. None where the second layer reads
-        something else than the first one and what the first one reads too (equal branches side by side, connections that skip
-        layers): then only the whole module tells.
+        Every copy behaves like the second of its run: that one follows a layer of its own kind. None where the second layer
+        reads something else than the first one and what the first one reads too (equal branches side by side, connections that
+        skip layers): then only the whole module tells.
     """
     ids: dict[str, list[int]] = {}
     for run in runs:

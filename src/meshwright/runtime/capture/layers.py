@@ -90,7 +90,8 @@ def graph_of(trace: Trace, name: str, level: str, sequence_length: int, tokens_n
     Returns
     -------
     Captured
-        The graph. Parameters that no operator reads belong to the last layer whose path they share, as an operator without work.
+        The graph. Parameters that no operator reads belong to the last layer whose path they share, as an operator without
+        work.
     """
     parts = segments(trace)
     built = bodies.build(trace, parts, level, sequence_length)

@@ -219,7 +219,8 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where:
     profile : str
         Of ``--profile``.
     n_ranks, n_machines : int
-        Processes in all, and machines that share them evenly; machine i holds the i-th part of the plan's devices in ascending order.
+        Processes in all, and machines that share them evenly; machine i holds the i-th part of the plan's devices in ascending
+        order.
     where : str
         The plan file, for messages.
 
@@ -231,7 +232,8 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where:
     each, rest = divmod(n_ranks, n_machines)
     if rest or not each:
         raise InputError(
-            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a divisor"
+            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a "
+            "divisor"
         )
     words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
     defaults = Job(job.plan, job.model)

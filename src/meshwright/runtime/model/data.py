@@ -88,8 +88,8 @@ def batches_of(data: Callable[..., Any] | None, model: nn.Module, sample: Sample
     ----------
     data : callable or None
         The user's: ``data(step, n_samples)`` returns inputs (a tensor, or a tuple of them) and targets of one step, the same in
-        every process; or ``data()`` an iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun again at its
-        end. None for synthetic data.
+        every process; or ``data()`` an iterable of such pairs, for example a ``torch.utils.data.DataLoader``, begun again at
+        its end. None for synthetic data.
     model : torch.nn.Module
         For the number of tokens there are, and the shape of its output.
     sample : tuple of torch.Tensor

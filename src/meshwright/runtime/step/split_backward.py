@@ -75,8 +75,8 @@ def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
     Parameters
     ----------
     module : torch.nn.Module
-        Changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms, tensor-parallel
-        products) keep computing their gradients together with those of their inputs.
+        Changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms,
+        tensor-parallel products) keep computing their gradients together with those of their inputs.
     later : DeferredWeightGrad
         Where the waiting gradients go.
 

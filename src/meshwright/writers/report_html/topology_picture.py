@@ -20,7 +20,9 @@ __all__ = ["picture"]
 WIDTH = 1140.0
 """Of every picture; the page scales it."""
 MOST_FRAMES, MOST_DETAIL, MOST_BOXES, MOST_CELLS, MOST_ON_CIRCLE = 64, 72, 48, 4608, 512
-"""Frames in a row; devices whose links are drawn one by one; switches of a level drawn one by one; cells; places of a circle."""
+"""Frames in a row; devices whose links are drawn one by one; switches of a level drawn one by one; cells;
+places of a circle.
+"""
 LEVEL = 105.0
 """From one level of switches to the next."""
 DEVICE, SWITCH, FRAME, GROUP = range(4)
@@ -58,9 +60,10 @@ def picture(cluster: Cluster, link_bytes: NDArray[np.float64], step_seconds: flo
     Returns
     -------
     dict
-        JSON-ready: ``width``, ``height``; ``items`` (x, y, width, height, what, name, device or -1); ``links`` (item, item, number
-        of links one way, largest use of one there and back, largest bytes on one; then, where it is not 0, the dimension along which
-        it leaves the grid, and of several links the mean use there and back); ``notes``. Single devices have no name.
+        JSON-ready: ``width``, ``height``; ``items`` (x, y, width, height, what, name, device or -1); ``links`` (item, item,
+        number of links one way, largest use of one there and back, largest bytes on one; then, where it is not 0, the dimension
+        along which it leaves the grid, and of several links the mean use there and back); ``notes``. Single devices have no
+        name.
     """
     places = coordinates(cluster) if cluster.n_switches == 0 else None
     draft = _Draft()
@@ -96,7 +99,8 @@ def _grid(draft: _Draft, cluster: Cluster, places: NDArray[np.int64]) -> None:
     draft.height += step
     if n_planes > 1:
         draft.notes.append(
-            f"{n_planes} planes of {n_columns} x {n_rows}, side by side; short strokes lead to the next plane or around the torus"
+            f"{n_planes} planes of {n_columns} x {n_rows}, side by side; short strokes lead to the next plane or around the "
+            "torus"
         )
     elif any(abs(places[:, a] - places[:, b]).sum() > 1 for a, b in _pairs(cluster)[:4096]):
         draft.notes.append("short strokes lead around the torus")

@@ -28,12 +28,13 @@ def as_json(design: Design) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON-ready values in base units. ``plan.operators[i]``: ``samples``, ``columns`` and ``rows`` are parts; part p is sample
-        index times ``columns * rows`` plus the inner index, on ``servers[p]``. ``plan.rings``: for every all-reduce group, the
-        routes from member to member and the part of the traffic each carries. ``topologies.NAME``: ``compute_seconds``,
-        ``cut_seconds`` (busiest server's interfaces, on any topology) and ``collective_seconds`` (worst cut for all-reduces, on
-        this topology, 0 where it is not looked for) are bounds of this plan, and ``gap_ratio`` is against the largest of them;
-        ``seconds_by_traffic`` is the same step under every model of traffic, null where there are too many flows to share fairly.
+        JSON-ready values in base units. ``plan.operators[i]``: ``samples``, ``columns`` and ``rows`` are parts; part p is
+        sample index times ``columns * rows`` plus the inner index, on ``servers[p]``. ``plan.rings``: for every all-reduce
+        group, the routes from member to member and the part of the traffic each carries. ``topologies.NAME``:
+        ``compute_seconds``, ``cut_seconds`` (busiest server's interfaces, on any topology) and ``collective_seconds`` (worst
+        cut for all-reduces, on this topology, 0 where it is not looked for) are bounds of this plan, and ``gap_ratio`` is
+        against the largest of them; ``seconds_by_traffic`` is the same step under every model of traffic, null where there are
+        too many flows to share fairly.
     """
     wires = design.wires
     entry: dict[str, Any] = {
