@@ -24,7 +24,8 @@ def main() -> None:
     """Print one row per model."""
     limits = dict(LIMITS_SECONDS)
     print(
-        f"{'model':14} {'CPU s':>7} {'wall s':>7} {'limit s':>7} {'GB (most so far)':>17} {'parameters':>15} {'forward TFLOP':>14} {'nodes':>6}"
+        f"{'model':14} {'CPU s':>7} {'wall s':>7} {'limit s':>7} {'GB (most so far)':>17} {'parameters':>15} "
+        f"{'forward TFLOP':>14} {'nodes':>6}"
     )
     for name in sys.argv[1:] or MODELS:
         with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +39,8 @@ def main() -> None:
         flops = graph["totals"]["forward_flops"] / 1e12
         limit = limits.get(name, "")
         print(
-            f"{name:14} {cpu:7.2f} {wall:7.2f} {limit:>7} {after.ru_maxrss / 1e6:17.2f} {graph['n_parameters']:15,} {flops:14.6g} {len(graph['ops']):6}"
+            f"{name:14} {cpu:7.2f} {wall:7.2f} {limit:>7} {after.ru_maxrss / 1e6:17.2f} {graph['n_parameters']:15,} "
+            f"{flops:14.6g} {len(graph['ops']):6}"
         )
 
 

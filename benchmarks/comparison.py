@@ -1,4 +1,6 @@
-"""What the comparisons with a published flow share: runs in slices, a summary in Markdown and a plot of ratios, one line for each case."""
+"""What the comparisons with a published flow share: runs in slices, a summary in Markdown and a plot of ratios,
+one line for each case.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,8 @@ def svg(title: str, rows: Sequence[Row]) -> str:
 
     height = top + step * len(cases) + 30
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 30} {height}" font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 30} {height}" font-family="sans-serif" '
+        'font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="10" y="18" font-size="13">{title}</text>',
         '<text x="10" y="36"><tspan fill="#1f77b4">published / ours</tspan>, <tspan fill="#ff7f0e">bound / ours</tspan></text>',
@@ -137,7 +140,8 @@ def svg(title: str, rows: Sequence[Row]) -> str:
         parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{case}</text>')
         for name, colour in (("bound", "#ff7f0e"), ("published", "#1f77b4")):
             parts += [
-                f'<circle cx="{x(_number(row, name) / _number(row, "ours")):.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.6"/>'
+                f'<circle cx="{x(_number(row, name) / _number(row, "ours")):.1f}" cy="{y:.1f}" r="4" fill="{colour}" '
+                'fill-opacity="0.6"/>'
                 for row in own
             ]
     return "\n".join([*parts, "</svg>", ""])

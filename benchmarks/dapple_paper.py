@@ -1,11 +1,12 @@
-"""DAPPLE's comparison: our planner, the published one, PipeDream's and data parallelism, on measured profiles and by two simulators.
+"""DAPPLE's comparison: our planner, the published one, PipeDream's and data parallelism, on measured profiles and by two
+simulators.
 
-Run ``python benchmarks/dapple_paper.py [FOLDER]`` where FOLDER holds profiles in PipeDream's text format. Speed-ups are over one
-device that had the memory. "ours" is this package's simulator: whole samples, every layer counted once, transfers that share links,
-one backward pass at a time on a device. "theirs" is the event simulation of the authors' code, which counts one state twice per cut
-and lets backward passes overlap while the pipeline drains; it flatters plans with few stages, and is shown because the published
-ratios were taken with it. Both use the published bandwidths. Plans were made by each planner for itself, with the same micro-batch
-limits; the published planner's run exactly as it answered.
+Run ``python benchmarks/dapple_paper.py [FOLDER]`` where FOLDER holds profiles in PipeDream's text format. Speed-ups are over
+one device that had the memory. "ours" is this package's simulator: whole samples, every layer counted once, transfers that
+share links, one backward pass at a time on a device. "theirs" is the event simulation of the authors' code, which counts one
+state twice per cut and lets backward passes overlap while the pipeline drains; it flatters plans with few stages, and is shown
+because the published ratios were taken with it. Both use the published bandwidths. Plans were made by each planner for itself,
+with the same micro-batch limits; the published planner's run exactly as it answered.
 """
 
 from __future__ import annotations

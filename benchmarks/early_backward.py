@@ -1,9 +1,10 @@
 """DAPPLE's early-backward schedule against GPipe: peak memory and step time over the number of micro-batches.
 
-Run ``python benchmarks/early_backward.py [PROFILE] [--profile-batch N] --machines 8,16 --stages 8 [--svg FILE]``. The profile is cut
-into stages of about equal time, one device each on the published links; the micro-batch stays the same, so more micro-batches are
-a larger batch. All four schedules play the same plan in this package's simulator, without recomputation. Memory is that of the
-fullest device: weights, gradients and two moments (4 bytes per byte of weights) and the activations in flight.
+Run ``python benchmarks/early_backward.py [PROFILE] [--profile-batch N] --machines 8,16 --stages 8 [--svg FILE]``. The profile
+is cut into stages of about equal time, one device each on the published links; the micro-batch stays the same, so more
+micro-batches are a larger batch. All four schedules play the same plan in this package's simulator, without recomputation.
+Memory is that of the fullest device: weights, gradients and two moments (4 bytes per byte of weights) and the activations in
+flight.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""Fits the physical constants of the cost model to measured runs, and says how far predictions are from the runs it has not seen.
+"""Fits the physical constants of the cost model to measured runs, and says how far predictions are from the runs it has not
+seen.
 
     python benchmarks/fit_costs.py [FOLDER] [--group NAME]... [--write | --swap]
 
-FOLDER holds CSV files that ``meshwright validate`` reads, by default the built-in sets. Odd rows of every set are fitted (of vTrain's runs on up to eight
-devices every sixth, because there are so many), even rows are held out.
+FOLDER holds CSV files that ``meshwright validate`` reads, by default the built-in sets. Odd rows of every set are fitted (of
+vTrain's runs on up to eight devices every sixth, because there are so many), even rows are held out.
 
-Procedure. Constants stand in groups that share runs; groups follow each other in the order of `GROUPS`. Each constant has a grid
-(`Constant.step`) and starts at `Constant.start`, never at what the files say. The objective is the mean over the group's parts of the
-mean of ``|log(predicted / measured)|`` over a part's rows; a part is one set on one kind of device. Constants are moved one at a
-time by 4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until none moves. The
-values found are compared with the data files and, with ``--write``, written there. With the constants of the files the script then
-prints every set's error on both halves and the share of held-out runs inside the 80 % interval; ``--write`` also writes
-``core/data/intervals.toml`` from the log residuals of the fitted half (`interval_of`).
+Procedure. Constants stand in groups that share runs; groups follow each other in the order of `GROUPS`. Each constant has a
+grid (`Constant.step`) and starts at `Constant.start`, never at what the files say. The objective is the mean over the group's
+parts of the mean of ``|log(predicted / measured)|`` over a part's rows; a part is one set on one kind of device. Constants are
+moved one at a time by 4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until
+none moves. The values found are compared with the data files and, with ``--write``, written there. With the constants of the
+files the script then prints every set's error on both halves and the share of held-out runs inside the 80 % interval;
+``--write`` also writes ``core/data/intervals.toml`` from the log residuals of the fitted half (`interval_of`).
 
-``--swap`` is the check of over-fitting: the halves change places (even rows are fitted, of vTrain's small runs another sixth), and
-the table is that of the constants then found, so that what stands as *held out* is an error on rows of which the data files' own
-constants have seen half and these constants none. Nothing is written.
+``--swap`` is the check of over-fitting: the halves change places (even rows are fitted, of vTrain's small runs another sixth),
+and the table is that of the constants then found, so that what stands as *held out* is an error on rows of which the data
+files' own constants have seen half and these constants none. Nothing is written.
 """
 
 from __future__ import annotations
@@ -407,9 +408,10 @@ def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path, half: Hal
 def interval_of(residuals: Sequence[tuple[str, float]]) -> tuple[float, float]:
     """Return the factors on a prediction between which four fifths of the measured times are expected.
 
-    Residuals come with the name of the work that was done, because runs of the same work in several releases are not independent.
-    From twenty works on the tenth and ninetieth percentile of the residuals with the finite-sample correction of order statistics;
-    below, a t interval for one more observation around the mean, each work counting as one observation, however often it was run.
+    Residuals come with the name of the work that was done, because runs of the same work in several releases are not
+    independent. From twenty works on the tenth and ninetieth percentile of the residuals with the finite-sample correction of
+    order statistics; below, a t interval for one more observation around the mean, each work counting as one observation,
+    however often it was run.
     """
     n_runs = Counter(work for work, _ in residuals)
     values, n_works = np.array([value for _, value in residuals]), len(n_runs)

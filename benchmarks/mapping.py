@@ -1,12 +1,13 @@
 """Mappings: ours against the published backtracking and its two heuristics, given the same CPU seconds, with bounds.
 
-    python benchmarks/mapping.py [--seeds 10] [--devices 16,64] [--stages 8] [--topologies mesh,uniform] [--csv FILE] [--svg FILE]
+    python benchmarks/mapping.py [--seeds 10] [--devices 16,64] [--stages 8] [--topologies mesh,uniform] [--csv FILE] [--svg
+    FILE]
 
-The stage graph is a chain of nearly equal stages; all are judged by compute + transfers + gradient ring, rings in fixed order for
-the published methods. Seeds draw the stages and, where they are random, the links. The published search has the CPU seconds that
-ours took: the better of mapping for the transfers and for the rings, with a larger and larger limit of placements until its time is
-over (the run that is under way then is finished and counts), or until it ends by itself. 4,096 devices are a torus of 64 stages of
-64 replicas. ``--quick`` takes one seed and 16 devices.
+The stage graph is a chain of nearly equal stages; all are judged by compute + transfers + gradient ring, rings in fixed order
+for the published methods. Seeds draw the stages and, where they are random, the links. The published search has the CPU seconds
+that ours took: the better of mapping for the transfers and for the rings, with a larger and larger limit of placements until
+its time is over (the run that is under way then is finished and counts), or until it ends by itself. 4,096 devices are a torus
+of 64 stages of 64 replicas. ``--quick`` takes one seed and 16 devices.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ WORDS = ("two-level", "dgx1", "mesh", "torus", "random-blocks-1", "random-blocks
 
 
 def spec_of(word: str, n: int, seed: int) -> str:
-    """Return the name of a topology of the paper with n devices, grids as near to a square as can be; beyond 2,000 a plain torus."""
+    """Return the name of a topology of the paper with n devices, grids as near to a square as can be;
+    beyond 2,000 a plain torus.
+    """
     if n > 2000:
         side = max(k for k in range(1, int(n**0.5) + 1) if n % k == 0)
         return f"torus:{side}x{n // side}"

@@ -1,11 +1,13 @@
 """Partitions: ours against the published flow on the same units and load, given the same CPU seconds, with bounds.
 
-    python benchmarks/partitioning.py [GRAPH.json PROFILE.txt ...] [--stages 4,8,16] [--seeds 10] [--transformer] [--csv FILE] [--svg FILE]
+    python benchmarks/partitioning.py [GRAPH.json PROFILE.txt ...] [--stages 4,8,16] [--seeds 10] [--transformer] [--csv FILE]
+    [--svg FILE]
 
-Without files, all published graphs and profiles are cut. Each seed numbers the operators anew (seed 0: as in the file), which changes
-all ties of both flows, and starts our orders. The published flow has the CPU seconds that our run took: its three weights at 32 clusters in any case, then more clusters, then other
-numberings, until its time is over; the run that is under way then is finished and counts. ``--transformer`` adds a generated
-transformer of 10,760 operators cut into 16 and 64 stages (ours only: clustering it is slow), ``--quick`` takes one seed and 4 stages.
+Without files, all published graphs and profiles are cut. Each seed numbers the operators anew (seed 0: as in the file), which
+changes all ties of both flows, and starts our orders. The published flow has the CPU seconds that our run took: its three
+weights at 32 clusters in any case, then more clusters, then other numberings, until its time is over; the run that is under way
+then is finished and counts. ``--transformer`` adds a generated transformer of 10,760 operators cut into 16 and 64 stages (ours
+only: clustering it is slow), ``--quick`` takes one seed and 4 stages.
 """
 
 from __future__ import annotations

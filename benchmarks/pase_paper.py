@@ -69,14 +69,21 @@ def limited() -> None:
 def ours() -> None:
     """Print shardings of models of ours on device meshes."""
     print(
-        f"\n{'model':16s} {'cluster':14s} {'batch':>5s} {'operators':>9s} {'step':>8s} {'simulated':>9s} {'gap':>8s} {'proof':14s} {'CPU s':>7s}"
+        f"\n{'model':16s} {'cluster':14s} {'batch':>5s} {'operators':>9s} {'step':>8s} {'simulated':>9s} {'gap':>8s} "
+        f"{'proof':14s} {'CPU s':>7s}"
     )
-    for model, where, batch in (("gpt3-175b", "dgx-h100:64", 64), ("gpt3-175b", "dgx-a100:256", 256), ("llama-3.1-8b", "dgx-h100:64", 64),
-                                ("llama-3.1-70b", "dgx-h100:64", 64), ("mixtral-8x7b", "dgx-h100:64", 128)):  # fmt: skip
+    for model, where, batch in (
+        ("gpt3-175b", "dgx-h100:64", 64),
+        ("gpt3-175b", "dgx-a100:256", 256),
+        ("llama-3.1-8b", "dgx-h100:64", 64),
+        ("llama-3.1-70b", "dgx-h100:64", 64),
+        ("mixtral-8x7b", "dgx-h100:64", 128),
+    ):
         result, seconds = timed(model, where, batch)
         answer = result.answer
         simulated = f"{result.timeline.step_seconds:9.3f}" if result.timeline is not None else "-"
-        print(f"{model:16s} {where:14s} {batch:5d} {len(answer.extra['operators']):9d} {answer.objective.value:8.3f} {simulated:>9s}"
+        print(f"{model:16s} {where:14s} {batch:5d} {len(answer.extra['operators']):9d} {answer.objective.value:8.3f} "
+              f"{simulated:>9s}"
               f" {answer.bound.gap_ratio(answer.objective):8.1e} {answer.bound.method:14s} {seconds:7.2f}")  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 python benchmarks/piper_graphs.py [--shapes layered,grid,...] [--memory 0,4] [--operators 10000] [--devices 64] [--out FILE.csv]
 
-plans each shape at each memory (a multiple of what all operators hold, over the devices; 0 for plenty) and prints the gap between
-plan and bound. CPU seconds are of one thread with compiled kernels.
+plans each shape at each memory (a multiple of what all operators hold, over the devices; 0 for plenty) and prints the gap
+between plan and bound. CPU seconds are of one thread with compiled kernels.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def instance_of(
 ) -> PiperInstance:
     """Return an instance of nodes with (seconds, weight bytes, activation bytes), each with and without recomputation.
 
-    Fixed memory is twice the weights, as in the published files; recomputing keeps the node's input (a tenth of its activations)
-    and costs a third of its time more.
+    Fixed memory is twice the weights, as in the published files; recomputing keeps the node's input (a tenth of its
+    activations) and costs a third of its time more.
     """
     tails: dict[int, list[int]] = {}
     heads: dict[int, list[int]] = {}
@@ -175,7 +175,9 @@ def series_parallel(n_nodes: int, *, n_devices: int = 64, memory_ratio: float = 
 
 
 def transformer(n_layers: int, n_heads: int, *, n_devices: int = 64, memory_ratio: float = 0.0, seed: int = 0) -> PiperInstance:
-    """Return transformer layers with every head's query, key, value and product as operators of their own, and residual edges."""
+    """Return transformer layers with every head's query, key, value and product as operators of their own,
+    and residual edges.
+    """
     pairs: list[tuple[int, int]] = []
     tail, n = 0, 1
     for _ in range(n_layers):
@@ -190,7 +192,9 @@ def transformer(n_layers: int, n_heads: int, *, n_devices: int = 64, memory_rati
 
 
 def nasnet(n_cells: int, n_blocks: int = 5, *, n_devices: int = 64, memory_ratio: float = 0.0, seed: int = 0) -> PiperInstance:
-    """Return cells of blocks (two operators and their sum), each fed by the two cells before or by earlier blocks of its own."""
+    """Return cells of blocks (two operators and their sum),
+    each fed by the two cells before or by earlier blocks of its own.
+    """
     dice = random.Random(seed)
     pairs: list[tuple[int, int]] = [(0, 1)]
     ends, n = [0, 1], 2
@@ -270,8 +274,10 @@ def main(arguments: list[str]) -> int:
         seconds = time.process_time() - started
         value = evaluate(instance, solution.stages).seconds if solution.stages else math.inf
         rows.append({
-            "shape": name, "operators": len(instance.nodes), "devices": options.devices, "memory": ratio, "method": solution.method,
-            "downsets": solution.n_downsets, "value": value, "bound": solution.lower_seconds, "gap": value / solution.lower_seconds - 1,
+            "shape": name, "operators": len(instance.nodes), "devices": options.devices, "memory": ratio,
+            "method": solution.method,
+            "downsets": solution.n_downsets, "value": value, "bound": solution.lower_seconds,
+            "gap": value / solution.lower_seconds - 1,
             "cpu_seconds": round(seconds, 2), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000,
         })  # fmt: skip
         print("  ".join(f"{key}={x:.4g}" if isinstance(x, float) else f"{key}={x}" for key, x in rows[-1].items()), flush=True)

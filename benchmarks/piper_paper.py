@@ -2,9 +2,10 @@
 
 python benchmarks/piper_paper.py [--data FOLDER] [--out FOLDER] [--figures 1,2,3,4,gnmt,times] [--full]
 
-Written to FOLDER (build/piper_paper): figure_1.csv and one picture for each memory; figure_2_devices_*.csv and figure_2_replicas_*.csv
-with pictures, for batches of 960 and 512; figure_3.csv (CPU seconds of planning), figure_4.csv (fixed plans), table_gnmt.csv, and
-times.csv (beside the authors' CPU seconds). ResNet's table is left out: nothing to compare with is published.
+Written to FOLDER (build/piper_paper): figure_1.csv and one picture for each memory; figure_2_devices_*.csv and
+figure_2_replicas_*.csv with pictures, for batches of 960 and 512; figure_3.csv (CPU seconds of planning), figure_4.csv (fixed
+plans), table_gnmt.csv, and times.csv (beside the authors' CPU seconds). ResNet's table is left out: nothing to compare with is
+published.
 
 The inputs are the published ones (bert32a100.json, gnmt.json); figure 2 draws whole curves with --full, otherwise the paper's
 points. Times are CPU seconds of one thread with compiled kernels, reading included.

@@ -2,8 +2,9 @@
 
 ``python benchmarks/runtime.py overhead`` trains two uneven stages under 1F1B twice in the same two processes, step by step in
 turn: once by the executor, once by the forty lines below. ``python benchmarks/runtime.py predict`` profiles two models and the
-links, runs seven plans of each in rounds, each plan once a round, and profiles again; of both profiles the lesser figure counts,
-as of the rounds the best. What disturbs the machine for some seconds then reaches neither. Both take one to two minutes.
+links, runs seven plans of each in rounds, each plan once a round, and profiles again; of both profiles the lesser figure
+counts, as of the rounds the best. What disturbs the machine for some seconds then reaches neither. Both take one to two
+minutes.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ def predict() -> None:
     )
     for name, said, lowest, middle, cpu in rows:
         print(
-            f"{name:45} {said * 1e3:10.1f} {lowest * 1e3:10.1f} {middle * 1e3:10.1f} {lowest / said:9.2f} {middle / said:9.2f} {cpu:9.2f}"
+            f"{name:45} {said * 1e3:10.1f} {lowest * 1e3:10.1f} {middle * 1e3:10.1f} {lowest / said:9.2f} {middle / said:9.2f} "
+            f"{cpu:9.2f}"
         )
     for column, word in ((2, "minimum"), (3, "median")):
         errors = [abs(row[1] / row[column] - 1.0) for row in rows]

@@ -1,10 +1,12 @@
-"""Iteration time against degree, bandwidth, servers and batch, on the topology found and on others of equal cost; a shared cluster.
+"""Iteration time against degree, bandwidth, servers and batch, on the topology found and on others of equal cost; a shared
+cluster.
 
-Run ``python benchmarks/topoopt_paper.py [sweep ...] [--data FOLDER] [--out FOLDER] [--budget N]``; the folder holds ``workloads.json``
-and ``measures``; sweeps are ``targets degree bandwidth servers batch shared optical packet speed`` (default: all but the last).
-Rows are printed as CSV and written to ``SWEEP.csv``; a sweep over a number is also written as tables to read, ``SWEEP.md``, and drawn,
-one SVG picture for each workload. What is compared: the network found, a k-ary fat tree whose links are as fast as the same money
-buys, one switch with all interfaces of every server at full speed ("ideal"), and an expander.
+Run ``python benchmarks/topoopt_paper.py [sweep ...] [--data FOLDER] [--out FOLDER] [--budget N]``; the folder holds
+``workloads.json`` and ``measures``; sweeps are ``targets degree bandwidth servers batch shared optical packet speed`` (default:
+all but the last). Rows are printed as CSV and written to ``SWEEP.csv``; a sweep over a number is also written as tables to
+read, ``SWEEP.md``, and drawn, one SVG picture for each workload. What is compared: the network found, a k-ary fat tree whose
+links are as fast as the same money buys, one switch with all interfaces of every server at full speed ("ideal"), and an
+expander.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ AXES = {"degree": "degree", "bandwidth": "gbit", "servers": "servers", "batch": 
 """Which column a sweep's pictures have from left to right."""
 
 
-def ask(folder: Path, name: str, *, servers: int = 16, degree: int = 4, gbit: float = 100, names: tuple[str, ...] = ("topoopt",),
+def ask(folder: Path, name: str, *, servers: int = 16, degree: int = 4, gbit: float = 100,
+        names: tuple[str, ...] = ("topoopt",),
         budget: int = 600, measured: bool = True, **settings: str) -> tuple[Design, float]:  # fmt: skip
     """Return the answer and the processor seconds it took."""
     started = time.process_time()
@@ -101,7 +104,9 @@ def batch(folder: Path, budget: int) -> Iterator[str]:
 
 
 def shared(folder: Path, budget: int) -> Iterator[str]:
-    """Jobs of 16 servers: each with wires of its own over the patch panel, or scattered over one network of equal cost for all."""
+    """Jobs of 16 servers: each with wires of its own over the patch panel,
+    or scattered over one network of equal cost for all.
+    """
     order = ("dlrm16", "bert16", "candle16", "vgg16_16node", "dlrm16", "bert16", "candle16", "dlrm16")
     trees = ("fat-tree", "oversubscribed", "expander")
     found = {name: ask(folder, name, names=("topoopt", *trees), budget=budget)[0] for name in FILES}
@@ -120,7 +125,9 @@ def shared(folder: Path, budget: int) -> Iterator[str]:
                 for name, servers in zip(names, places, strict=True)
             ]
             seconds = jobs.together(asked, jobs.fitted(asked, fabric))
-            yield f"shared,{n_jobs} jobs,4,100,{16 * n_jobs},,{label},{np.mean(seconds) * 1e3:.3f},{max(seconds) * 1e3:.3f},,,,,"
+            yield (
+                f"shared,{n_jobs} jobs,4,100,{16 * n_jobs},,{label},{np.mean(seconds) * 1e3:.3f},{max(seconds) * 1e3:.3f},,,,,"
+            )
 
 
 def optical(folder: Path, budget: int) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Gather the pages of the site in one folder: this folder's, those of the repository's root, and those made from the package.
 
-``python docs/pages.py build/pages``, then ``sphinx-build -c docs build/pages build/site``: what `make docs` runs. Nothing here names a
-module of the package: the public names come from ``meshwright.__all__``, the rooms from the folders, lists and options from the command
-line, the order of the pages from README.md.
+``python docs/pages.py build/pages``, then ``sphinx-build -c docs build/pages build/site``: what `make docs` runs. Nothing here
+names a module of the package: the public names come from ``meshwright.__all__``, the rooms from the folders, lists and options
+from the command line, the order of the pages from README.md.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ def python() -> str:
 
 def rooms() -> str:
     """Return the page of the rooms: what each asks of its plug-ins, and the public names of the room's own file."""
-    text = "# Rooms\n\nA plug-in is one file in a room. What each room asks of its files; see [add a search](../howto/add_a_search.md).\n"
+    text = (
+        "# Rooms\n\nA plug-in is one file in a room. What each room asks of its files; see [add a "
+        "search](../howto/add_a_search.md).\n"
+    )
     for file in sorted((ROOT / "src" / "meshwright").rglob("__init__.py")):
         if "one file per" in (ast.get_docstring(ast.parse(file.read_text())) or "").lower():
             module = ".".join(file.parent.relative_to(ROOT / "src").parts)

@@ -1,7 +1,8 @@
-"""A pipeline over four machines in two racks, emulated on one: the planned places against the order in which machines are numbered.
+"""A pipeline over four machines in two racks, emulated on one: the planned places against the order in which machines are
+numbered.
 
-``sudo env PYTHONPATH=examples python examples/two_racks.py`` measures a small model, plans four stages on `two_racks.yaml`, and runs
-the plan twice with the links limited to the rates of that file: as placed, and with stage i on machine i.
+``sudo env PYTHONPATH=examples python examples/two_racks.py`` measures a small model, plans four stages on `two_racks.yaml`, and
+runs the plan twice with the links limited to the rates of that file: as placed, and with stage i on machine i.
 """
 
 from __future__ import annotations

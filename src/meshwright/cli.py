@@ -47,7 +47,8 @@ def main() -> None:
     _prepare_kernel_cache()
     app = typer.Typer(
         name="meshwright",
-        help="Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it fits.",
+        help="Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it "
+        "fits.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

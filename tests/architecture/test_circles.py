@@ -1,4 +1,6 @@
-"""No module imports itself through others: the import graph of the package, late and type-only imports included, has no circle."""
+"""No module imports itself through others: the import graph of the package, late and type-only imports included,
+has no circle.
+"""
 
 from __future__ import annotations
 

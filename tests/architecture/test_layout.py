@@ -1,4 +1,4 @@
-"""How the package is laid out: few things at the top, folders of a size one can read, no family of files told apart by a prefix."""
+"""How the package is laid out: few things at the top, folders one can read, no family of files told apart by a prefix."""
 
 from __future__ import annotations
 

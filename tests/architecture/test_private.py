@@ -1,4 +1,6 @@
-"""Private means private to its package: an underscore is imported by its own folder only, and no module is called like what it holds."""
+"""Private means private to its package: an underscore is imported by its own folder only,
+and no module is called like what it holds.
+"""
 
 from __future__ import annotations
 

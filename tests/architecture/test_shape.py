@@ -67,7 +67,8 @@ def test_dataclasses_are_frozen(path: pathlib.Path) -> None:
 
 
 MUTABLE = {
-    "bytearray", "Counter", "defaultdict", "deque", "dict", "list", "MutableMapping", "MutableSequence", "MutableSet", "OrderedDict", "set",
+    "bytearray", "Counter", "defaultdict", "deque", "dict", "list", "MutableMapping", "MutableSequence", "MutableSet",
+    "OrderedDict", "set",
 }  # fmt: skip
 
 
@@ -153,7 +154,10 @@ def test_rooms_import_only_what_lies_below() -> None:
 
 
 def test_help_and_reading_touch_no_kernel() -> None:
-    code = "import sys, meshwright.cli, meshwright.api, meshwright.models; sys.exit('numba' in sys.modules or 'scipy' in sys.modules)"
+    code = (
+        "import sys, meshwright.cli, meshwright.api, meshwright.models; sys.exit('numba' in sys.modules or 'scipy' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "src")}).returncode == 0
 
 

@@ -20,7 +20,8 @@ MODELS = (
     {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 512},
     {
         "model_type": "mixtral", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512, "max_position_embeddings": 128,
+        "num_key_value_heads": 4, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
+        "max_position_embeddings": 128,
     },
 )  # fmt: skip
 

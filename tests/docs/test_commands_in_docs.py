@@ -1,8 +1,8 @@
 """Every command on the pages is run, every link leads somewhere, every plug-in shown works as shown.
 
-A ``console`` or ``bash`` block is run line by line where a line starts with ``meshwright`` (after ``$``, if any), in a folder of its
-page's own; ``# exit code N`` at the end of a line says how it ends. A comment ``<!-- not run: reason -->`` before a block leaves it
-out. A block opened with ``file=NAME`` is written to that file first.
+A ``console`` or ``bash`` block is run line by line where a line starts with ``meshwright`` (after ``$``, if any), in a folder
+of its page's own; ``# exit code N`` at the end of a line says how it ends. A comment ``<!-- not run: reason -->`` before a
+block leaves it out. A block opened with ``file=NAME`` is written to that file first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Every convex partition of a few operators, straight from the definition: the twin of `meshwright.solvers.partition.convex`."""
+"""Every convex partition of a few operators, straight from the definition:
+the twin of `meshwright.solvers.partition.convex`.
+"""
 
 from __future__ import annotations
 

@@ -138,7 +138,9 @@ def step(layers: list[Layer], stages: list[Stage], machine: list[int], batch: in
 
 
 def plans(n_layers: int, n_devices: int, size: int) -> Iterator[list[Stage]]:
-    """Every chain of stages on every choice of devices whose number divides the micro-batch, with every choice of recomputation."""
+    """Every chain of stages on every choice of devices whose number divides the micro-batch,
+    with every choice of recomputation.
+    """
 
     def extend(first: int, free: tuple[int, ...]) -> Iterator[list[tuple[int, int, tuple[int, ...]]]]:
         if first == n_layers:

@@ -107,7 +107,9 @@ def _send(first: Item, second: Item, n_bytes: int, fabric: Fabric, a: int, b: in
 
 
 def added_up(reduce: Item, now: float, inside_free: dict[int, float]) -> float:
-    """Return when the devices of all servers of an all-reduce are done with it among themselves, in turns where it names servers."""
+    """Return when the devices of all servers of an all-reduce are done with it among themselves,
+    in turns where it names servers.
+    """
     for server in reduce.servers:
         inside_free[server] = max(now, inside_free.get(server, 0.0)) + reduce.seconds
     return max((inside_free[server] for server in reduce.servers), default=now + reduce.seconds)

@@ -1,4 +1,6 @@
-"""A task graph file read by the generic access of the flatbuffers package and played: it shares nothing with our reader or kernels."""
+"""A task graph file read by the generic access of the flatbuffers package and played:
+it shares nothing with our reader or kernels.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Record:
 
 
 def seconds(content: bytes, latency_seconds: float) -> float:
-    """Return the time of the step that a file describes, every pair on its first route; the file does not know the latency of links."""
+    """Return the time of the step that a file describes, every pair on its first route;
+    the file does not know the latency of links.
+    """
     buffer = bytearray(content)
     root = Record(Table(buffer, encode.Get(packer.uoffset, buffer, 0)))
     n = root.get(1, "Uint32")

@@ -42,7 +42,8 @@ def chain(seed: int, n_layers: int, weight_bytes: float, activation_bytes: float
 
 def write(layers: list[oracle.Layer], path: pathlib.Path) -> None:
     lines = [
-        f"node{i} -- Layer{i} -- forward_compute_time={layer.forward * 1000!r}, backward_compute_time={layer.backward * 1000!r}, "
+        f"node{i} -- Layer{i} -- forward_compute_time={layer.forward * 1000!r}, "
+        f"backward_compute_time={layer.backward * 1000!r}, "
         f"activation_size={layer.activation!r}, parameter_size={layer.parameter!r}"
         for i, layer in enumerate(layers)
     ]

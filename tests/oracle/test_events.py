@@ -197,7 +197,8 @@ def test_the_event_loop_equals_the_longest_path_to_the_last_bit_where_nothing_is
         n_flows = 8 * n_stages
         no_ids, none = np.empty(0, np.int64), np.empty(0)
         flows = max_min.Flows(
-            np.zeros(n_flows), np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), no_ids, no_ids.copy(), none,
+            np.zeros(n_flows), np.zeros(n_flows), np.ones(n_flows), np.zeros(n_flows + 1, np.int64), no_ids, no_ids.copy(),
+            none,
             np.zeros(1, np.int64), sharing.lanes(sends, slots.rank_of_stage),
         )  # fmt: skip
         for array in flows:

@@ -101,7 +101,8 @@ def _with_buffers(instance: oracle.PiperInstance) -> oracle.PiperInstance:
         for t, choices in node.choices:
             plain = replace(choices[0], id="vanilla")
             rest = [
-                replace(c, activation_bytes=0.3 * plain.activation_bytes, static_bytes=plain.static_bytes + 0.7 * plain.activation_bytes)
+                replace(c, activation_bytes=0.3 * plain.activation_bytes,
+                static_bytes=plain.static_bytes + 0.7 * plain.activation_bytes)
                 for c in choices[1:]
             ]  # fmt: skip
             menu.append((t, (plain, *rest)))
@@ -110,8 +111,10 @@ def _with_buffers(instance: oracle.PiperInstance) -> oracle.PiperInstance:
 
 
 @pytest.mark.parametrize("change", [
-    {"any_replicas": True}, {"shard_optimizer": True}, {"layer_buffers": True}, {"tensor_once": True}, {"fill_drain": True}, NODES,
-    {"layer_buffers": True, "shard_optimizer": True, "any_replicas": True}, {"fill_drain": True} | NODES, {"tensor_once": True} | NODES,
+    {"any_replicas": True}, {"shard_optimizer": True}, {"layer_buffers": True}, {"tensor_once": True}, {"fill_drain": True},
+    NODES,
+    {"layer_buffers": True, "shard_optimizer": True, "any_replicas": True}, {"fill_drain": True} | NODES,
+    {"tensor_once": True} | NODES,
 ], ids="+".join)  # fmt: skip
 def test_what_is_counted_beyond_the_paper_is_best_of_all_plans_or_between_bound_and_best(change: dict[str, object]) -> None:
     exactly = not {"fill_drain", "node_size"} & set(change)

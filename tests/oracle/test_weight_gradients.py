@@ -12,7 +12,9 @@ from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durat
 
 
 def merged(row: list[tuple[int, int, int]], limit: int) -> list[list[tuple[int, int, int]]]:
-    """Return every way to put the weight gradients into the rest of a row, in the order of the input gradients, within the memory."""
+    """Return every way to put the weight gradients into the rest of a row, in the order of the input gradients,
+    within the memory.
+    """
     skeleton = [task for task in row if task[2] != BACKWARD_WEIGHT]
     found = []
     for places in itertools.combinations(range(len(row)), len(row) - len(skeleton)):
@@ -64,7 +66,9 @@ def test_fitted_orders_lie_between_the_best_of_all_and_the_hand_made(
 
 @pytest.mark.parametrize(("word", "chunks"), [("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2)])
 def test_an_uneven_last_stage_costs_a_fitted_order_less(word: str, chunks: int) -> None:
-    """Half as much work again on the last stage: the hand-made ZB-V waits 5.5 forward tasks of it, the fitted one does not wait."""
+    """Half as much work again on the last stage: the hand-made ZB-V waits 5.5 forward tasks of it,
+    the fitted one does not wait.
+    """
     ranks, count = 8, 32
     n_stages = ranks * chunks
     forward = np.ones(n_stages)

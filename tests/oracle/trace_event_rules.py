@@ -128,7 +128,9 @@ def _spans(events: list[dict[str, Any]]) -> list[str]:
 
 
 def _flows(events: list[dict[str, Any]]) -> list[str]:
-    """Every arrow starts once and ends once, later, under one name, and both its ends lie in a span that came before in the file."""
+    """Every arrow starts once and ends once, later, under one name,
+    and both its ends lie in a span that came before in the file.
+    """
     found: list[str] = []
     open_: dict[int, dict[str, Any]] = {}
     used = set()

@@ -1,4 +1,6 @@
-"""Slow twin of `meshwright._kernels.topoopt.short_routes.widen`: more routes for every pair of servers: shortest ways that share no link with those before."""
+"""Slow twin of `meshwright._kernels.topoopt.short_routes.widen`: more routes for every pair of servers:
+shortest ways that share no link with those before.
+"""
 
 from __future__ import annotations
 

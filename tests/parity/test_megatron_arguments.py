@@ -1,4 +1,6 @@
-"""What `megatron_args` writes is what Megatron-LM's own parser takes: every option known, with as many values of the right type."""
+"""What `megatron_args` writes is what Megatron-LM's own parser takes: every option known,
+with as many values of the right type.
+"""
 
 from __future__ import annotations
 

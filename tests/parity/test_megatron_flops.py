@@ -1,4 +1,6 @@
-"""FLOPs per token against NVIDIA's published throughputs: TFLOP/s per GPU over tokens/s per GPU is what Megatron counts per token."""
+"""FLOPs per token against NVIDIA's published throughputs:
+TFLOP/s per GPU over tokens/s per GPU is what Megatron counts per token.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ def graph(seed: int, n: int) -> Units:
     return contract(
         Operators(
             random.uniform(0.5, 5, n), np.zeros(n), random.uniform(1, 2, n), np.ones(n, dtype=bool),
-            tuple((int(u), int(v)) for u, v in edges), tuple(range(n)), tuple((c, tuple(int(p) for p in pins)) for c, pins in nets),
+            tuple((int(u), int(v)) for u, v in edges), tuple(range(n)),
+            tuple((c, tuple(int(p) for p in pins)) for c, pins in nets),
         )
     )  # fmt: skip
 
@@ -59,7 +60,8 @@ def test_a_chain_of_equal_operators_pays_its_tensors_in_the_reach_bound() -> Non
     n, tensor = 12, 0.5
     units = contract(
         Operators(
-            np.ones(n), np.zeros(n), np.ones(n), np.ones(n, dtype=bool), tuple((i, i + 1) for i in range(n - 1)), tuple(range(n)),
+            np.ones(n), np.zeros(n), np.ones(n), np.ones(n, dtype=bool), tuple((i, i + 1) for i in range(n - 1)),
+            tuple(range(n)),
             tuple((tensor, (i, i + 1)) for i in range(n - 1)),
         )
     )  # fmt: skip

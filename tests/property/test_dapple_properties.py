@@ -17,7 +17,8 @@ LAYER = st.tuples(st.integers(1, 40), st.integers(1, 80), st.integers(1, 50), st
 def profiles(draw: st.DrawFn) -> str:
     layers = draw(st.lists(LAYER, min_size=2, max_size=7))
     lines = [
-        f"n{i} -- L{i % 3} -- forward_compute_time={f}, backward_compute_time={b}, activation_size={a * 1e6}, parameter_size={p * 1e7}"
+        f"n{i} -- L{i % 3} -- forward_compute_time={f}, backward_compute_time={b}, activation_size={a * 1e6}, "
+        f"parameter_size={p * 1e7}"
         for i, (f, b, a, p) in enumerate(layers)
     ]
     edges = [(i - 1, i) for i in range(1, len(layers))]

@@ -83,7 +83,9 @@ def plans(n_ops: int, n_devices: int, n_microbatches: int) -> list[Plan]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("unequal", [False, True])
 def test_unequal_replicas_and_devices_are_near_the_best_of_all_plans(seed: int, unequal: bool, tmp_path: Path) -> None:
-    """Profiles on unequal links; with ``unequal``, layers of which one takes most of the time, so that it should get more devices."""
+    """Profiles on unequal links; with ``unequal``, layers of which one takes most of the time,
+    so that it should get more devices.
+    """
     random = np.random.default_rng(seed)
     times = [1.0, 1.0, 1.0, 9.0] if unequal else list(random.uniform(0.5, 2.0, 4))
     lines = [

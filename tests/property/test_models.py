@@ -14,11 +14,14 @@ from meshwright.core.flops import forward_flops, model_flops
 from meshwright.core.graph import Graph
 from meshwright.models.readers import huggingface
 
-NAMES = ("bert-base", "deepseek-v2-lite", "deepseek-v3-mtp", "gemma-2-9b", "gemma-3-27b", "gpt-neo-125m", "gpt-neox-20b", "gpt-oss-20b",
-         "gpt2", "llama-3.2-1b", "mixtral-8x7b", "opt-350m", "qwen2-57b-a14b", "qwen3-30b-a3b", "t5-small", "vit-base")  # fmt: skip
+NAMES = ("bert-base", "deepseek-v2-lite", "deepseek-v3-mtp", "gemma-2-9b", "gemma-3-27b", "gpt-neo-125m", "gpt-neox-20b",
+         "gpt-oss-20b",
+         "gpt2", "llama-3.2-1b", "mixtral-8x7b", "opt-350m", "qwen2-57b-a14b", "qwen3-30b-a3b", "t5-small",
+         "vit-base")  # fmt: skip
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.integers(-3, 300), st.floats(), st.text(max_size=5),
-    st.lists(st.one_of(st.integers(-1, 3), st.text(max_size=3)), max_size=3), st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
+    st.lists(st.one_of(st.integers(-1, 3), st.text(max_size=3)), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
 )  # fmt: skip
 
 

@@ -197,7 +197,8 @@ def mutable_parts(value: Any, where: str) -> list[str]:
 def test_the_nouns_are_found() -> None:
     known = {
         Alternative, Answer, Batch, Bound, Cluster, Collective, Device, Edge, Graph, Interval, Links,
-        Objective, Op, Operator, Plan, Problem, Framework, ModelSpec, Result, Stage, StageCost, Stop, Strategy, Timeline, MixedPrecision,
+        Objective, Op, Operator, Plan, Problem, Framework, ModelSpec, Result, Stage, StageCost, Stop, Strategy, Timeline,
+        MixedPrecision,
     }  # fmt: skip
     assert known <= set(NOUNS)
 

@@ -1,4 +1,6 @@
-"""The sharded cost model: never worse than Megatron's split in any layer, memory alike, light loads below full ones, plans no slower."""
+"""The sharded cost model: never worse than Megatron's split in any layer, memory alike, light loads below full ones,
+plans no slower.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 TINY = str(DATA / "tiny_llama.json")
 MIXTURE = {
     "model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16,
-    "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 2048,
+    "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000,
+    "max_position_embeddings": 2048,
 }  # fmt: skip
 BYTES = (
     "weight_bytes",

@@ -1,4 +1,5 @@
-"""Published answers and inputs that tests and benchmarks compare with: one folder a system, whose README says where each is from.
+"""Published answers and inputs that tests and benchmarks compare with: one folder a system, whose README says where each is
+from.
 
 This is the one way to them: ``path("piper/gnmt.json")``, ``rows("piper/piper.csv")``. Measured runs are part of the package:
 ``meshwright.validation.measured``.

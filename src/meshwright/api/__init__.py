@@ -80,7 +80,8 @@ def make_problem(
         cluster = topologies.cluster(cluster)
     if model_spec.format in ("flexflow_measures", "taskgraph_fbuf"):
         raise InputError(
-            f"model {model_spec.spec}: format {model_spec.format} holds times, not what the layers compute, so there is nothing to plan; "
+            f"model {model_spec.spec}: format {model_spec.format} holds times, not what the layers compute, so there is "
+            "nothing to plan; "
             "'meshwright codesign MODEL --measures FILE' uses measured times"
         )
     name = costs or model_spec.costs
@@ -183,7 +184,8 @@ def _too_large(result: Result, timeline: Timeline | None) -> tuple[str, ...]:
     if over <= 0.0:
         return ()
     return (
-        f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more than what "
+        f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more "
+        "than what "
         f"search {result.search} looks at",
     )
 

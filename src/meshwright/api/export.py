@@ -57,7 +57,8 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         raise UnknownNameError("export", to, names())
     if not _takes_plans(wanted):
         raise ExportError(
-            f"--to {to}: is not made from a plan but by 'meshwright codesign' and its options; plans go to: {', '.join(names())}"
+            f"--to {to}: is not made from a plan but by 'meshwright codesign' and its options; plans go to: "
+            f"{', '.join(names())}"
         )
     files.check_target(path, "--out")
     if isinstance(plan, str):

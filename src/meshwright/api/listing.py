@@ -31,7 +31,9 @@ def rooms() -> dict[str, Callable[[], Entries]]:
 
 
 def _files(room: str) -> Entries:
-    """Return the plug-ins of a room with the first sentence of each, without importing them (optional packages stay optional)."""
+    """Return the plug-ins of a room with the first sentence of each,
+    without importing them (optional packages stay optional).
+    """
     entries = []
     for name in registry.names(room):
         home = registry.home(room, name)

@@ -89,7 +89,8 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
     for i, stage in enumerate(plan.stages):
         if len(stage.recompute) not in (0, len(stage.ops)):
             raise InputError(
-                f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for each, or none"
+                f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for "
+                "each, or none"
             )
     loads, timeline = api.judge(problem, plan)
     answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
@@ -131,7 +132,8 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
     result = restore(path, cluster, model)
     if result.timeline is None:
         raise InputError(
-            f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of {result.problem.model_spec.name} take"
+            f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of "
+            f"{result.problem.model_spec.name} take"
         )
     return result
 

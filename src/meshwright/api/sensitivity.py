@@ -41,8 +41,8 @@ def changes(result: Result) -> tuple[Change, ...]:
 
     Notes
     -----
-    Searched are the answer itself and plans whose degrees are half, the same or twice those of the answer, or 1, with its schedule
-    or one without virtual stages: what a change gains at least.
+    Searched are the answer itself and plans whose degrees are half, the same or twice those of the answer, or 1, with its
+    schedule or one without virtual stages: what a change gains at least.
     """
     problem, timeline = result.problem, result.timeline
     if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:

@@ -1,4 +1,6 @@
-"""Files are written whole or not at all (to a temporary file beside the target, then renamed); JSON is read with no key lost."""
+"""Files are written whole or not at all (to a temporary file beside the target, then renamed);
+JSON is read with no key lost.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
     kind : type
         A dataclass. A field's annotation says how text is read: ``int``, ``float``, ``bool``, ``str``, ``tuple[int, ...]``
         (``"8,16"``), ``tuple[str, ...]``, each also ``| None`` (``"none"``). Its metadata may hold ``unit`` (a dimension of
-        `meshwright.base.units.parse`), ``choices`` (allowed words), ``minimum`` and ``maximum`` (of a number) and ``word`` (its name in messages).
+        `meshwright.base.units.parse`), ``choices`` (allowed words), ``minimum`` and ``maximum`` (of a number) and ``word`` (its
+        name in messages).
     settings : mapping of str to str
         Keys and values as typed.
     what : str

@@ -1,4 +1,6 @@
-"""The folder is the registry: a plug-in is a file or package in a folder called like its room, its name the word the user types."""
+"""The folder is the registry: a plug-in is a file or package in a folder called like its room,
+its name the word the user types.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def load(room: str, name: str, what: str) -> ModuleType:
 
 @cache
 def _homes(room: str) -> dict[str, str]:
-    """Return the dotted path of each of our own plug-ins of a room; looked up once, folders do not change while the program runs."""
+    """Return the dotted path of each of our own plug-ins of a room; looked up once,
+    folders do not change while the program runs.
+    """
     found: dict[str, str] = {}
     for depth in ("", "*/", "*/*/"):
         for folder in sorted(_PACKAGE.glob(depth + room)):

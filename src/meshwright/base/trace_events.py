@@ -2,7 +2,8 @@
 
 References
 ----------
-.. [1] Trace Event Format, Google, 2016: duration events (``X``), flow events (``s``, ``f``), counters (``C``), metadata (``M``).
+.. [1] Trace Event Format, Google, 2016: duration events (``X``), flow events (``s``, ``f``), counters (``C``), metadata
+   (``M``).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def names(process: int, title: str, threads: Mapping[int, str]) -> list[dict[str
 def microseconds(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return times as a trace holds them: microseconds that are whole nanoseconds.
 
-    Viewers multiply by a thousand and cut off: each value is the smallest that comes back as its nanosecond, so that spans which
-    follow each other never overlap.
+    Viewers multiply by a thousand and cut off: each value is the smallest that comes back as its nanosecond, so that spans
+    which follow each other never overlap.
     """
     return _exact(_ticks(seconds))
 

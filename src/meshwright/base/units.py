@@ -88,7 +88,8 @@ def parse(text: str | float | int, dimension: str, *, where: str, minimum: float
 
 
 def _example(dimension: str) -> str:
-    examples = {"seconds": "'10 us'", "bytes": "'80 GiB'", "flops": "'2 TFLOP'", "bytes_per_second": "'100 Gbit/s' or '25 GB/s'",
+    examples = {"seconds": "'10 us'", "bytes": "'80 GiB'", "flops": "'2 TFLOP'",
+                "bytes_per_second": "'100 Gbit/s' or '25 GB/s'",
                 "flops_per_second": "'312 TFLOP/s'"}  # fmt: skip
     return examples[dimension]
 

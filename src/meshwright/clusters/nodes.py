@@ -18,7 +18,9 @@ CUBE_MESH = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2), (2, 6, 1), (3, 7, 1),
     (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
 )  # fmt: skip
-"""NVLinks between the eight V100s of a DGX-1 or p3.16xlarge: ends and number of links (``nvidia-smi topo -m`` of such a node)."""
+"""NVLinks between the eight V100s of a DGX-1 or p3.16xlarge:
+ends and number of links (``nvidia-smi topo -m`` of such a node).
+"""
 
 LIBRARY = ("ring", "bidirectional_ring", "packed_rings", "tree", "direct")
 """What NCCL uses without in-switch reduction: rings in several channels, double binary trees, all-to-all by sends."""

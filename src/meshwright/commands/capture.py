@@ -52,10 +52,12 @@ def register(app: typer.Typer) -> None:
                 f"{found.graph.name}: {format_count(found.graph.n_parameters)} parameters, {len(entry['ops'])} nodes ({level})"
             )
             print(
-                f"  per sample: forward {totals.forward_flops / 1e12:.6g} TFLOP, backward {totals.backward_flops / 1e12:.6g} TFLOP"
+                f"  per sample: forward {totals.forward_flops / 1e12:.6g} TFLOP, backward {totals.backward_flops / 1e12:.6g} "
+                "TFLOP"
             )
             print(
-                f"  kept for the backward pass: {format_bytes(totals.saved_bytes)}; operators {totals.n_forward} + {totals.n_backward}"
+                f"  kept for the backward pass: {format_bytes(totals.saved_bytes)}; operators {totals.n_forward} + "
+                f"{totals.n_backward}"
             )
             for note in found.notes:
                 print(f"  note: {note}")

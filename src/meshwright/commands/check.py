@@ -1,4 +1,6 @@
-"""``meshwright check``: verifies a certificate of optimality, or a plan file whose search says how, without running any solver."""
+"""``meshwright check``: verifies a certificate of optimality, or a plan file whose search says how,
+without running any solver.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def _verdict(entry: Any, where: str, model: str) -> Verdict:
         check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
         if check_plan is None:
             raise InputError(
-                f"{where}: is a plan of --search {result.search}; plans are checked of --search piper, partition and stage_mapping, and of "
+                f"{where}: is a plan of --search {result.search}; plans are checked of --search piper, partition and "
+                "stage_mapping, and of "
                 "pase by the file that --set certificate=FILE writes"
             )
         verdict: Verdict = check_plan(result, entry, where)
@@ -53,7 +56,8 @@ def _verdict(entry: Any, where: str, model: str) -> Verdict:
         raise InputError("--model is for plan files; a certificate holds its question")
     if form != "meshwright/certificate/1":
         raise InputError(
-            f'{where}: is neither a certificate nor a plan of ours: its "format" must be "meshwright/certificate/1" or "meshwright/plan/1"'
+            f'{where}: is neither a certificate nor a plan of ours: its "format" must be "meshwright/certificate/1" or '
+            '"meshwright/plan/1"'
         )
     problem = posed_again(entry, where) if entry.get("kind") == "sharding" else None
     return _certificates.check_certificate(entry, where, problem)

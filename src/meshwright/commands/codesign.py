@@ -64,7 +64,8 @@ def register(app: typer.Typer) -> None:
         files.check_targets([(option, path) for option, path in outputs.items() if path])
         with reports.progress(f"designing for {model}"):
             design = api.codesign(
-                model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency, measures=measures,
+                model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency,
+                measures=measures,
                 topologies=tuple(name.strip() for name in topology.split(",") if name.strip()), budget=budget,
                 settings=settings_of(set_), seed=seed, form=form,
             )  # fmt: skip

@@ -37,7 +37,8 @@ def existing(path: str) -> dict[str, Any]:
     from meshwright.costs.profiled.readers.profile_json import FORMAT
 
     if not Path(path).exists():
-        return {"format": FORMAT, "model": "links only", "sequence_length": 1, "device": "CPU", "n_cores": 1, "memory_bytes": 1e9,
+        return {"format": FORMAT, "model": "links only", "sequence_length": 1, "device": "CPU", "n_cores": 1,
+                "memory_bytes": 1e9,
                 "optimizer_seconds_per_byte": 0.0, "layers": [], "measures": []}  # fmt: skip
     try:
         entry = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -113,6 +114,7 @@ def register(app: typer.Typer) -> None:
             )  # fmt: skip
         files.write(out, json.dumps(entry, indent=1) + "\n")
         print(
-            f"{out}: {len(entry['layers'])} layers, {len(entry['measures'])} measures, {'links' if entry.get('links') else 'no links'}"
+            f"{out}: {len(entry['layers'])} layers, {len(entry['measures'])} measures, "
+            f"{'links' if entry.get('links') else 'no links'}"
         )
         return 0

@@ -77,7 +77,9 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
 
 
 def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
-    """Return the order of work that was simulated, which zero-bubble schedules fit to durations; nothing where there was none."""
+    """Return the order of work that was simulated, which zero-bubble schedules fit to durations;
+    nothing where there was none.
+    """
     if predicted is None or predicted.timeline is None or not predicted.loads:
         return []
     from meshwright.sim import tasks, transfers

@@ -84,7 +84,10 @@ def register(app: typer.Typer) -> None:
             return 0
         missing = missing_bytes(result)
         if missing > 0.0:
-            note = f"the plan does not fit: its fullest device needs {format_bytes(missing)} more than it has; seconds are as if it did"
+            note = (
+                f"the plan does not fit: its fullest device needs {format_bytes(missing)} more than it has; seconds are as "
+                "if it did"
+            )
             result = replace(result, answer=replace(result.answer, notes=(*result.answer.notes, note)))
         print(text.explain(result))
         return 0

@@ -52,7 +52,8 @@ def register(app: typer.Typer) -> None:
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
-                problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler
+                problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
+                scheduler=scheduler
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:

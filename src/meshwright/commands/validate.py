@@ -13,7 +13,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def validate(
         runs: list[str] = typer.Argument(
-            help="CSV files of measured runs, each recognised by its columns; names of built-in sets (meshwright list measured); or all."
+            help="CSV files of measured runs, each recognised by its columns; names of built-in sets (meshwright list "
+            "measured); or all."
         ),
         worst: int = typer.Option(0, min=0, help="Also print so many of the worst rows of each set, with their causes."),
         report: str = typer.Option("", help="Write a page with every row, predicted against measured, to this HTML file."),

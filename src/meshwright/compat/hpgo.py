@@ -1,8 +1,8 @@
 """The calls of HPGO, DAPPLE's published planner, with the same arguments and answers.
 
-``conductor_from_torch_graph_and_seps("vgg19.txt", 32, 1024, [8, 16]).py_orchestrate()`` answers ``(speedup, stages)`` as there, in
-its published cost model. Two things are better: the kernels run without the interpreter's lock, so several threads can plan at
-once, and settings made on ``conductor.m`` count (there they were made on a copy).
+``conductor_from_torch_graph_and_seps("vgg19.txt", 32, 1024, [8, 16]).py_orchestrate()`` answers ``(speedup, stages)`` as there,
+in its published cost model. Two things are better: the kernels run without the interpreter's lock, so several threads can plan
+at once, and settings made on ``conductor.m`` count (there they were made on a copy).
 """
 
 from __future__ import annotations

@@ -194,12 +194,14 @@ class Cluster:
         bad = ~(np.isfinite(links.bytes_per_second) & (links.bytes_per_second > 0))
         for i in np.flatnonzero(bad)[:1]:
             raise InputError(
-                f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: bytes_per_second is {links.bytes_per_second[i]}; must be > 0"
+                f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: bytes_per_second is "
+                f"{links.bytes_per_second[i]}; must be > 0"
             )
         bad = ~(np.isfinite(links.latency_seconds) & (links.latency_seconds >= 0))
         for i in np.flatnonzero(bad)[:1]:
             raise InputError(
-                f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is {links.latency_seconds[i]}; must be >= 0"
+                f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is "
+                f"{links.latency_seconds[i]}; must be >= 0"
             )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:

@@ -1,4 +1,6 @@
-"""Floating point operations: of one operator as executed (`forward_flops`), and of a model as utilisation counts them (`model_flops`)."""
+"""Floating point operations: of one operator as executed (`forward_flops`),
+and of a model as utilisation counts them (`model_flops`).
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ def forward_flops(operator: Operator) -> float:
     Returns
     -------
     float
-        FLOP of one sample, multiply and add counted as two. Matrix products ``2 m k n``; of routed experts, ``top_k`` of them per
-        token; causal attention half of the square; norms and soft maxima five per element, other element-wise work one per input
-        and element; look-ups and movements none.
+        FLOP of one sample, multiply and add counted as two. Matrix products ``2 m k n``; of routed experts, ``top_k`` of them
+        per token; causal attention half of the square; norms and soft maxima five per element, other element-wise work one per
+        input and element; look-ups and movements none.
 
     Raises
     ------
@@ -58,7 +60,8 @@ def forward_flops(operator: Operator) -> float:
 
 
 def model_flops(graph: Graph, *, halve_causal: bool = False) -> float:
-    """Return the FLOP per sample that model FLOPs utilisation counts: matrix products, forward and backward, nothing recomputed.
+    """Return the FLOP per sample that model FLOPs utilisation counts: matrix products, forward and backward, nothing
+    recomputed.
 
     Parameters
     ----------
@@ -76,13 +79,14 @@ def model_flops(graph: Graph, *, halve_causal: bool = False) -> float:
     References
     ----------
     .. [1] Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B: 6 N + 12 L H Q T per token.
-    .. [2] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 5.1:
-       with full recomputation of the layers 96 B s l h^2 (1 + s / 6h + V / 16lh), that is four forward passes of the layers and
-       three of the logits; without it, as here, 72 B s l h^2 (1 + s / 6h + V / 12lh).
+    .. [2] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
+       5.1: with full recomputation of the layers 96 B s l h^2 (1 + s / 6h + V / 16lh), that is four forward passes of the
+       layers and three of the logits; without it, as here, 72 B s l h^2 (1 + s / 6h + V / 12lh).
 
     Notes
     -----
-    Unlike [1] and [2], sliding windows count only the keys inside the window, and parameters of look-ups (embeddings) never count.
+    Unlike [1] and [2], sliding windows count only the keys inside the window, and parameters of look-ups (embeddings) never
+    count.
     """
     total = 0.0
     per_body: list[float] = []

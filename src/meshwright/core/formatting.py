@@ -99,7 +99,9 @@ def seen_from(result: Result) -> str:
 
 
 def step_interval(result: Result) -> interval.Interval | None:
-    """Return where four fifths of measured steps lie; None where the cost model is not the one that was measured, or nothing was played."""
+    """Return where four fifths of measured steps lie; None where the cost model is not the one that was measured,
+    or nothing was played.
+    """
     cluster, timeline = result.problem.cluster, result.timeline
     if cluster is None or timeline is None or result.problem.costs not in MEASURED_COSTS:
         return None

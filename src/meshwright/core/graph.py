@@ -40,7 +40,8 @@ class Operator:
     saved_extra_bytes : int
         Bytes kept in another precision: dropout masks, fp32 statistics and logits; per sample.
     saved_axis : str
-        How what is saved is split over the tensor axis: ``tensor`` always, ``sequence`` under sequence parallelism only, empty never.
+        How what is saved is split over the tensor axis: ``tensor`` always, ``sequence`` under sequence parallelism only, empty
+        never.
     selective : bool
         Whether selective recomputation drops what this operator saves and recomputes it.
     flops : float
@@ -152,7 +153,8 @@ class Graph:
             for end in (edge.source, edge.target):
                 if not 0 <= end < len(self.ops):
                     raise InputError(
-                        f"model {self.name}: edge {edge.source} -> {edge.target}: there is no node {end}; nodes are 0..{len(self.ops) - 1}"
+                        f"model {self.name}: edge {edge.source} -> {edge.target}: there is no node {end}; nodes are "
+                        f"0..{len(self.ops) - 1}"
                     )
         self.topological_order()
 

@@ -81,8 +81,8 @@ class Plan:
     def samples_of_replicas(self) -> tuple[int, ...]:
         """Return how many samples of one micro-batch a replica of each stage takes.
 
-        A micro-batch has ``micro_batch`` samples for each replica of the widest stage; a stage with fewer replicas shares the same
-        samples out among them. Where they do not divide, it is the number that the fullest replica takes.
+        A micro-batch has ``micro_batch`` samples for each replica of the widest stage; a stage with fewer replicas shares the
+        same samples out among them. Where they do not divide, it is the number that the fullest replica takes.
         """
         samples = self.micro_batch * max(stage.strategy.data for stage in self.stages)
         return tuple(-(-samples // stage.strategy.data) for stage in self.stages)

@@ -13,14 +13,18 @@ __all__ = ["check"]
 _LARGEST = 10**9
 
 _OF_THE_PLAN = (
-    ("model.spec", str, None), ("model.format", str, None), ("costs", str, None), ("search", str, None), ("schedule.name", str, None),
+    ("model.spec", str, None), ("model.format", str, None), ("costs", str, None), ("search", str, None),
+    ("schedule.name", str, None),
     ("schedule.n_microbatches", int, 1), ("schedule.micro_batch", int, 1), ("schedule.global_batch", int, 1),
-    ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0), ("training.precision", str, None), ("training.activation_bytes", int, 1),
+    ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0),
+    ("training.precision", str, None), ("training.activation_bytes", int, 1),
     ("training.weight_bytes", int, 1), ("training.gradient_bytes", int, 1), ("training.optimizer_bytes", int, 0),
-    ("training.loss_bytes", int, 0), ("training.fragmentation_ratio", float, 0), ("seed", int, None), ("planning_seconds", float, 0),
+    ("training.loss_bytes", int, 0), ("training.fragmentation_ratio", float, 0), ("seed", int, None),
+    ("planning_seconds", float, 0),
 )  # fmt: skip
 _OF_A_STAGE = (
-    ("data", int, 1), ("tensor", int, 1), ("context", int, 1), ("expert", int, 1), ("sequence_parallel", bool, None), ("shard", int, 0),
+    ("data", int, 1), ("tensor", int, 1), ("context", int, 1), ("expert", int, 1), ("sequence_parallel", bool, None),
+    ("shard", int, 0),
     ("shard_degree", int, 0),
 )  # fmt: skip
 

@@ -64,13 +64,14 @@ class MixedPrecision:
     Parameters
     ----------
     precision : str
-        Of matrix products: ``bf16``, ``fp16``, ``fp8`` (a scale per tensor), ``mxfp8`` (per block), ``fp4``, ``tf32``, ``fp32``.
+        Of matrix products: ``bf16``, ``fp16``, ``fp8`` (a scale per tensor), ``mxfp8`` (per block), ``fp4``, ``tf32``,
+        ``fp32``.
     activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
         Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
         (mixed-precision Adam: fp32 master weight and two moments).
     loss_bytes : int
-        Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them into
-        gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
+        Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them
+        into gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
     fragmentation_ratio : float
         What the caching allocator holds beyond the tensors that come and go (activations, working memory), as a share of them:
         blocks are rounded, and freed ones do not always suit the next tensor.
@@ -92,16 +93,16 @@ class Framework:
     Parameters
     ----------
     issue_seconds : float
-        Time that the host takes to issue one operator, forward or backward; 0 for `Device.issue_seconds`. Where a layer's work is
-        shorter than issuing it, the device waits.
+        Time that the host takes to issue one operator, forward or backward; 0 for `Device.issue_seconds`. Where a layer's work
+        is shorter than issuing it, the device waits.
     expert_issue_seconds : float
-        Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product and
-        a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
+        Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product
+        and a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
     ring_imbalance_ratio : float
-        Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a late
-        chunk, 1 where the last rank attends to everything.
+        Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a
+        late chunk, 1 where the last rank attends to everything.
     tensor_overlap_ratio : float
         Share of the tensor axis' gatherings and scatterings (sequence parallelism) that runs beside the products next to them.
     shard_bytes_per_second : float
@@ -109,11 +110,12 @@ class Framework:
     overlaps_scatter : bool
         Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
     dispatches_once : bool
-        Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there (DeepEP,
-        HybridEP) instead of once for each expert.
+        Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there
+        (DeepEP, HybridEP) instead of once for each expert.
     splits_transfers : bool
-        Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the receivers
-        (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are pieces anyway.
+        Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the
+        receivers (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are
+        pieces anyway.
     keeps_casts : bool
         Whether inputs of fp8 and fp4 products are kept for the backward pass as cast (Transformer Engine) instead of in the
         precision of activations (PyTorch's float8 products).

@@ -18,7 +18,8 @@ class Strategy:
     ----------
     data, tensor, context, expert : int
         Degrees, each at least 1. A stage has ``data * context * tensor`` devices; experts are spread over ``expert`` of the
-        ``data * context`` ranks, or, where it does not divide that product but all devices of the stage, over those: see `folded`.
+        ``data * context`` ranks, or, where it does not divide that product but all devices of the stage, over those: see
+        `folded`.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over the tensor axis.
     shard : int
@@ -47,5 +48,7 @@ class Strategy:
 
     @property
     def folded(self) -> bool:
-        """Whether experts are spread over the tensor axis too, each whole on its device (Megatron's expert tensor degree of 1)."""
+        """Whether experts are spread over the tensor axis too,
+        each whole on its device (Megatron's expert tensor degree of 1).
+        """
         return (self.data * self.context) % self.expert != 0

@@ -1,4 +1,6 @@
-"""Fields of a model's configuration, typed and checked: every wrong one is answered with file, field, value and what is allowed."""
+"""Fields of a model's configuration, typed and checked: every wrong one is answered with file, field,
+value and what is allowed.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Operators of a dense transformer layer: attention with grouped heads, feed-forward, norms and residual sums.
 
-What is kept for the backward pass is booked once, at the operator that makes it: products book their outputs where something needs
-them, norms and activation functions their output (the next product's input), a residual sum the stream that it reads (the norm's
-input lives there), the product after attention its input. Statistics of norms (a few bytes per token) are left out, as in [1]_.
+What is kept for the backward pass is booked once, at the operator that makes it: products book their outputs where something
+needs them, norms and activation functions their output (the next product's input), a residual sum the stream that it reads (the
+norm's input lives there), the product after attention its input. Statistics of norms (a few bytes per token) are left out, as
+in [1]_.
 
 References
 ----------
@@ -55,9 +56,11 @@ class Block:
     parallel : bool
         Whether attention and feed-forward read the same stream and are summed once (GPT-NeoX).
     dropout, inner_dropout, attention_dropout : bool
-        Whether elements are dropped at the ends of both branches, after the activation function, and of attention probabilities.
+        Whether elements are dropped at the ends of both branches, after the activation function, and of attention
+        probabilities.
     fused : bool
-        Whether attention is one flash-attention kernel; otherwise scores are kept as in [1]_ and selective recomputation drops them.
+        Whether attention is one flash-attention kernel; otherwise scores are kept as in [1]_ and selective recomputation drops
+        them.
     """
 
     sequence: int

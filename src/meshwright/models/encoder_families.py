@@ -82,7 +82,8 @@ def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
 
 
 def t5(config: Config, name: str, sequence: int, fused: bool) -> Graph:
-    """Return the graph of a T5 model; encoder and decoder see the same number of tokens unless ``_target_sequence_length`` is given.
+    """Return the graph of a T5 model; encoder and decoder see the same number of tokens unless ``_target_sequence_length`` is
+    given.
 
     The tables of relative positions, read by every layer, are held by the embedding.
 

@@ -1,8 +1,8 @@
 """Operators of layers with routed experts, and of latent attention (DeepSeek's low-rank queries, keys and values).
 
-Routing weights are taken to be multiplied into the activation function (as recent training stacks do), so what the experts put out
-is not kept. Experts' weights are split over the tensor axis like any feed-forward network, so every rank of it keeps the tokens
-dispatched to it whole.
+Routing weights are taken to be multiplied into the activation function (as recent training stacks do), so what the experts put
+out is not kept. Experts' weights are split over the tensor axis like any feed-forward network, so every rank of it keeps the
+tokens dispatched to it whole.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def expert_feed_forward(block: Block, experts: Experts) -> tuple[Operator, ...]:
         norm("mlp.norm", block),
         replace(router, n_parameters=router.n_parameters + (n if experts.router_bias else 0)),
         Operator(
-            "mlp.routing", "softmax", routing, "sequence", saved_extra_bytes=_PROBABILITY_BYTES * sequence * n, saved_axis="sequence"
+            "mlp.routing", "softmax", routing, "sequence", saved_extra_bytes=_PROBABILITY_BYTES * sequence * n,
+            saved_axis="sequence"
         ),
         Operator("mlp.dispatch", "dispatch", moved, saved_elements=sequence * top_k * hidden, saved_axis=""),
         Operator(

@@ -23,15 +23,17 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 """The collectives."""
 
 LARGEST_FORWARDED = 128
-"""Trees and recursive halving are not laid out for larger groups where devices forward: far partners cross the whole network."""
+"""Trees and recursive halving are not laid out for larger groups where devices forward:
+far partners cross the whole network.
+"""
 
 MOST_PAIRS = 1 << 22
 """How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
 
 LIBRARY_PAIR = 1.0
-"""Share of the bytes that a tree of a communication library sends over its edge between two nodes: both halves of the double tree could
-halve it, yet NCCL's tuner (tuning.cc) counts two full passes for any number of nodes, and all-reduces over two nodes of A100 (vTrain,
-tensor degree 16) ran at the rate of rings, which is less than half of what two such trees would reach."""
+"""Share of the bytes that a tree of a communication library sends over its edge between two nodes: both halves of the double
+tree could halve it, yet NCCL's tuner (tuning.cc) counts two full passes for any number of nodes, and all-reduces over two nodes
+of A100 (vTrain, tensor degree 16) ran at the rate of rings, which is less than half of what two such trees would reach."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +184,9 @@ def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, 
 
 
 def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
-    """Return reduction (and copying) in one switch that all members of a group are plugged into; nothing where there is none."""
+    """Return reduction (and copying) in one switch that all members of a group are plugged into;
+    nothing where there is none.
+    """
     links, n = cluster.links, cluster.n_devices
     switch = in_switch.common(cluster, groups)
     if switch is None:

@@ -1,6 +1,7 @@
 """Running a plan with PyTorch, measuring layers and links, and comparing what was said with what happened.
 
-Nothing here is imported before it is asked for, so that planning needs no PyTorch. The two calls of a training script of one's own:
+Nothing here is imported before it is asked for, so that planning needs no PyTorch. The two calls of a training script of one's
+own:
 
 * `meshwright.runtime.apply(model, plan_file)` cuts and wraps the module as the plan says, in every process of a torchrun job;
 * ``trainer.step(inputs, targets)`` trains one step and returns the loss.

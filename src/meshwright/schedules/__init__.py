@@ -3,15 +3,16 @@
 Promises of a schedule module, checked by ``tests/contract/test_schedules.py``:
 
 * ``order(n_ranks, n_chunks, n_microbatches, times) -> Actions``: every micro-batch goes forward and backward once through every
-  stage, on the rank that ``placement`` names, and the order does not deadlock; `InputError` for an ``n_chunks`` that the schedule
-  does not have;
+  stage, on the rank that ``placement`` names, and the order does not deadlock; `InputError` for an ``n_chunks`` that the
+  schedule does not have;
 * ``in_flight(n_ranks, n_chunks, n_microbatches) -> ndarray``: the largest number of (stage, micro-batch) activations that each
-  rank holds at once, from the start of the forward to the end of the last backward task that needs it; `order` never holds more;
+  rank holds at once, from the start of the forward to the end of the last backward task that needs it; `order` never holds
+  more;
 * ``placement(n_ranks, n_chunks) -> ndarray``: the rank of every stage; ``looped`` or ``folded`` below.
 
-``n_ranks`` is the number of pipeline ranks, ``n_chunks`` of stages per rank, ``n_microbatches`` of micro-batches of one step, each at
-least 1; ``times`` are the `Durations` of the tasks, or None for tasks of equal length. ``in_flight`` has shape (n_ranks,),
-``placement`` shape (n_ranks * n_chunks,), both int64.
+``n_ranks`` is the number of pipeline ranks, ``n_chunks`` of stages per rank, ``n_microbatches`` of micro-batches of one step,
+each at least 1; ``times`` are the `Durations` of the tasks, or None for tasks of equal length. ``in_flight`` has shape
+(n_ranks,), ``placement`` shape (n_ranks * n_chunks,), both int64.
 
 `load` finds a schedule by the word the user types: a file's name (``zb_h1``, ``zb-h1``) or one of the field's own names that
 cannot be a file's name (``1f1b``).
@@ -153,7 +154,8 @@ def one_chunk(schedule: str, n_chunks: int) -> None:
     """
     if n_chunks != 1:
         raise InputError(
-            f"schedule {schedule}: {n_chunks} stages per rank, but it runs one; give every stage its own devices or use interleaved_1f1b"
+            f"schedule {schedule}: {n_chunks} stages per rank, but it runs one; give every stage its own devices or use "
+            "interleaved_1f1b"
         )
 
 

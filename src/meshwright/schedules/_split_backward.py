@@ -22,7 +22,8 @@ def delayed(warm_up: NDArray[np.int64], delay: NDArray[np.int64], n_microbatches
     n_ranks = len(warm_up)
     ahead, late = np.minimum(warm_up, n_microbatches)[:, None], np.asarray(delay)[:, None]
     i = np.arange(n_microbatches)
-    # A turn is a forward task, an input gradient and a weight gradient; what a rank runs early or late has turns before or after.
+    # A turn is a forward task, an input gradient and a weight gradient; what a rank runs early or late has turns before or
+    # after.
     turn = np.concatenate((3 * (i - ahead), np.broadcast_to(3 * i + 1, (n_ranks, n_microbatches)), 3 * (i + late) + 2), axis=1)
     order = np.argsort(turn, axis=1, kind="stable")
     return Actions(

@@ -1,4 +1,5 @@
-"""DAPPLE's early-backward schedule with warm-up policy A: as few as fill the pipeline when transfers take no time: the order of 1F1B.
+"""DAPPLE's early-backward schedule with warm-up policy A: as few as fill the pipeline when transfers take no time: the order of
+1F1B.
 
 References
 ----------

@@ -1,4 +1,5 @@
-"""DAPPLE's early-backward schedule with warm-up policy B: twice as many, so that the transfers of a round trip hide behind compute.
+"""DAPPLE's early-backward schedule with warm-up policy B: twice as many, so that the transfers of a round trip hide behind
+compute.
 
 References
 ----------

@@ -39,7 +39,8 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
     Notes
     -----
     The paper asks for a multiple of `n_ranks`. Otherwise this is the order of the next multiple without the tasks of the
-    micro-batches that are not there: micro-batches do not wait for each other, so that nothing deadlocks and no rank holds more.
+    micro-batches that are not there: micro-batches do not wait for each other, so that nothing deadlocks and no rank holds
+    more.
     """
     chunk, microbatch = _sequence(n_ranks, n_chunks, n_microbatches)
     n_forward = len(chunk)

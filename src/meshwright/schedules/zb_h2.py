@@ -38,8 +38,9 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
 
     Notes
     -----
-    Ranks start one forward task after each other and end so too: one step alone still lasts ``n_ranks - 1`` forward tasks longer
-    than the work of a rank. The paper starts the next step in that time, which needs its optimizer without a global wait.
+    Ranks start one forward task after each other and end so too: one step alone still lasts ``n_ranks - 1`` forward tasks
+    longer than the work of a rank. The paper starts the next step in that time, which needs its optimizer without a global
+    wait.
     """
     one_chunk("zb_h2", n_chunks)
     rank = np.arange(n_ranks, dtype=np.int64)

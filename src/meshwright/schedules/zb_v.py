@@ -23,7 +23,9 @@ def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
 
 
 def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:
-    """Return the most activations each rank holds, ``2 min(n_ranks, n_microbatches)`` of half the size; shape (n_ranks,), int64."""
+    """Return the most activations each rank holds, ``2 min(n_ranks, n_microbatches)`` of half the size;
+    shape (n_ranks,), int64.
+    """
     return np.full(n_ranks, 2 * min(n_ranks, n_microbatches), dtype=np.int64)
 
 

@@ -64,8 +64,8 @@ def items(slots: Actions, loads: tuple[StageCost, ...]) -> TailTasks:
     """Return what every rank does at the end of the step.
 
     Gradients of a stage become ready evenly while its last backward task runs, and leave as they come: the share
-    ``overlap_ratio`` of a reduction starts with that task, the rest with the rank's next task, or when it has none. Reductions of
-    the stages of one rank follow each other on its links. Then come the weight update and the gathering of weights.
+    ``overlap_ratio`` of a reduction starts with that task, the rest with the rank's next task, or when it has none. Reductions
+    of the stages of one rank follow each other on its links. Then come the weight update and the gathering of weights.
 
     Returns: in order of rank.
 

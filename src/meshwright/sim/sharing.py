@@ -59,7 +59,8 @@ def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.i
     entries = _one_of_a_kind(_tight(entries, lane), len(seconds))
     if not len(entries.flow):
         return None
-    # A flow's unit is its share of the link that it fills most: on a full link, whoever needs less than its part leaves the rest.
+    # A flow's unit is its share of the link that it fills most: on a full link, whoever needs less than its part leaves the
+    # rest.
     ceiling = np.zeros(len(seconds))
     np.maximum.at(ceiling, entries.flow, entries.share)
     entries = entries.of(np.lexsort((entries.link, entries.flow)))
@@ -122,7 +123,8 @@ def _tight(entries: _Entries, lane: NDArray[np.int64]) -> _Entries:
 def _one_of_a_kind(entries: _Entries, n_flows: int) -> _Entries:
     """Return the entries of one link of each kind, links numbered from 0: those that carry the same are of one kind.
 
-    Two random sums of what a link carries tell kinds apart. Shares add up in any order: what differs by rounding only is the same.
+    Two random sums of what a link carries tell kinds apart. Shares add up in any order: what differs by rounding only is the
+    same.
     """
     if not len(entries.flow):
         return entries

@@ -169,7 +169,8 @@ def order(plan: Plan, stage_times: Durations) -> Actions:
     expected = module.placement(n_ranks, n_chunks)
     if rest or tuple(expected) != ranks:
         raise InputError(
-            f"schedule {plan.schedule}: the plan's {len(ranks)} stages lie on pipeline ranks {list(ranks)}; the schedule needs the "
+            f"schedule {plan.schedule}: the plan's {len(ranks)} stages lie on pipeline ranks {list(ranks)}; the schedule needs "
+            "the "
             f"same number of stages on every rank, in the order {[int(rank) for rank in expected]}"
         )
     result: Actions = module.order(n_ranks, n_chunks, plan.n_microbatches, stage_times)

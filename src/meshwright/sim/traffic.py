@@ -1,4 +1,6 @@
-"""What the collectives of a plan put on links: those that tasks wait for, those beside them, and those at the end of the step."""
+"""What the collectives of a plan put on links: those that tasks wait for, those beside them,
+and those at the end of the step.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,8 @@ def traffic(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Traff
 
     Notes
     -----
-    A load's seconds are what is played. What blocks has links for the seconds of its collectives; what else blocks (copies of gathered
-    weights) is the device's own. What runs beside compute takes as long as its collectives
+    A load's seconds are what is played. What blocks has links for the seconds of its collectives; what else blocks (copies of
+    gathered weights) is the device's own. What runs beside compute takes as long as its collectives
     one after the other if the compute is as long, otherwise it fills the compute, or what its links need for its bytes.
     """
     cluster = problem.cluster

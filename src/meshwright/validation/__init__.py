@@ -1,10 +1,11 @@
-"""Predictions against measured training runs. One file per published set, and one for runs of one's own; the columns tell which.
+"""Predictions against measured training runs. One file per published set, and one for runs of one's own; the columns tell
+which.
 
 Promises of a set's module, checked by ``tests/unit/validation``:
 
 * ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there;
-* ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the set
-  does not tell, or that the model cannot say, is a `Skipped` with the reason.
+* ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the
+  set does not tell, or that the model cannot say, is a `Skipped` with the reason.
 
 Sets that come with the package lie in ``data`` and are named by their files (`set_names`).
 """

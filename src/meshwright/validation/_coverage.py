@@ -1,4 +1,6 @@
-"""How many measured runs lie inside the interval of their prediction, and how far predictions are on rows nothing is fitted to."""
+"""How many measured runs lie inside the interval of their prediction,
+and how far predictions are on rows nothing is fitted to.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Small clusters of unlike machines that measured sets ran on: devices behind one switch in each machine, machines behind one more."""
+"""Small clusters of unlike machines that measured sets ran on: devices behind one switch in each machine,
+machines behind one more.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ __all__ = ["Machine", "machines"]
 
 INSIDE_SECONDS = 4e-6
 NETWORK_SECONDS = 2e-5
-"""Latencies of one link inside a machine and between machines: a step over PCI Express or NVLink, and over the kernel's TCP; estimates."""
+"""Latencies of one link inside a machine and between machines: a step over PCI Express or NVLink,
+and over the kernel's TCP; estimates.
+"""
 
 LAUNCH_SECONDS = 25e-6
 """As the built-in kinds of cluster: intercept of collectives measured on A100 and V100 nodes."""

@@ -1,4 +1,6 @@
-"""The page of ``validate --report``: predicted against measured, how the errors spread, and the worst rows by cause; offline."""
+"""The page of ``validate --report``: predicted against measured, how the errors spread,
+and the worst rows by cause; offline.
+"""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class Point:
     measured_bytes, predicted_bytes : float
         Largest memory of one device; 0 where the set has none.
     group : str
-        Rows of one group did the same work on the same devices by different plans; empty for none. What follows `` by `` names the
-        release of the program, where a set has several: groups with the same words before it did the same work, too.
+        Rows of one group did the same work on the same devices by different plans; empty for none. What follows `` by `` names
+        the release of the program, where a set has several: groups with the same words before it did the same work, too.
     fits : bool
         Whether the prediction fits the devices' memory.
     ran : bool

@@ -139,7 +139,8 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
     `fields`: further fields of a ``config.json``.
     """
     config: dict[str, Any] = {
-        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size": vocabulary,
+        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence,
+        "vocab_size": vocabulary,
         "_attn_implementation": "eager", **fields,
     }  # fmt: skip
     return huggingface.graph_of(config, name, sequence_length=sequence)
@@ -190,7 +191,8 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
     return Predicted(
-        timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest], timeline.allocated_bytes[fullest],
+        timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest],
+        timeline.allocated_bytes[fullest],
         fits, timeline.causes, timeline.memory_causes[fullest], device,
     )  # fmt: skip
 

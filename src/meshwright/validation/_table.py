@@ -16,8 +16,10 @@ __all__ = ["Measured", "describe", "read"]
 
 NUMBERS = (
     "allocated_gib", "bytes", "context", "cp", "data", "dp_shard", "ep", "expert", "ffn", "gbs", "global_batch", "global_bs",
-    "gpus", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs", "max_mem_bytes", "mbs",
-    "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes", "num_microbatches", "pipeline", "pp",
+    "gpus", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs", "max_mem_bytes",
+    "mbs",
+    "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes", "num_microbatches", "pipeline",
+    "pp",
     "real_alloc_gib", "real_iter_s", "real_ms", "real_s", "reserved_gib", "seq", "sequence_length", "shard", "step_seconds",
     "tensor", "tflops_per_gpu", "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp",
     "vpp",
@@ -25,7 +27,9 @@ NUMBERS = (
 """Columns that are read as numbers, whatever the set."""
 
 MISSING = ("", "-", "?", "auto", "fail", "failed", "inf", "infinity", "n/a", "na", "nan", "none", "null", "oom", "unknown")
-"""Words that stand for a number that was not measured or not told, in any case; a set's own file says what they mean for a row."""
+"""Words that stand for a number that was not measured or not told, in any case;
+a set's own file says what they mean for a row.
+"""
 
 ALIKE = 0.5
 """A file with at least this share of a set's columns is taken for one that lacks the others."""
@@ -92,16 +96,21 @@ def _lines(path: str | Path) -> list[list[str]]:
 
 
 def _check(path: str | Path, row: int, name: str, cell: str) -> None:
-    """Refuse a cell that ought to be a number and is none; lists of numbers and figures in parentheses are the set's to read."""
+    """Refuse a cell that ought to be a number and is none;
+    lists of numbers and figures in parentheses are the set's to read.
+    """
     text = re.sub(r"\(.*\)", "", cell).strip()
     if text.lower() not in MISSING and not re.fullmatch(r"[-+\d.,|;:x/~\s%]*(\d[eE][-+]?\d+)?", text):
         raise InputError(
-            f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell empty where it is not known"
+            f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell empty where it is "
+            "not known"
         )
 
 
 def _named(header: Sequence[str]) -> list[str]:
-    """Return the names of the columns as the sets write them, whatever their case and whether blanks or dashes join their words."""
+    """Return the names of the columns as the sets write them,
+    whatever their case and whether blanks or dashes join their words.
+    """
     plugins = [registry.load("validation", name, "measured set") for name in registry.names("validation")]
     known = {name for plugin in plugins for name in (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))}
     plain = {re.sub(r"[\s_-]+", "_", name.lower()): name for name in sorted(known)}

@@ -82,7 +82,9 @@ def _miss(report: Report, point: Point, quantity: str, known: interval.Factors) 
 
 
 def _held(point: Point) -> list[tuple[str, float]]:
-    """Return the causes of what the set measures: of the whole peak, of what is reserved (no context), or allocated (nor allocator)."""
+    """Return the causes of what the set measures: of the whole peak, of what is reserved (no context),
+    or allocated (nor allocator).
+    """
     without: tuple[tuple[str, ...], ...] = ((), ("context",), ("context", "allocator"))
     choices = [[(cause, value) for cause, value in point.memory_causes if cause not in left_out] for left_out in without]
     return min(choices, key=lambda causes: abs(sum(value for _, value in causes) - point.predicted_bytes))

@@ -19,11 +19,15 @@ LONGEST_SECONDS = 1e3
 """Aceso writes a million seconds where a size did not run."""
 
 ACESO_ORDER = (0, 3, 1, 2, 4, 5, 6, 7)
-"""Devices of Aceso's node in our numbering of the hybrid cube mesh: its pairs all-reduce at 42 GB/s, which takes two links of 25 GB/s,
-so that its first two devices are joined by a double link (Azure's and NVIDIA's nodes number their devices differently)."""
+"""Devices of Aceso's node in our numbering of the hybrid cube mesh: its pairs all-reduce at 42 GB/s, which takes two links of
+25 GB/s, so that its first two devices are joined by a double link (Azure's and NVIDIA's nodes number their devices
+differently).
+"""
 
 COPIED = ("all_gather", "reduce_scatter", "all_to_all")
-"""Collectives that Aceso called with lists of tensors: PyTorch copies the lists through one flat tensor, read and written once."""
+"""Collectives that Aceso called with lists of tensors: PyTorch copies the lists through one flat tensor,
+read and written once.
+"""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:

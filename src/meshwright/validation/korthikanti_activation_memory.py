@@ -2,7 +2,8 @@
 
 References
 ----------
-.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198, Figs. 1 and 7, Table 3.
+.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198, Figs. 1 and 7,
+   Table 3.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _layer(problem: Problem, graph: Graph, micro_batch: int) -> dict[str, StageC
     plain = analytic.row_loads(problem, Strategy(tensor=TENSOR), range(TENSOR), micro_batch)
     split = analytic.row_loads(problem, Strategy(tensor=TENSOR, sequence_parallel=True), range(TENSOR), micro_batch)
     return {
-        "none": plain[row, "none"], "seq": split[row, "none"], "sel": plain[row, "selective"], "seqsel": split[row, "selective"],
+        "none": plain[row, "none"], "seq": split[row, "none"], "sel": plain[row, "selective"],
+        "seqsel": split[row, "selective"],
         "full": plain[row, "full"],
     }  # fmt: skip
 

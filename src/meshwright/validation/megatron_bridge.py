@@ -17,7 +17,8 @@ from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clus
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs", "mbs", "sequence_length", "tp", "pp", "cp", "vp", "ep",
+COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs", "mbs", "sequence_length", "tp", "pp", "cp",
+           "vp", "ep",
            "tokens_per_sec_per_gpu")  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 References
 ----------
-.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 5.1.
+.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
+   5.1.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
             flops_per_second=ratio(fields, "tflops_per_gpu") * 1e12 * gpus,
         )  # fmt: skip
         graph = gpt(
-            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=count(fields, "heads_INFERRED"), sequence=sequence,
+            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=count(fields, "heads_INFERRED"),
+            sequence=sequence,
             vocabulary=vocabulary,
         )  # fmt: skip
         data = count(fields, "dp_INFERRED")
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=count(fields, "tp_INFERRED")),), pipeline=pipeline,
-            virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else 1, global_batch=batch,
+            virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else 1,
+            global_batch=batch,
             recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)

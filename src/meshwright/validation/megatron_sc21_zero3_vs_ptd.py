@@ -2,7 +2,8 @@
 
 References
 ----------
-.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 5.2.
+.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
+   5.2.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
                 )
             strategy, pipeline = Strategy(data=gpus // ranks, tensor=TENSOR), ranks // TENSOR
         run = Run(
-            graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,
+            graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"),
+            global_batch=batch,
             recompute="full", training=MixedPrecision("fp16", gradient_bytes=2 if strategy.shard else 4),
             framework=programs[strategy.shard > 0],
         )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Plans that Aceso chose, run by the authors of Mist on A100, A10G and L4: stages of different sizes, each plan in a file of its own."""
+"""Plans that Aceso chose, run by the authors of Mist on A100, A10G and L4: stages of different sizes,
+each plan in a file of its own.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
                 continue
             run = Run(
                 graph, where(cluster_of(fields["cluster"], gpus)), (Strategy(data, shard=1 if data > 1 else 0),) * n_stages,
-                pipeline=n_stages, micro_batch=micro_batch, global_batch=batch, training=MixedPrecision("fp16", gradient_bytes=2),
+                pipeline=n_stages, micro_batch=micro_batch, global_batch=batch,
+                training=MixedPrecision("fp16", gradient_bytes=2),
                 overlap=True, framework=trained_by,
             )  # fmt: skip
             try:

@@ -38,7 +38,9 @@ COLUMNS = (
 )
 
 VIRTUAL = 6
-"""Virtual stages of GPT-3 runs whose rows tell none: what later rounds of the same submitter tell for the same pipeline degree."""
+"""Virtual stages of GPT-3 runs whose rows tell none:
+what later rounds of the same submitter tell for the same pipeline degree.
+"""
 
 FP4_ROUND = 5.1
 """From this round on, large submissions on GB200 and GB300 use fp4."""
@@ -51,7 +53,9 @@ SAID = "plan completed: that of the nearest run of this file on the same kind of
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds of every row; plans that are not told are completed from other rows where one agrees."""
+    """Return measured and predicted seconds of every row;
+    plans that are not told are completed from other rows where one agrees.
+    """
     where, trained_by = clusters(), framework("megatron")
     found = []
     for i, fields in enumerate(rows, 1):
@@ -64,8 +68,9 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
 
 
 def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """Return a row with the plan of another: of the same benchmark and kind of device, its degrees, micro-batch and the row's own
-    accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself where none is.
+    """Return a row with the plan of another: of the same benchmark and kind of device, its degrees, micro-batch and the row's
+    own accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself where
+    none is.
     """
     try:
         name, gpus = _cluster(fields)
@@ -101,7 +106,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         strategy = Strategy(gpus // ranks, tensor, context, 1, tensor > 1, shard=1 if gpus > tensor * pipeline else 0)
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline, virtual=_virtual(fields, pipeline),
-            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=MixedPrecision(precision), overlap=True,
+            micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=MixedPrecision(precision),
+            overlap=True,
             used_of_domain=rack(cluster), framework=trained_by,
         )  # fmt: skip
         predicted, note = least_recomputed(run)

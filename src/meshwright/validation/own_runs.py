@@ -18,7 +18,8 @@ __all__ = ["COLUMNS", "OPTIONAL", "points"]
 COLUMNS = ("model", "cluster", "global_batch", "micro_batch", "data", "tensor", "pipeline", "step_seconds")
 
 OPTIONAL = (
-    "sequence_length", "context", "expert", "virtual", "shard", "recompute", "schedule", "precision", "allocated_gib", "reserved_gib",
+    "sequence_length", "context", "expert", "virtual", "shard", "recompute", "schedule", "precision", "allocated_gib",
+    "reserved_gib",
 )  # fmt: skip
 """Columns that may be there: degrees of 1 otherwise, nothing sharded, nothing recomputed, 1F1B, bf16, no memory measured."""
 
@@ -49,7 +50,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
         )  # fmt: skip
         run = Run(
             graphs[model], where(fields["cluster"].strip()), (strategy,), pipeline=count(fields, "pipeline"),
-            virtual=count(fields, "virtual", 1), micro_batch=count(fields, "micro_batch"), global_batch=count(fields, "global_batch"),
+            virtual=count(fields, "virtual", 1), micro_batch=count(fields, "micro_batch"),
+            global_batch=count(fields, "global_batch"),
             recompute=recompute, schedule=fields.get("schedule", "").strip(),
             training=MixedPrecision(fields.get("precision", "").strip() or "bf16"), overlap=True,
         )  # fmt: skip

@@ -1,4 +1,5 @@
-"""SimuMax: Llama and DeepSeek models cut to a few layers on 8 x B200, Megatron-LM without overlap; seconds and allocated memory.
+"""SimuMax: Llama and DeepSeek models cut to a few layers on 8 x B200, Megatron-LM without overlap; seconds and allocated
+memory.
 
 References
 ----------
@@ -52,7 +53,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
 def _graph(model: str, layers: int, sequence: int) -> Graph:
     """Return a model cut to its first layers."""
     names = {
-        "llama3_8b": "llama-3.1-8b", "llama3_70b": "llama-3.1-70b", "llama3_405b": "llama-3.1-405b", "deepseekv2": "deepseek-v2",
+        "llama3_8b": "llama-3.1-8b", "llama3_70b": "llama-3.1-70b", "llama3_405b": "llama-3.1-405b",
+        "deepseekv2": "deepseek-v2",
         "deepseek_v2": "deepseek-v2", "deepseekv3": "deepseek-v3", "deepseek_v3": "deepseek-v3", "mixtral_8x7b": "mixtral-8x7b",
     }  # fmt: skip
     if model not in names:

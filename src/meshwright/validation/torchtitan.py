@@ -1,4 +1,6 @@
-"""torchtitan: tokens per second and peak memory of Llama 3.1 on H100 and H200, FSDP2 with tensor, context and pipeline parallelism."""
+"""torchtitan: tokens per second and peak memory of Llama 3.1 on H100 and H200, FSDP2 with tensor,
+context and pipeline parallelism.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from meshwright.validation._runs import Clusters, Run, built_in, clusters, predi
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("model", "gpu", "gpus", "dp_shard", "tp", "cp", "pp", "schedule", "seq", "local_bs", "global_bs", "ac", "float8", "tps_per_gpu",
+COLUMNS = ("model", "gpu", "gpus", "dp_shard", "tp", "cp", "pp", "schedule", "seq", "local_bs", "global_bs", "ac", "float8",
+           "tps_per_gpu",
            "mem_gib")  # fmt: skip
 
 VIRTUAL = 2
@@ -25,8 +28,10 @@ VIRTUAL = 2
 
 LOSS_BYTES, PARALLEL_LOSS_BYTES = 10, 14
 """Per logit, beside the fp32 ones that are kept, reserved while PyTorch's own loss runs: the bf16 logits it was given and their
-gradients (2, in a block too small for the others), and in fp32 the gradient of the log-probabilities and that of the logits (8);
-with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12), and the head's gathered input for its gradient."""
+gradients (2, in a block too small for the others), and in fp32 the gradient of the log-probabilities and that of the logits
+(8); with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12), and the head's gathered input for its
+gradient.
+"""
 
 
 FAST_FLOAT8 = ("1", "tensorwise")
@@ -34,7 +39,9 @@ FAST_FLOAT8 = ("1", "tensorwise")
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""
+    """Return measured and predicted seconds and memory of every row;
+    the set's memory is what the caching allocator reserved.
+    """
     where, programs = clusters(), (framework("torchtitan"), framework("torchtitan_async"))
     return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
@@ -65,7 +72,8 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )  # fmt: skip
         run = Run(
             _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
-            pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
+            pipeline=pipeline, virtual=virtual,
+            micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
             global_batch=batch, recompute=recompute, training=training, overlap=True,
             framework=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
@@ -91,10 +99,10 @@ def _loss_bytes(graph: Graph, tensor: int) -> int:
 def _gathered(load: StageCost, n_shards: int, tensor: int, unit: float) -> StageCost:
     """Return the load of a stage whose weights FSDP keeps gathered between micro-batches, as torchtitan does with a pipeline.
 
-    Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the sharded
-    gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and has buffers for
-    what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand beside the sums in fp32
-    (2 bytes per weight), and DTensor keeps the input of attention as gathered over the tensor axis.
+    Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the
+    sharded gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and has
+    buffers for what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand
+    beside the sums in fp32 (2 bytes per weight), and DTensor keeps the input of attention as gathered over the tensor axis.
     """
     buffers = load.gradient_bytes / n_shards + 6.0 * unit
     return replace(
@@ -109,8 +117,8 @@ def _gathered(load: StageCost, n_shards: int, tensor: int, unit: float) -> Stage
 def _by_operator(graph: Graph) -> Graph:
     """Return a Llama as torchtitan runs it under selective checkpointing by operator.
 
-    Products are not fused; outputs of attention and of every other product are kept (query, value, gate, the second of the block),
-    everything between is computed again.
+    Products are not fused; outputs of attention and of every other product are kept (query, value, gate, the second of the
+    block), everything between is computed again.
     """
     bodies: dict[int, tuple[Operator, ...]] = {}
     ops = []

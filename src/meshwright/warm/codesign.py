@@ -13,7 +13,9 @@ __all__ = ["run"]
 
 
 def run(plan: Callable[..., object]) -> object:
-    """Design the network of a small mixture of experts, with one route a pair and two, and play its step under every model of traffic."""
+    """Design the network of a small mixture of experts, with one route a pair and two,
+    and play its step under every model of traffic.
+    """
     wires = Wires(4, 2, 1.25e9, 1e-6)
     design = room.design(models.read("topoopt:moe"), wires, room.parse({}), names=("topoopt", "switch"), budget=5)
     found = design.entry.found

@@ -1,4 +1,6 @@
-"""Kernels of the search piper: files with costs of their own, small and large graphs, everything that can be counted, and models."""
+"""Kernels of the search piper: files with costs of their own, small and large graphs, everything that can be counted,
+and models.
+"""
 
 from __future__ import annotations
 

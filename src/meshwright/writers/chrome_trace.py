@@ -2,8 +2,8 @@
 
 References
 ----------
-.. [1] Trace Event Format, Google, 2016: duration events (``X``), flow events (``s``, ``f``), counters (``C``), metadata (``M``);
-   times in microseconds.
+.. [1] Trace Event Format, Google, 2016: duration events (``X``), flow events (``s``, ``f``), counters (``C``), metadata
+   (``M``); times in microseconds.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...]) -> list[dict[str,
 
 
 def _flows(spans: list[dict[str, Any]], rank_of_stage: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return an arrow from what leaves a rank to the task that waits for it: from the send, or from the task if that takes no time."""
+    """Return an arrow from what leaves a rank to the task that waits for it: from the send,
+    or from the task if that takes no time.
+    """
     sends: dict[tuple[int, int, int], dict[str, Any]] = {}
     tasks: dict[tuple[int, int, bool], dict[str, Any]] = {}
     for span in spans:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-BASE = ["codesign", "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64", "--servers", "4", "--degree", "2",
+BASE = ["codesign", "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64", "--servers", "4", "--degree",
+        "2",
         "--link-bandwidth", "10 Gbit/s", "--budget", "20"]  # fmt: skip
 
 

@@ -118,7 +118,8 @@ def test_a_captured_graph_reaches_the_original(meshwright: Any, tmp_path: pathli
     product = {"name": "product", "kind": "matmul", "dims": {"sequence": 64, "in": 512, "out": 512}, "n_parameters": 262144}
     names = [f"layers.{i}" for i in range(4)]
     document = {
-        "format": "meshwright/graph/1", "name": "stack", "source": "here:stack", "level": "layers", "batch": 1, "element_bytes": 2,
+        "format": "meshwright/graph/1", "name": "stack", "source": "here:stack", "level": "layers", "batch": 1,
+        "element_bytes": 2,
         "sequence_length": 64, "tokens_name": "tokens", "n_parameters": 4 * 262144, "n_shared_parameters": 0,
         "n_active_parameters": 0, "totals": figures, "notes": [], "bodies": [[product]],
         "ops": [{"name": name, "kind": "matmul", "body": 0, **figures} for name in names],
@@ -262,7 +263,8 @@ def test_the_megatron_script_is_valid_shell(tiny: str, tmp_path: pathlib.Path) -
 
 def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_left_out(tmp_path: pathlib.Path) -> None:
     fields: dict[str, Any] = {
-        "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32, "num_hidden_layers": 4,
+        "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32,
+        "num_hidden_layers": 4,
         "num_attention_heads": 4, "vocab_size": 100, "num_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64,
     }  # fmt: skip
     path = tmp_path / "config.json"
@@ -280,7 +282,8 @@ def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_lef
     assert "--moe-layer-freq" not in options
     assert options["--rotary-base"] == ("1000000",)
     assert options["--use-rope-scaling"] == ("--rope-scaling-factor", "4")
-    _, notes = told(rope_scaling={"type": "yarn", "factor": 2.0}, attention_bias=True, use_sliding_window=True, sliding_window=8,
+    _, notes = told(rope_scaling={"type": "yarn", "factor": 2.0}, attention_bias=True, use_sliding_window=True,
+                    sliding_window=8,
                     max_window_layers=2)  # fmt: skip
     assert [next(word for word in ("rope_theta", "yarn", "attention_bias", "sliding") if word in note) for note in notes] == [
         "rope_theta", "yarn", "attention_bias", "sliding",

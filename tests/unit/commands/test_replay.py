@@ -31,7 +31,8 @@ def piper(folder: pathlib.Path) -> str:
 
     def choice(v: int, n: int) -> dict[str, Any]:
         return {
-            "id": "vanilla", "timePerSample": (1.0 + v) / n, "parameterSize": 5.0, "memoryUsageA": 2.0 / n, "memoryUsageB": 4.0 / n,
+            "id": "vanilla", "timePerSample": (1.0 + v) / n, "parameterSize": 5.0, "memoryUsageA": 2.0 / n,
+            "memoryUsageB": 4.0 / n,
             "syncTimeFw": {str(v - 1): 0.1} if v else {}, "syncTimeBw": {str(v + 1): 0.1} if v < 2 else {},
         }  # fmt: skip
 
@@ -54,7 +55,8 @@ def placement(folder: pathlib.Path) -> str:
     """Write a graph of four operators for the partitioner."""
     nodes = [
         {
-            "id": i, "name": "abcd"[i], "supportedOnFpga": 1, "cpuLatency": 20.0, "fpgaLatency": 2.0 + i % 2, "isBackwardNode": 0,
+            "id": i, "name": "abcd"[i], "supportedOnFpga": 1, "cpuLatency": 20.0, "fpgaLatency": 2.0 + i % 2,
+            "isBackwardNode": 0,
             "size": 10.0,
         }
         for i in range(4)

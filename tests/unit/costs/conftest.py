@@ -1,4 +1,6 @@
-"""A small GPT, a device with round figures, and a network whose collectives are one formula: cases that can be computed by hand."""
+"""A small GPT, a device with round figures, and a network whose collectives are one formula:
+cases that can be computed by hand.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def device(**figures: float) -> Device:
-    return Device("plain", (("bf16", 100e12), ("fp16", 100e12), ("fp8", 200e12)), 80e9, 1e12, **{"launch_seconds": 0.0, "memory_ratio": 1.0, "matmul_ratio": 1.0, **figures})  # type: ignore[arg-type]  # fmt: skip
+    return Device("plain", (("bf16", 100e12), ("fp16", 100e12), ("fp8", 200e12)), 80e9, 1e12,
+    **{"launch_seconds": 0.0, "memory_ratio": 1.0, "matmul_ratio": 1.0, **figures})  # type: ignore[arg-type]  # fmt: skip
 
 
 def cluster(n_devices: int, *kinds: Device) -> Cluster:
@@ -93,7 +96,8 @@ def moe_layer(n_experts: int = 8, top_k: int = 2) -> tuple[Operator, ...]:
 
 
 def graph(n_layers: int = 4, layer: Callable[[], tuple[Operator, ...]] = gpt_layer) -> Graph:
-    embedding = Operator("table", "embedding", (("sequence", SEQUENCE), ("vocabulary", VOCABULARY), ("hidden", HIDDEN)), "vocabulary",
+    embedding = Operator("table", "embedding", (("sequence", SEQUENCE), ("vocabulary", VOCABULARY), ("hidden", HIDDEN)),
+                         "vocabulary",
                          VOCABULARY * HIDDEN)  # fmt: skip
     head = (
         product("logits", HIDDEN, VOCABULARY, "out"),

@@ -21,11 +21,13 @@ def content() -> dict[str, Any]:
 
     def measure(layer: str, rows: int, tensor: int, unit_seconds: float) -> dict[str, Any]:
         return {"layer": layer, "rows": rows, "tensor": tensor, "forward_seconds": unit_seconds * rows / tensor,
-                "backward_input_seconds": 1.5 * unit_seconds * rows / tensor, "backward_weight_seconds": unit_seconds * rows / tensor,
+                "backward_input_seconds": 1.5 * unit_seconds * rows / tensor,
+                "backward_weight_seconds": unit_seconds * rows / tensor,
                 "saved_bytes": 100.0 * rows / tensor}  # fmt: skip
 
     return {
-        "format": "meshwright/profile/1", "model": "m", "sequence_length": 8, "device": "CPU", "n_cores": 2, "memory_bytes": 1e9,
+        "format": "meshwright/profile/1", "model": "m", "sequence_length": 8, "device": "CPU", "n_cores": 2,
+        "memory_bytes": 1e9,
         "optimizer_seconds_per_byte": 1e-6,
         "layers": [{"name": name, "like": like, "n_parameters": 10, "weight_bytes": 40.0, "output_bytes": 16.0}
                    for name, like in (("embed", "embed"), ("layers.0", "layers.0"), ("layers.1", "layers.0"))],

@@ -33,7 +33,8 @@ def _document() -> dict[str, Any]:
     words = {"name": "words", "kind": "embedding", "dims": {"sequence": 4, "vocabulary": 5, "hidden": 3}, "n_parameters": 15}
     names = (("embed", "embedding", 0), ("layers.0", "matmul", 1), ("layers.1", "matmul", 1), ("head", "head", 2))
     return {
-        "format": "meshwright/graph/1", "name": "tiny", "source": "here:tiny", "level": "layers", "batch": 1, "element_bytes": 2,
+        "format": "meshwright/graph/1", "name": "tiny", "source": "here:tiny", "level": "layers", "batch": 1,
+        "element_bytes": 2,
         "sequence_length": 4, "tokens_name": "tokens", "n_parameters": 48, "n_shared_parameters": 0, "n_active_parameters": 0,
         "totals": figures, "notes": ["a note"], "bodies": [[words], [product], [head]],
         "ops": [{"name": name, "kind": kind, "body": body, **figures} for name, kind, body in names],

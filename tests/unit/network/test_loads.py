@@ -10,7 +10,8 @@ from meshwright.network import Network, collectives
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 SPECS = (
-    "flat:8", "two-level:16,per_node=4", "dgx-h100:16", "fat-tree:16,oversubscription=2", "torus:4x4", "dgx-v100:8", "dragonfly:18",
+    "flat:8", "two-level:16,per_node=4", "dgx-h100:16", "fat-tree:16,oversubscription=2", "torus:4x4", "dgx-v100:8",
+    "dragonfly:18",
 )  # fmt: skip
 
 

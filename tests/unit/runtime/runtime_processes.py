@@ -19,9 +19,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PATIENCE_SECONDS = 500
 
 
-def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, global_batch: int = 16, names: list[str] | None = None,
+def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, global_batch: int = 16,
+            names: list[str] | None = None,
             sequence_length: int = 16) -> dict:  # fmt: skip
-    """Return a plan file's content from (number of layers, devices, options) of every stage; a pipeline has four micro-batches."""
+    """Return a plan file's content from (number of layers, devices, options) of every stage;
+    a pipeline has four micro-batches.
+    """
     n_microbatches = n_microbatches or (4 if len(stages) > 1 else 2)
     n_layers = sum(stage[0] for stage in stages)
     names = names or ["embed", *[f"layers.{i}" for i in range(n_layers - 2)], "head"]
@@ -67,8 +70,8 @@ def _server() -> subprocess.Popen:
 
 
 def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> dict[str, dict]:
-    """Train every case's model under its plan in `n_ranks` processes, and in one; by name of case return the losses of both, and the
-    largest difference between a weight after the last step and the same weight of the one process."""
+    """Train every case's model under its plan in `n_ranks` processes, and in one; by name of case return the losses of both,
+    and the largest difference between a weight after the last step and the same weight of the one process."""
     (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases}))
     (folder / "rendezvous").unlink(missing_ok=True)
     server = _server()
@@ -131,7 +134,9 @@ def train(rank: int, world: int, folder: pathlib.Path) -> None:
 
 
 def compare(path: str, case: dict, n_steps: int, known: dict) -> tuple[list[float], list[int], list[float], float]:
-    """Train one case; return its losses, the steps skipped, the losses of one process, and how far any weight held here is from its."""
+    """Train one case; return its losses, the steps skipped, the losses of one process,
+    and how far any weight held here is from its.
+    """
     from meshwright.runtime.job.trainer import assemble
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import batches_of, default_loss, example_of

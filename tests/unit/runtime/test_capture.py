@@ -140,7 +140,9 @@ def attention() -> nn.Module:
 
 
 class Eager(nn.Module):
-    """Attention written out: ``matmul`` on (samples, heads, rows, head), or sums by name; queries, keys and values together or not."""
+    """Attention written out: ``matmul`` on (samples, heads, rows, head), or sums by name; queries,
+    keys and values together or not.
+    """
 
     def __init__(self, form: str, n_heads: int = 4, n_key_heads: int = 4) -> None:
         super().__init__()

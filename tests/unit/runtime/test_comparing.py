@@ -47,7 +47,8 @@ def profile(folder: pathlib.Path, name: str, scale: dict[str, float]) -> str:
         for n in names for rows in (1, 8)
     ]  # fmt: skip
     pairs = [{"source": a, "target": 1 - a, "latency_seconds": 1e-5, "seconds_per_byte": 1e-9} for a in (0, 1)]
-    entry = {"format": "meshwright/profile/1", "model": "m", "sequence_length": 1, "device": "CPU", "n_cores": 2, "memory_bytes": 1e9,
+    entry = {"format": "meshwright/profile/1", "model": "m", "sequence_length": 1, "device": "CPU", "n_cores": 2,
+             "memory_bytes": 1e9,
              "optimizer_seconds_per_byte": 0.0, "layers": layers, "measures": measures,
              "links": {"n_ranks": 2, "pairs": pairs, "collectives": []}}  # fmt: skip
     (folder / name).write_text(json.dumps(entry))

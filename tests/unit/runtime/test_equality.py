@@ -28,7 +28,8 @@ TWO = {
         ),
     ),
     "zero-bubble": ("zoo:shallow", plan_of([(2, [0], {}), (3, [1], {})], schedule="zb_h1")),
-    "interleaved": ("zoo:shallow", plan_of([(1, [0], {}), (1, [1], {}), (2, [0], {}), (1, [1], {})], schedule="interleaved_1f1b")),
+    "interleaved": ("zoo:shallow",
+    plan_of([(1, [0], {}), (1, [1], {}), (2, [0], {}), (1, [1], {})], schedule="interleaved_1f1b")),
     "zero-bubble in a V": ("zoo:shallow", plan_of([(1, [0], {}), (1, [1], {}), (2, [1], {}), (1, [0], {})], schedule="zb_v")),
     "replicas of a batch that does not divide": ("zoo:shallow", plan_of([(5, [0, 1], {})], global_batch=13, n_microbatches=3)),
     "optimizer state sharded": ("zoo:shallow", plan_of([(5, [0, 1], {"shard": 1})])),
@@ -38,7 +39,8 @@ TWO = {
     "sequence parallel": (
         "zoo:shallow", plan_of([(5, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 5})]),
     ),
-    "a chain of linear layers": ("perceptron", plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
+    "a chain of linear layers": ("perceptron",
+    plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
     "heads by number, split": (
         "fragile:heads_by_number", plan_of([(8, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     ),
@@ -72,9 +74,11 @@ FOUR: dict[str, Any] = {
         "zoo:Plain", plan_of([(3, [0, 1], {"shard": 3}), (3, [2, 3], {"shard": 3})]),
     ),
     "context inside replicas, weights sharded": ("zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"context": 2, "shard": 3})])),
-    "context inside replicas, optimizer state sharded": ("zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"context": 2, "shard": 1})])),
+    "context inside replicas, optimizer state sharded": ("zoo:shallow",
+    plan_of([(5, [0, 1, 2, 3], {"context": 2, "shard": 1})])),
     "context, tensor and sequence": (
-        "zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"context": 2, "tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 5})]),
+        "zoo:shallow", plan_of([(5, [0, 1, 2, 3],
+        {"context": 2, "tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 5})]),
     ),
     "context and tensor, stage by stage": (
         "zoo:shallow", plan_of([(2, [0, 1], {"context": 2}), (3, [2, 3], {"tensor": 2})], schedule="zb_h1"),
@@ -90,14 +94,17 @@ FOUR: dict[str, Any] = {
 EXPERTS: dict[str, Any] = {
     f"experts, {name}": ("zoo:Collapsed" if "none" in name else "zoo:Mixture", plan_of(stages, **options))
     for name, stages, options in [
-        ("fully sharded, none for some, recomputation", [(6, [0, 1, 2, 3], {"expert": 2, "shard": 3, "recompute": ["full"] * 6})], {}),
+        ("fully sharded, none for some, recomputation",
+        [(6, [0, 1, 2, 3], {"expert": 2, "shard": 3, "recompute": ["full"] * 6})], {}),
         ("optimizer state sharded", [(6, [0, 1, 2, 3], {"expert": 2, "shard": 1})], {}),
-        ("gradients sharded, stages", [(2, [0, 1], {"expert": 2, "shard": 2}), (4, [2, 3], {"expert": 2})], {"schedule": "zb_h1"}),
+        ("gradients sharded, stages", [(2, [0, 1], {"expert": 2, "shard": 2}), (4, [2, 3], {"expert": 2})],
+        {"schedule": "zb_h1"}),
         ("three ranks with two each, then whole", [(3, [1, 0, 2], {"expert": 3}), (3, [3], {})], {}),
         ("context", [(6, [0, 1, 2, 3], {"expert": 2, "context": 2, "recompute": ["selective"] * 6})], {}),
         ("tensor", [(6, [0, 1, 2, 3], {"expert": 2, "tensor": 2})], {}),
         ("tensor and sequence", [(6, [0, 1, 2, 3], {"expert": 2, "tensor": 2, "sequence_parallel": True, "shard": 3})], {}),
-        ("virtual stages", [(1, [0, 1], {"expert": 2}), (2, [2, 3], {"expert": 2}), (1, [0, 1], {}), (2, [2, 3], {"expert": 2})],
+        ("virtual stages",
+         [(1, [0, 1], {"expert": 2}), (2, [2, 3], {"expert": 2}), (1, [0, 1], {}), (2, [2, 3], {"expert": 2})],
          {"schedule": "interleaved_1f1b"}),
     ]
 }  # fmt: skip
@@ -233,7 +240,8 @@ ZOO: dict[str, tuple[str, dict]] = {
     "batch norms": ("images", plan_of([(3, [0], {}), (3, [1], {})])),
     "a stage without weights": ("images", plan_of([(1, [0], {}), (5, [1], {})])),
     "names without the beginning that all share": (
-        "UnlikeDepths", plan_of([(4, [0], {}), (5, [1], {})], names=["embed", "0.0", "1.0", "1.1", "1.2", "2.0", "2.1", "3.0", "head"]),
+        "UnlikeDepths", plan_of([(4, [0], {}), (5, [1], {})],
+        names=["embed", "0.0", "1.0", "1.1", "1.2", "2.0", "2.1", "3.0", "head"]),
     ),
     "options left out": ("Options", plan_of([(3, [0], {}), (3, [1], {})])),
     "two inputs": ("two_inputs", plan_of([(3, [0], {}), (3, [1], {})])),

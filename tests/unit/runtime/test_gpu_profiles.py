@@ -3,7 +3,8 @@
 One command on a machine with a GPU writes one, with the device's name in it; its file is named like the kind of node in
 `meshwright list clusters`, and is found here:
 
-    cd examples && meshwright profile layer:model --device cuda --sequence-length 4096 --rows 1,2 --out ../tests/data/gpu/dgx-h100.json
+    cd examples && meshwright profile layer:model --device cuda --sequence-length 4096 --rows 1,2 --out
+    ../tests/data/gpu/dgx-h100.json
 """
 
 from __future__ import annotations

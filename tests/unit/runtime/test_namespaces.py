@@ -32,7 +32,10 @@ def left() -> list[str]:
 def test_processes_inside_reach_each_other_and_nothing_is_left_behind_after_a_failure() -> None:
     with pytest.raises(KeyboardInterrupt), namespaces.emulated(clusters.cluster(str(RACKS))) as prefixes:
         assert len(prefixes) == 4 and len(left()) == 6
-        reach = "import socket; s = socket.create_server(('10.77.0.4', 9999)); s.settimeout(9); print(s.accept()[0].recv(9).decode())"
+        reach = (
+            "import socket; s = socket.create_server(('10.77.0.4', 9999)); s.settimeout(9); "
+            "print(s.accept()[0].recv(9).decode())"
+        )
         say = "import socket; socket.create_connection(('10.77.0.4', 9999), 9).send(b'hello')"
         server = subprocess.Popen([*prefixes[3], sys.executable, "-c", reach], stdout=subprocess.PIPE, text=True)
         time.sleep(0.5)

@@ -1,4 +1,6 @@
-"""Models as people write them, small: lists of unlike depth, shared layers, dictionaries, buffers, images, several inputs, skips."""
+"""Models as people write them, small: lists of unlike depth, shared layers, dictionaries, buffers, images,
+several inputs, skips.
+"""
 
 from __future__ import annotations
 

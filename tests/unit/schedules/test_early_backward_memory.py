@@ -19,7 +19,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Four equal layers, 10 ms forward and 20 ms backward for one sample, whose outputs are all that is kept."""
     path = tmp_path_factory.mktemp("chain") / "four.txt"
     lines = [
-        f"n{i} -- L{i} -- forward_compute_time=10, backward_compute_time=20, activation_size={ACTIVATIONS}, parameter_size={WEIGHTS}"
+        f"n{i} -- L{i} -- forward_compute_time=10, backward_compute_time=20, activation_size={ACTIVATIONS}, "
+        f"parameter_size={WEIGHTS}"
         for i in range(N_STAGES)
     ]
     pathlib.Path(path).write_text("\n".join(lines + [f"\tn{i} -- n{i + 1}" for i in range(N_STAGES - 1)]) + "\n")

@@ -1,8 +1,8 @@
 """The simulator says what the published formulas say, for stages of equal tasks and transfers that take no time.
 
 p ranks, m micro-batches, f, b, w seconds of forward, input gradient and weight gradient of one rank, v stages per rank. Sources
-of the formulas: the README of the zero-bubble repository (its table gives the bubble rate B = (p - 1) / (m + p - 1) of 1F1B, B / 3
-for ZB-H1 and 0 for ZB-H2 and ZB-V, with f = b = w), the README of DualPipe (bubbles in seconds, its B is our b + w), and
+of the formulas: the README of the zero-bubble repository (its table gives the bubble rate B = (p - 1) / (m + p - 1) of 1F1B, B
+/ 3 for ZB-H1 and 0 for ZB-H2 and ZB-V, with f = b = w), the README of DualPipe (bubbles in seconds, its B is our b + w), and
 Narayanan et al. 2021, section 2.2 (interleaved: the bubble divided by v).
 """
 

@@ -73,7 +73,8 @@ def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
         (0, -1, "reduce", 14.0, 15.0),
         (0, -1, "optimizer", 15.0, 15.25),
     ]
-    # Rank 0 works 6 s; it waits 2 - 7 (half a second of it for the transfer) and 9 - 12 (again half). Rank 1 works 10 s, 4 s more.
+    # Rank 0 works 6 s; it waits 2 - 7 (half a second of it for the transfer) and 9 - 12 (again half). Rank 1 works 10 s, 4 s
+    # more.
     assert dict(timeline.causes) == {
         "compute": 6.0, "recompute": 0.0, "gather": 0.0, "imbalance": 4.0, "bubble": 3.0, "transfer": 1.0, "reduce": 1.0,
         "optimizer": 0.25,
@@ -143,7 +144,8 @@ def wrong_plans() -> list[tuple[Plan, str]]:
         (replace(good, stages=(Stage((0, 0), (0,)), Stage((1,), (1,)))), "layer 'layers.0' is twice in stage 0"),
         (replace(good, stages=(Stage((0, 1), (0,)), Stage((2,), (1,)))), "stage 1: 2 is no layer; a plan of tiny"),
         (replace(good, stages=(Stage((0, -1), (0,)), Stage((1,), (1,)))), "stage 0: -1 is no layer"),
-        (replace(good, stages=(Stage((0, "a"), (0,)), Stage((1,), (1,)))), "stage 0: 'a' is no layer"),  # type: ignore[arg-type]
+        (replace(good, stages=(Stage((0, "a"), (0,)), Stage((1,), (1,)))), "stage 0: 'a' is no layer"),
+        # type: ignore[arg-type]
     ]
 
 

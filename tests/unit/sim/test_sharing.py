@@ -113,8 +113,8 @@ def test_a_reduction_beside_a_transfer_on_one_port_slows_both() -> None:
 def test_whoever_needs_less_than_half_of_a_link_leaves_the_rest() -> None:
     """The reduction of stage 0 says it takes 8 seconds for 2 GB: a quarter of the link is all it can use.
 
-    Stage 1 starts at 3 and is done with half at 4; then it has three quarters of the link and needs 4/3 seconds more. Stage 0 is
-    never slowed down.
+    Stage 1 starts at 3 and is done with half at 4; then it has three quarters of the link and needs 4/3 seconds more. Stage 0
+    is never slowed down.
     """
     problem = posed(NODES)
     slow, fast = reduction(problem, (0, 8), 2e9), reduction(problem, (1, 9), 2e9)
@@ -132,10 +132,10 @@ def test_whoever_needs_less_than_half_of_a_link_leaves_the_rest() -> None:
 def test_what_blocks_a_task_lengthens_it_and_the_rest_is_called_contention() -> None:
     """One stage on two nodes: each of two micro-batches computes for a second each way and then all-reduces for a second.
 
-    Half of the 3 s reduction may run beside the last backward task, from 6 on: beside its compute until 7 alone, then both share
-    the port. The task's second of communication takes two, until 9, during which the reduction does one second's work: 1.5 of the
-    1.5 s are done at 8, so that the task is alone from then on: at 8 it has half a second left, and ends at 8.5. The other half of
-    the reduction follows, until 10.
+    Half of the 3 s reduction may run beside the last backward task, from 6 on: beside its compute until 7 alone, then both
+    share the port. The task's second of communication takes two, until 9, during which the reduction does one second's work:
+    1.5 of the 1.5 s are done at 8, so that the task is alone from then on: at 8 it has half a second left, and ends at 8.5. The
+    other half of the reduction follows, until 10.
     """
     problem = posed(NODES, 1)
     one = reduction(problem, (0, 8), 1e9)

@@ -28,7 +28,8 @@ def test_what_cannot_fit_sixteen_gigabytes_does_not() -> None:
     assert not _fits(model="gpt2XL", dp=16, pp=1)
     # half of them, and 24 layers' activations of a sample: 15.6 GB and 24 x 232 MB
     assert not _fits(model="gpt2-xl", dp=8, pp=2)
-    # 357 million weights, and of two samples 24 layers of 120 MB each and 53.5 million logits of 14 bytes: 7.1 + 5.7 + 1.5 GB, and 2 GiB
+    # 357 million weights, and of two samples 24 layers of 120 MB each and 53.5 million logits of 14 bytes: 7.1 + 5.7 + 1.5 GB,
+    # and 2 GiB
     assert not _fits(dp=16, pp=1, mbs=2)
     # four micro-batches of 8 samples in flight, 6 layers each: 23 GB of activations
     assert not _fits(dp=1, pp=4, tp=1, mbs=16)

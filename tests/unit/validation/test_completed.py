@@ -17,7 +17,8 @@ def _run(n_layers: int = 24, micro_batch: int = 1, pipeline: int = 2, virtual: i
     graph = gpt("gpt", hidden=2048, layers=n_layers, heads=16, sequence=2048, vocabulary=51200, _attn_implementation="flash")
     return Run(
         graph, clusters()("p3-v100:8"), (Strategy(data=4),), pipeline=pipeline, virtual=virtual,
-        micro_batch=micro_batch, global_batch=16 * micro_batch, training=MixedPrecision("fp16", gradient_bytes=2, optimizer_bytes=6),
+        micro_batch=micro_batch, global_batch=16 * micro_batch,
+        training=MixedPrecision("fp16", gradient_bytes=2, optimizer_bytes=6),
     )  # fmt: skip
 
 
@@ -35,7 +36,8 @@ def test_a_run_that_does_not_fit_recomputes_as_little_as_fits_and_says_so(micro_
     assert found.fits
     assert "recomputed" in note
     assert predict(run).seconds < found.seconds < predict(dataclasses.replace(run, recompute="full")).seconds
-    # by hand: whole layers are dealt to each rank's stages in their order (ranks 0 and 1 have stages 0, 2 and 1, 3 of six layers)
+    # by hand: whole layers are dealt to each rank's stages in their order (ranks 0 and 1 have stages 0, 2 and 1, 3 of six
+    # layers)
     fitting = []
     for n_full in range(13):
         counts = [min(n_full, 6), min(n_full, 6), max(0, n_full - 6), max(0, n_full - 6)]

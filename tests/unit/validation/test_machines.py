@@ -11,12 +11,14 @@ from meshwright.validation import Point, Skipped, collectives, mlperf, sailor
 from meshwright.validation._machines import Machine, machines
 
 SAILOR = {
-    "file": "lab.json", "gpu_types": "RTX-3090+Titan-RTX", "nodes": "2", "pp": "2", "layers_per_stage": "13|13", "dp": "1|1", "tp": "2",
+    "file": "lab.json", "gpu_types": "RTX-3090+Titan-RTX", "nodes": "2", "pp": "2", "layers_per_stage": "13|13", "dp": "1|1",
+    "tp": "2",
     "mbs": "1", "gbs": "8", "real_iter_s": "10", "grad_reduce_s": "1", "max_mem_bytes": "1e10",
 }  # fmt: skip
 
 MLPERF = {
-    "round": "4.1", "org": "A", "system": "s", "bench": "gpt3", "platform": "64xDGX H100", "gbs": "2048", "grad_accum": "64", "seq": "2048",
+    "round": "4.1", "org": "A", "system": "s", "bench": "gpt3", "platform": "64xDGX H100", "gbs": "2048", "grad_accum": "64",
+    "seq": "2048",
     "nodes": "64", "tp": "4", "pp": "8", "vpp": "6", "cp": "", "mbs": "2", "median_step_s": "", mlperf.DERIVED: "9.5",
 }  # fmt: skip
 

@@ -6,7 +6,8 @@ import math
 
 from meshwright.validation import Point, Skipped, own_runs
 
-RUN = {"model": "gpt2", "cluster": "dgx-a100:8", "global_batch": "16", "micro_batch": "1", "data": "8", "tensor": "1", "pipeline": "1",
+RUN = {"model": "gpt2", "cluster": "dgx-a100:8", "global_batch": "16", "micro_batch": "1", "data": "8", "tensor": "1",
+       "pipeline": "1",
        "step_seconds": "0.5"}  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The page and the worst rows of ``validate``: every row in them, offline, names harmless, causes those of what was measured."""
+"""The page and the worst rows of ``validate``: every row in them, offline, names harmless,
+causes those of what was measured.
+"""
 
 from __future__ import annotations
 

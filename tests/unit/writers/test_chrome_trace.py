@@ -32,7 +32,8 @@ def answered() -> Result:
     stages = tuple(Stage((i,), ((0, 1), (2, 3), (2, 3), (0, 1))[i]) for i in range(4))
     plan = Plan(stages, 3, 1, "zb_v", 3)
     loads = tuple(
-        StageCost(1.0, 1.0, 1.0, activation_bytes=5.0, weight_bytes=7.0, reduce_seconds=1.0, optimizer_seconds=0.5, gather_seconds=0.25)
+        StageCost(1.0, 1.0, 1.0, activation_bytes=5.0, weight_bytes=7.0, reduce_seconds=1.0, optimizer_seconds=0.5,
+        gather_seconds=0.25)
         for _ in stages
     )  # fmt: skip
     timeline = engine.play(plan, loads, fixed(np.array(plan.rank_of_stage()), np.full(3, 0.125)))
@@ -102,7 +103,9 @@ def test_a_trace_of_a_real_plan_on_shared_links_keeps_the_rules(tmp_path: pathli
 
 
 def test_every_handover_between_ranks_is_an_arrow() -> None:
-    """Four stages, three micro-batches: three hand-overs each way of every micro-batch; with two ranks folded one stays at home."""
+    """Four stages, three micro-batches: three hand-overs each way of every micro-batch;
+    with two ranks folded one stays at home.
+    """
     straight, folded = piped("1f1b", 4, 1, 0.1, 3), answered()
     for result, n_hops in ((straight, 3), (folded, 2)):
         events = chrome_trace.as_json(result)["traceEvents"]

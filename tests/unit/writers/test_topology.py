@@ -13,7 +13,8 @@ from meshwright.writers.report_html import topology_picture
 
 SPECS = (
     "dgx-h100:64", "dgx-h100:8", "torus:4x4x4", "torus:4x4", "mesh:4x8", "rail-optimised:512", "rail-only:64", "fat-tree:128",
-    "dragonfly:72", "ring:8", "random-regular:16", "full-mesh:8", "flat:8", "dgx-v100:16", "gb200-nvl72:144", "two-level:32,per_node=8",
+    "dragonfly:72", "ring:8", "random-regular:16", "full-mesh:8", "flat:8", "dgx-v100:16", "gb200-nvl72:144",
+    "two-level:32,per_node=8",
 )  # fmt: skip
 
 

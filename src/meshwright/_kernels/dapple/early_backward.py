@@ -26,9 +26,9 @@ def drained_seconds(forward, backward, send, depth, n_microbatches):
 
     Notes
     -----
-    Backward pass i of a stage needs its forward pass i + depth - 1 at most, and forward pass j its backward pass j - depth: so all
-    stages' forward passes up to i + depth and then all stages' backward passes i, from the last stage to the first, is an order in
-    which everything needed has been computed.
+    Backward pass i of a stage needs its forward pass i + depth - 1 at most, and forward pass j its backward pass j - depth: so
+    all stages' forward passes up to i + depth and then all stages' backward passes i, from the last stage to the first, is an
+    order in which everything needed has been computed.
     """
     n_stages = len(forward)
     free = np.zeros(n_stages)

@@ -1,11 +1,12 @@
 """PipeDream's dynamic program: the slowest stage, level by level of the network, made as quick as possible.
 
-Narayanan et al., SOSP 2019, section 3.1: ``A^k(i -> j, m)``, the slowest stage of layers i to j on m components of level k, is the
-least over s and m' of ``max(A^k(i -> s, m - m'), 2 a_s / B_k, T^k(s + 1 -> j, m'))`` and ``T^k(i -> j, m)`` alone, where
+Narayanan et al., SOSP 2019, section 3.1: ``A^k(i -> j, m)``, the slowest stage of layers i to j on m components of level k, is
+the least over s and m' of ``max(A^k(i -> s, m - m'), 2 a_s / B_k, T^k(s + 1 -> j, m'))`` and ``T^k(i -> j, m)`` alone, where
 ``T^k(i -> j, m) = max(A^(k-1)(i -> j), 2 (m - 1) |w| / B_k) / m`` is one stage on m components.
 
 Here A^k is `seconds`, A^(k-1) `inner_seconds`, T^k `whole`, a_s `cut_bytes`, |w| a difference of `weight_bytes`, B_k
-`bytes_per_second`, m' `last`. Nodes are cuts between layers, so that layers i to j lie between nodes i and j, and s is a node too.
+`bytes_per_second`, m' `last`. Nodes are cuts between layers, so that layers i to j lie between nodes i and j, and s is a node
+too.
 """
 
 import numpy as np

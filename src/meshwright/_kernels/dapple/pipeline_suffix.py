@@ -60,8 +60,8 @@ class Places(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Numbers of one run: micro-batches, samples of one, warm-up factor (1 or 2), bytes per weight byte, recompute (0 never, 1 where
-    needed, 2 always), seconds beyond which nothing is kept, devices of a unit."""
+    """Numbers of one run: micro-batches, samples of one, warm-up factor (1 or 2), bytes per weight byte, recompute (0 never, 1
+    where needed, 2 always), seconds beyond which nothing is kept, devices of a unit."""
 
     n_microbatches: int
     n_samples: int
@@ -73,7 +73,9 @@ class Rules(NamedTuple):
 
 
 class Suffixes(NamedTuple):
-    """Best suffixes by number of stages, node and position: seconds with and without reductions, and the first stage's choice."""
+    """Best suffixes by number of stages, node and position: seconds with and without reductions,
+    and the first stage's choice.
+    """
 
     end_seconds: np.ndarray
     drain_seconds: np.ndarray
@@ -108,9 +110,10 @@ def stage_bytes(layers, rules, k, j, n_samples, depth, recomputes):
 def by_stages(layers, places, rules, max_stages):
     """Best suffixes for every number of stages.
 
-    A suffix that begins with a stage of F and B seconds per micro-batch, hands over in c and continues with a suffix that drains
-    after D and ends, reductions included, after E, drains after max(M (F + B), F + B + 2 c + D, F + B + (M + 1) c) and ends after
-    max(that + its own reduction, F + c + E). Of equal ends the earlier drain is kept, then the smaller node, then fewer replicas.
+    A suffix that begins with a stage of F and B seconds per micro-batch, hands over in c and continues with a suffix that
+    drains after D and ends, reductions included, after E, drains after max(M (F + B), F + B + 2 c + D, F + B + (M + 1) c) and
+    ends after max(that + its own reduction, F + c + E). Of equal ends the earlier drain is kept, then the smaller node, then
+    fewer replicas.
     """
     n_nodes = len(layers.forward_seconds)
     n_positions = places.reduce_class.shape[0] - 1

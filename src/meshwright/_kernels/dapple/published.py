@@ -11,7 +11,9 @@ ETHERNET_COLLECTIVE_BYTES_PER_SECOND = 3e9
 
 
 class Tables(NamedTuple):
-    """Costs of stages, scaled to the global batch: seconds (n_states + 1, n_states), parameter bytes alike, cut bytes (n_states,)."""
+    """Costs of stages, scaled to the global batch: seconds (n_states + 1, n_states), parameter bytes alike,
+    cut bytes (n_states,).
+    """
 
     seconds: np.ndarray
     parameter_bytes: np.ndarray
@@ -19,7 +21,9 @@ class Tables(NamedTuple):
 
 
 class Arcs(NamedTuple):
-    """Moves between occupancies, sorted by the one left: first arc of each, where arcs come from and lead, devices per machine."""
+    """Moves between occupancies, sorted by the one left: first arc of each, where arcs come from and lead,
+    devices per machine.
+    """
 
     first: np.ndarray
     source: np.ndarray
@@ -123,8 +127,9 @@ def straight(tables, before_first, before, replication, arcs, level_first):
     """Smallest bottleneck of stages of `replication` devices each, as many as there are levels.
 
     Cells are (state, occupancy); occupancies are numbered by the devices taken, so level m holds those after m + 1 stages; the
-    last arc leads from the empty cluster to the only cell of the first stage. The first transition found wins ties, in the order
-    predecessors are given. Returns status (0 found, 1 none), bottleneck, stop (exclusive, the last inclusive) and arc per stage.
+    last arc leads from the empty cluster to the only cell of the first stage. The first transition found wins ties, in the
+    order predecessors are given. Returns status (0 found, 1 none), bottleneck, stop (exclusive, the last inclusive) and arc per
+    stage.
     """
     n_states = len(tables.cut_bytes)
     n_units = len(level_first) - 1
@@ -179,8 +184,8 @@ def straight(tables, before_first, before, replication, arcs, level_first):
 def recursive_seconds(block_seconds, n_micro_batches, reduce_seconds):
     """Length of the authors' event simulation.
 
-    Blocks alternate compute and transfer; forward and backward of one take equally long. Kept as published: in the drain phase a
-    backward pass does not wait for the one before it on the same block.
+    Blocks alternate compute and transfer; forward and backward of one take equally long. Kept as published: in the drain phase
+    a backward pass does not wait for the one before it on the same block.
     """
     n_blocks = len(block_seconds)
     forward = np.zeros((n_micro_batches, n_blocks))

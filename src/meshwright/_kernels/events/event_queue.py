@@ -8,8 +8,8 @@ from numba import njit
 __all__ = ["EVENT", "put", "take"]
 
 EVENT = np.dtype([("moment", np.float64), ("code", np.int64), ("source", np.int64), ("place", np.int64)])
-"""An event at one place of the heap, places counting from 1; ``source`` at place 0 is how many there are. Column ``place`` is by source
-instead: where its event is, 0 for none."""
+"""An event at one place of the heap, places counting from 1; ``source`` at place 0 is how many there are. Column ``place`` is
+by source instead: where its event is, 0 for none."""
 
 
 @njit(cache=True)

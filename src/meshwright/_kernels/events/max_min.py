@@ -1,7 +1,7 @@
 """Max-min fair rates of flows on shared links while flows come and go: what the event loop asks when time goes on.
 
-What the event loop changes lies in few record arrays, which a function takes out of their tuple once: with an array for every column,
-counting references took half of the time.
+What the event loop changes lies in few record arrays, which a function takes out of their tuple once: with an array for every
+column, counting references took half of the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Flows(NamedTuple):
     """What the stages put on links that several of them may fill.
 
     Flow ``part * n_stages + stage``: parts 0 and 1 are what a stage sends forward and backward, 2 and 3 the collectives that a
-    forward and a backward task waits for, 4 and 5 those beside them, 6 the reduction of gradients and 7 the gathering of weights.
+    forward and a backward task waits for, 4 and 5 those beside them, 6 the reduction of gradients and 7 the gathering of
+    weights.
 
     Attributes
     ----------
@@ -61,33 +62,36 @@ FLOW = np.dtype(
 """A flow; its meetings with links are ``first`` to ``last``, without the last."""
 
 MEETING = np.dtype(
-    [("link", np.int64), ("lane", np.int64), ("weight", np.float64), ("asked", np.float64), ("where", np.int64), ("now_on", np.int64)]
+    [("link", np.int64), ("lane", np.int64), ("weight", np.float64), ("asked", np.float64), ("where", np.int64),
+    ("now_on", np.int64)]
 )  # fmt: skip
-"""A flow on one of its links: the link, the flow's lane, its weight, what it takes of the link alone, and its place in the list of
-those now on the link. ``now_on`` of places ``room`` to ``room + n_on`` of a link are that list."""
+"""A flow on one of its links: the link, the flow's lane, its weight, what it takes of the link alone, and its place in the list
+of those now on the link. ``now_on`` of places ``room`` to ``room + n_on`` of a link are that list."""
 
 LINK = np.dtype(
-    [("room", np.int64), ("n_on", np.int64), ("asked", np.float64), ("weight", np.float64), ("full", np.bool_), ("is_touched", np.bool_), ("seen", np.int64),
+    [("room", np.int64), ("n_on", np.int64), ("asked", np.float64), ("weight", np.float64), ("full", np.bool_),
+     ("is_touched", np.bool_), ("seen", np.int64),
      ("free", np.float64), ("rising", np.float64), ("n_rising", np.int64), ("level", np.float64)]
 )  # fmt: skip
-"""A link: the flows now on it, what they would take of it, each as fast as alone, and their weights; whether the former was more than the link when rates
-were last shared; whether flows came or left since; a mark; workspace: what is left, weight and number of flows still rising, the level
-at which they fill it."""
+"""A link: the flows now on it, what they would take of it, each as fast as alone, and their weights; whether the former was
+more than the link when rates were last shared; whether flows came or left since; a mark; workspace: what is left, weight and
+number of flows still rising, the level at which they fill it."""
 
 LANE = np.dtype(
-    [("load", np.int64), ("flow", np.int64), ("head", np.int64), ("tail", np.int64), ("finish", np.float64), ("ratio", np.float64),
+    [("load", np.int64), ("flow", np.int64), ("head", np.int64), ("tail", np.int64), ("finish", np.float64),
+     ("ratio", np.float64),
      ("pending", np.float64), ("seen", np.int64), ("fair", np.float64)]
 )  # fmt: skip
-"""A lane: the task whose result is on its way, the task that waits, or the item (-1 for none); the flow whose bytes are on links
-that others use (-1 for none); the first and last task whose results wait; when the flow ends at the present rate, and that rate over
-the one it has alone; when the lane's next event is due (never after ``finish``, before it where the flow was slowed down since); a
-mark; workspace: the rate from now on, as ``ratio``."""
+"""A lane: the task whose result is on its way, the task that waits, or the item (-1 for none); the flow whose bytes are on
+links that others use (-1 for none); the first and last task whose results wait; when the flow ends at the present rate, and
+that rate over the one it has alone; when the lane's next event is due (never after ``finish``, before it where the flow was
+slowed down since); a mark; workspace: the rate from now on, as ``ratio``."""
 
 LIST = np.dtype(
     [("touched", np.int64), ("entered", np.int64), ("tight", np.int64), ("member", np.int64), ("stopped", np.int64)]
 )  # fmt: skip
-"""Columns are lists: links whose flows are others than when rates were last shared, lanes whose flows came since; full links that tie
-lanes together, these lanes, and those of them whose rates are found."""
+"""Columns are lists: links whose flows are others than when rates were last shared, lanes whose flows came since; full links
+that tie lanes together, these lanes, and those of them whose rates are found."""
 
 MARK = np.dtype([("stamp", np.int64), ("n_touched", np.int64), ("n_entered", np.int64)])
 """The present mark, and the lengths of the first two lists."""

@@ -36,11 +36,12 @@ class Ends(NamedTuple):
 
 
 _WORK = np.dtype(
-    [("stage", np.int64), ("phase", np.int64), ("rank", np.int64), ("seconds", np.float64), ("blocking", np.int64), ("beside", np.int64),
+    [("stage", np.int64), ("phase", np.int64), ("rank", np.int64), ("seconds", np.float64), ("blocking", np.int64),
+     ("beside", np.int64),
      ("channel", np.int64), ("send", np.int64), ("send_seconds", np.float64), ("target", np.int64)]
 )  # fmt: skip
-"""What all tasks of one phase and stage do: seconds of the device alone; the flows it waits for and beside it (-1 for none); the
-channel (-1 where nothing crosses a rank), flow and seconds of its result; the stage that gets it (-1 for none)."""
+"""What all tasks of one phase and stage do: seconds of the device alone; the flows it waits for and beside it (-1 for none);
+the channel (-1 where nothing crosses a rank), flow and seconds of its result; the stage that gets it (-1 for none)."""
 
 _TASK = np.dtype(
     [("work", np.int64), ("microbatch", np.int64), ("following", np.int64), ("start", np.float64), ("end", np.float64),
@@ -49,10 +50,11 @@ _TASK = np.dtype(
 """A task: what it does, the task whose result waits behind its own, and when it runs and its result is sent."""
 
 _RANK = np.dtype(
-    [("position", np.int64), ("last", np.int64), ("item", np.int64), ("last_item", np.int64), ("task", np.int64), ("parts", np.int64)]
+    [("position", np.int64), ("last", np.int64), ("item", np.int64), ("last_item", np.int64), ("task", np.int64),
+    ("parts", np.int64)]
 )  # fmt: skip
-"""A rank: its next task and next item, where both end, the running task (-1 for none) and what that still waits for: its compute with
-what blocks, and the flow beside it."""
+"""A rank: its next task and next item, where both end, the running task (-1 for none) and what that still waits for: its
+compute with what blocks, and the flow beside it."""
 
 
 @njit(cache=True)
@@ -130,7 +132,9 @@ def _start(works, tasks, ranks, arrived, queue, source, rank, now):
 
 @njit(cache=True)
 def _finish(works, tasks, ranks, arrived, lanes, rank, now):
-    """End the running task of a rank: what it made is there, or waits for its channel, or is returned to be sent now (else -1)."""
+    """End the running task of a rank: what it made is there, or waits for its channel,
+    or is returned to be sent now (else -1).
+    """
     task = ranks[rank]["task"]
     ranks[rank]["task"] = -1
     work, microbatch = works[tasks[task]["work"]], tasks[task]["microbatch"]

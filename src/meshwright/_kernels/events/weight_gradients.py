@@ -12,8 +12,8 @@ __all__ = ["fill"]
 def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
     """Return the order of all tasks, coded ``3 * stage + phase`` with phase 0 forward, 1 input gradient, 2 weight gradient.
 
-    A rank runs its skeleton in order and its weight gradients in the order of their input gradients. A weight gradient runs when
-    the next task of the skeleton cannot start within `patience` times its length, or may not for lack of memory.
+    A rank runs its skeleton in order and its weight gradients in the order of their input gradients. A weight gradient runs
+    when the next task of the skeleton cannot start within `patience` times its length, or may not for lack of memory.
 
     Parameters
     ----------

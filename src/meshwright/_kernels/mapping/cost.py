@@ -3,8 +3,8 @@
 The cost of a slot is Parmesan's (Liu et al., IEEE TCAD 2024, section V): its compute, its transfers to the same replica of
 neighbouring stages, and the ring that reduces its stage's gradients; a mapping costs what its most expensive slot costs. The
 annealing is ours: Metropolis' rule on a sum of high powers of all slots' costs, since the largest alone does not change with
-most moves. Names: ``place[slot]`` is a device, ``rings[s]`` the order of stage s's replicas on their ring, ``own[slot]`` compute
-and transfers, ``ring[s]`` seconds of the ring.
+most moves. Names: ``place[slot]`` is a device, ``rings[s]`` the order of stage s's replicas on their ring, ``own[slot]``
+compute and transfers, ``ring[s]`` seconds of the ring.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def best_ring(slow, devices):
 
 @njit(cache=True)
 def shorter_ring(slow, order):
-    """Return a ring order bettered by reversing segments and by moving up to three neighbours elsewhere, as long as the sum falls.
+    """Return a ring order bettered by reversing segments and by moving up to three neighbours elsewhere, as long as the sum
+    falls.
 
     The sum is that of the sixteenth powers of the links, so that the slowest links count most.
 

@@ -72,8 +72,8 @@ def _settle_evenly(net, target, wanted, n_wanted, work):
 def _settle(net, target, wanted, n_wanted, work):
     """Settle nodes in order of their distance to `target` until the wanted ones are; return how many were, and what is left.
 
-    Nodes pushed but not settled keep a tentative distance that is at least that of the last one settled; as costs are at least 1
-    they can never look like the next hop of a settled node.
+    Nodes pushed but not settled keep a tentative distance that is at least that of the last one settled; as costs are at least
+    1 they can never look like the next hop of a settled node.
     """
     if net.even[0]:
         return _settle_evenly(net, target, wanted, n_wanted, work)

@@ -1,11 +1,12 @@
 """Loops of sequential tree-reweighted message passing on a pairwise problem given as flat arrays.
 
-TRW-S of Kolmogorov (PAMI 28(10), 2006, section 4). At node s, in order: ``hat_s = theta_s + sum of M_ts`` over its edges; then for
-every edge to a later node t, ``M_st(x_t) = min over x_s of gamma_s hat_s(x_s) - M_ts(x_s) + theta_st(x_s, x_t)``, less its own
-minimum, which goes to the bound; ``gamma_s = 1 / max(edges to later nodes, edges to earlier nodes)``.
+TRW-S of Kolmogorov (PAMI 28(10), 2006, section 4). At node s, in order: ``hat_s = theta_s + sum of M_ts`` over its edges; then
+for every edge to a later node t, ``M_st(x_t) = min over x_s of gamma_s hat_s(x_s) - M_ts(x_s) + theta_st(x_s, x_t)``, less its
+own minimum, which goes to the bound; ``gamma_s = 1 / max(edges to later nodes, edges to earlier nodes)``.
 
-Here theta_s is `node_cost`, theta_st `tables`, hat_s `hat`, gamma_s `share`, M_st and M_ts `sent` and `own`. Not in the paper: labels
-of a node that look alike to an edge share a row of its table (a layout; `maps` says which), so that messages are per layout.
+Here theta_s is `node_cost`, theta_st `tables`, hat_s `hat`, gamma_s `share`, M_st and M_ts `sent` and `own`. Not in the paper:
+labels of a node that look alike to an edge share a row of its table (a layout; `maps` says which), so that messages are per
+layout.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Loops of the convex partitioner: cuts along an order, and the dynamic program over a pool of ideals.
 
-The dynamic program is that of Tarnawski et al. (NeurIPS 2020, section 4): ``dp[I][k][l]``, the least largest load when ideal I is
-run by k accelerators and l host devices (CPUs there), is the least over ideals I' within I of ``max(dp[I'][k - 1][l], acc(I - I'))``
-and ``max(dp[I'][k][l - 1], cpu(I - I'))``. Here I and I' are the positions `i` and `j` in a `Pool`, k is `s` (accelerators may
-differ, so it is a stage), l is `h`, and ``value[i, s, h]`` is ``dp[I][k][l]``. The load acc(S) is compute and the cost of the nets
-that S cuts; inf where S does not fit or is not supported.
+The dynamic program is that of Tarnawski et al. (NeurIPS 2020, section 4): ``dp[I][k][l]``, the least largest load when ideal I
+is run by k accelerators and l host devices (CPUs there), is the least over ideals I' within I of
+``max(dp[I'][k - 1][l], acc(I - I'))`` and ``max(dp[I'][k][l - 1], cpu(I - I'))``. Here I and I' are the positions `i` and `j`
+in a `Pool`, k is `s` (accelerators may differ, so it is a stage), l is `h`, and ``value[i, s, h]`` is ``dp[I][k][l]``. The load
+acc(S) is compute and the cost of the nets that S cuts; inf where S does not fit or is not supported.
 
-Where this differs from the paper: ideals are those of a pool, not all; loads beyond a limit are left out, as are numbers of stages
-that a window excludes; the sum of squared loads may be minimised instead (`squares`).
+Where this differs from the paper: ideals are those of a pool, not all; loads beyond a limit are left out, as are numbers of
+stages that a window excludes; the sum of squared loads may be minimised instead (`squares`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Pool(NamedTuple):
 
 @njit(cache=True)
 def interval_loads(a, order, start, limit_value, memory_limit, inside, loads):
-    """Fill ``loads[i]`` with the accelerator load of ``order[start:i]`` for i > start; return the first i beyond `limit_value` compute or memory.
+    """Fill ``loads[i]`` with the accelerator load of ``order[start:i]`` for i > start; return the first i beyond `limit_value`
+    compute or memory.
 
     `inside` (one count per net) must be zero and is zero again on return.
     """
@@ -194,7 +195,9 @@ def _subset(pool, j, i):
 
 @njit(cache=True)
 def _communication(a, pool, j, i):
-    """Cost of the nets with a pin in ideal i but not in j, and a pin elsewhere: both cuts less what is counted twice or not here."""
+    """Cost of the nets with a pin in ideal i but not in j, and a pin elsewhere:
+    both cuts less what is counted twice or not here.
+    """
     x = pool.cut_first[j]
     y = pool.cut_first[i]
     end_x = pool.cut_first[j + 1]

@@ -97,7 +97,9 @@ class Rules(NamedTuple):
 
 
 class Memo(NamedTuple):
-    """Bounds on inner choices already made (a direct-mapped cache) and swaps sorted once per degree and micro-batches in flight."""
+    """Bounds on inner choices already made (a direct-mapped cache)
+    and swaps sorted once per degree and micro-batches in flight.
+    """
 
     pair: NDArray[np.int64]
     rest: NDArray[np.int64]

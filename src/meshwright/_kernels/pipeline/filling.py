@@ -1,4 +1,6 @@
-"""Kernel: the least that all stages of a pipeline but the longest take together when no stage may take longer than a threshold."""
+"""Kernel: the least that all stages of a pipeline but the longest take together when no stage may take longer than a
+threshold.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def least_others(space, pairs, menu, rules, memo, least_replicas, least_devices,
 
     Notes
     -----
-    A shortest path over nested sets for every price, which proves as no pipeline uses more than the limits. The stages behind count as
-    if they had the fewest replicas and devices; swapped choices count in parts.
+    A shortest path over nested sets for every price, which proves as no pipeline uses more than the limits. The stages behind
+    count as if they had the fewest replicas and devices; swapped choices count in parts.
     """
     threshold, memory, n_devices, n_replicas = limits[0], limits[1], limits[2], limits[3]
     sums, work = space.sums, space.work

@@ -1,10 +1,11 @@
 """Kernels: pick one choice per item at the least cost within a memory limit, greedily or exactly.
 
-The inner problem of Piper (Tarnawski et al., NeurIPS 2021, section 4): items are the nodes of a stage, choices how each is run (with
-recomputation or without), cost is time, and the sum of their bytes must fit. Piper itself chooses greedily: the fastest of all, then
-swaps in the order of time lost per byte saved until they fit (`greedy`). The exact choice is ours, a multiple-choice knapsack
-(Kellerer, Pferschy and Pisinger, 2004, chapter 11): the linear relaxation by swaps along each item's lower convex hull, then a list of
-undominated partial choices, pruned by the Lagrangian bound at the relaxation's multiplier (`exact`).
+The inner problem of Piper (Tarnawski et al., NeurIPS 2021, section 4): items are the nodes of a stage, choices how each is run
+(with recomputation or without), cost is time, and the sum of their bytes must fit. Piper itself chooses greedily: the fastest
+of all, then swaps in the order of time lost per byte saved until they fit (`greedy`). The exact choice is ours, a
+multiple-choice knapsack (Kellerer, Pferschy and Pisinger, 2004, chapter 11): the linear relaxation by swaps along each item's
+lower convex hull, then a list of undominated partial choices, pruned by the Lagrangian bound at the relaxation's multiplier
+(`exact`).
 """
 
 from __future__ import annotations

@@ -234,8 +234,8 @@ def _fill(chain, limit, n_first, ends):
 def _cut(chain, limit, ends):
     """Find a cut of the chain that stays within the limit and fill `ends` with it; return whether there is one.
 
-    More layers on the first rank lengthen the end of the step, which others wait for, so that these take fewer: from none on, the
-    first rank's layers grow to what the others leave.
+    More layers on the first rank lengthen the end of the step, which others wait for, so that these take fewer: from none on,
+    the first rank's layers grow to what the others leave.
     """
     n_first = 0
     starts = np.zeros(chain.budget.shape[0] + 1, dtype=np.int64)
@@ -249,7 +249,9 @@ def _cut(chain, limit, ends):
 
 @njit(cache=True)
 def cuts_within(chain, limit, cuts):
-    """Fill `cuts`, a row of ends each, with every cut that stays within the limit; return their number, or one more than fit."""
+    """Fill `cuts`, a row of ends each, with every cut that stays within the limit; return their number,
+    or one more than fit.
+    """
     n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
     ends = np.zeros(n_ranks + 1, dtype=np.int64)
     starts = np.zeros(n_ranks + 1, dtype=np.int64)
@@ -284,7 +286,8 @@ def cuts_within(chain, limit, cuts):
 
 @njit(cache=True)
 def least_bottleneck(chain, ends, low, limit):
-    """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the limit.
+    """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the
+    limit.
 
     Where a cut stays within `low`, that is the answer.
 

@@ -46,8 +46,8 @@ def border_seconds(space, pairs, crossing, behind, threshold, node_size, slow_ra
 
     Notes
     -----
-    Both ends of an edge are in one node only where all stages between are, with all descendants of its tail that precede the stage,
-    or all ancestors of its head that follow it.
+    Both ends of an edge are in one node only where all stages between are, with all descendants of its tail that precede the
+    stage, or all ancestors of its head that follow it.
     """
     words = space.words
     n_edges = len(crossing.source)
@@ -88,7 +88,9 @@ def _may_fit(space, menu, memo, rules, stage, r, y, loaded, synchronise, thresho
 
 @njit(inline="always")
 def _keep_undominated(labels, lowest, n_labels):
-    """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are, -1 for too many."""
+    """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are,
+    -1 for too many.
+    """
     n_layers, n_cells = labels.cell_devices.shape
     for layer in range(n_layers):
         if layer < 2:  # of those that are joined, fewer devices in the node are better
@@ -115,8 +117,9 @@ def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_s
     ----------
     space, pairs, menu, rules, memo, labels : Space, Pairs, Menu, Rules, Memo, Labels
         The instance, priced at the links within nodes, its choices alike; `memo` and `labels` are written. ``labels.devices``
-        counts those left out too. ``labels.stages`` holds how many devices from the end of its node on the first stage and those
-        after it take, where the stage before it is to lie there too, and 0 where it is not; there is one layer of cells for each.
+        counts those left out too. ``labels.stages`` holds how many devices from the end of its node on the first stage and
+        those after it take, where the stage before it is to lie there too, and 0 where it is not; there is one layer of cells
+        for each.
     borders : ndarray, shape (2, n_pairs, n_columns, node_size), float64
         Of `border_seconds`.
     limits : ndarray, shape (4,), float64
@@ -133,8 +136,8 @@ def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_s
 
     Notes
     -----
-    Stages stand on the devices one after the other, and devices may be left out before any of them. A relaxation: the plan's rule
-    says which, and `border_seconds` are the least. Undecided inner choices count as fitting.
+    Stages stand on the devices one after the other, and devices may be left out before any of them. A relaxation: the plan's
+    rule says which, and `border_seconds` are the least. Undecided inner choices count as fitting.
     """
     threshold, memory, n_replicas = limits[0], limits[1], limits[3]
     n_devices = np.ceil(limits[2] / node_size) * node_size

@@ -26,8 +26,8 @@ class Space(NamedTuple):
     link_first, link : ndarray, shapes (n_sets + 1,) and (n_links,), int64 and int32
         Sets from which each set is reached by adding nodes: the stages above are found by following them down.
     sums : ndarray, shape (n_sets, n_degrees, 7), float64
-        Seconds, weight bytes, memory per micro-batch and fixed of the cheapest choices, the same of the smallest, and the number
-        of members that the degree does not support.
+        Seconds, weight bytes, memory per micro-batch and fixed of the cheapest choices, the same of the smallest, and the
+        number of members that the degree does not support.
     work : ndarray, shape (n_sets, 4), float64
         Device-seconds, replica-seconds, device-bytes per micro-batch and fixed device-bytes that the members need at least.
     """
@@ -188,7 +188,8 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                 n_entering += 1
                 for t in range(n_degrees):
                     cut_in[t] += crossing.into[e, t]
-        # sets below, depth first over the links; a set that is too large for a stage ends its branch, as all below it are larger
+        # sets below, depth first over the links; a set that is too large for a stage ends its branch, as all below it are
+        # larger
         stack[0] = upper
         height = 1
         stamp[upper] = upper

@@ -73,7 +73,9 @@ class Labels(NamedTuple):
 
 @njit(inline="always")
 def left_by_the_rest(work, upper, limits, n_devices):
-    """Return the most devices and replicas that the rest of the model leaves, and its bytes per micro-batch and fixed, in devices."""
+    """Return the most devices and replicas that the rest of the model leaves, and its bytes per micro-batch and fixed,
+    in devices.
+    """
     threshold, memory = limits[0], limits[1]
     last = len(work) - 1
     floor = 0.0 if upper == last else 1.0  # there is one more stage at least
@@ -103,7 +105,9 @@ def _most_in_flight(low_a, low_b, room, most):
 
 @njit(inline="always")
 def _first_option(rules, start, s0, in_flight):
-    """Return the first option from `start` on with at most `in_flight` micro-batches in flight, 1 + ceil(s0 / d); -1 for none."""
+    """Return the first option from `start` on with at most `in_flight` micro-batches in flight, 1 + ceil(s0 / d);
+    -1 for none.
+    """
     if s0 <= in_flight - 1:  # even one replica holds no more than that
         return start
     if in_flight < 2:
@@ -153,7 +157,9 @@ def keep_label(labels, n_labels, layer, s, n_stages):
 
 @njit(inline="always")
 def _keep_undominated(labels, lowest, n_labels, smallest_s, largest_s):
-    """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are, -1 for too many."""
+    """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are,
+    -1 for too many.
+    """
     n_layers, n_cells = labels.cell_devices.shape
     for layer in range(n_layers):
         # Fewest devices of this layer so far; those of layers with fewer stages are in `lowest`, per sum of replicas.
@@ -197,8 +203,8 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
 
     Notes
     -----
-    A label dominates another with no fewer replicas, devices and stages, since later memory only grows with the sum of replicas.
-    For one stage on one label only the smallest number of replicas that keeps the threshold matters.
+    A label dominates another with no fewer replicas, devices and stages, since later memory only grows with the sum of
+    replicas. For one stage on one label only the smallest number of replicas that keeps the threshold matters.
     """
     threshold, memory, n_devices, n_replicas = limits[0], limits[1], limits[2], limits[3]
     sums = space.sums

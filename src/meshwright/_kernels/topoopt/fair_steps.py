@@ -3,9 +3,9 @@
 Rates (`fair_rates`) are found anew whenever a flow starts or ends. The other model of traffic, packets in turn as TopoOpt's
 simulator (Wang et al., NSDI 2023) has them, is `flow_simulation`.
 
-What happens in a step happens to an entity, and entities are numbered: compute tasks (forward and backward of part p are 2 p and
-2 p + 1), then edges between tasks, of which those that carry bytes are transfers, then all-reduces, then their flows, one for each
-member and ring, window by window. An event is a time and an entity; which kind of entity says what happens:
+What happens in a step happens to an entity, and entities are numbered: compute tasks (forward and backward of part p are 2 p
+and 2 p + 1), then edges between tasks, of which those that carry bytes are transfers, then all-reduces, then their flows, one
+for each member and ring, window by window. An event is a time and an entity; which kind of entity says what happens:
 
 * a task: all its inputs are there; it runs when its server is free, and tells the tasks behind it.
 * a transfer: the task before it has ended, and it begins to flow; the second time, its last byte has arrived.
@@ -239,7 +239,9 @@ def _change(flows, flowing, fixed, network, window, n_active):
 
 @njit(inline="always")
 def _send(flows, events, links, latency_seconds, queue, n_active, now, lit, other_seconds):
-    """Let time pass until a flow has sent its last byte, or for `other_seconds`; return the time, the queue, how many still flow."""
+    """Let time pass until a flow has sent its last byte, or for `other_seconds`; return the time, the queue,
+    how many still flow.
+    """
     soonest = np.inf
     for k in range(n_active if lit else 0):
         soonest = min(soonest, flows.left[flows.active[k]] / flows.rate[flows.active[k]])
@@ -267,7 +269,8 @@ def play(tasks, split, network, windows, inside, limit_seconds):
     Parameters
     ----------
     tasks, split, network
-        As for `meshwright._kernels.topoopt.flow_simulation.play`; a transfer arrives the latency of its links after its last byte left.
+        As for `meshwright._kernels.topoopt.flow_simulation.play`; a transfer arrives the latency of its links after its last
+        byte left.
     windows : Windows
         When circuits change; one window for circuits that stay.
     inside : Inside

@@ -148,7 +148,9 @@ class Tasks(NamedTuple):
 
 @njit(cache=True)
 def _waits(model, split, part_first, source, target, e):
-    """Return how many backward parts wait for another to be the last on their server; write them from edge `e` on, where there is room."""
+    """Return how many backward parts wait for another to be the last on their server; write them from edge `e` on,
+    where there is room.
+    """
     n_waits = 0
     for i in np.flatnonzero(split.last):
         for j in range(len(split.last)):
@@ -166,7 +168,8 @@ def _waits(model, split, part_first, source, target, e):
 
 @njit(cache=True)
 def tasks(model, split, pair_ways, pair_share, segment_bytes):
-    """Return the task graph of a plan; edges: own backward, then operator by operator, input by input, part by part, then who is last.
+    """Return the task graph of a plan; edges: own backward, then operator by operator, input by input, part by part, then who
+    is last.
 
     A transfer of a segment or more for every route of its pair is split in the pair's shares (running sums; evenly where the
     first is negative), a smaller one evenly over as many routes as it has segments.
@@ -252,7 +255,8 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
                     reduce_group[r], reduce_bytes[r] = split.group[i, c], model.weight_bytes[w] // inner
                     r += 1
     return Tasks(
-        part_first, edge_first, order, source[:n_edges], target[:n_edges], n_bytes[:n_edges], way[:n_edges], n_before, reduce_first,
+        part_first, edge_first, order, source[:n_edges], target[:n_edges], n_bytes[:n_edges], way[:n_edges], n_before,
+        reduce_first,
         reduce_group, reduce_bytes,
     )  # fmt: skip
 
@@ -271,7 +275,9 @@ def owners(tasks, split):
 
 @njit(cache=True)
 def added_up(inside, members, n_bytes, now, free):
-    """Return when the devices of all members have added up a tensor that is ready now; `free` says when each server's network is."""
+    """Return when the devices of all members have added up a tensor that is ready now;
+    `free` says when each server's network is.
+    """
     if inside.n_gpus == 1:
         return now
     seconds = inside.latency_seconds + (2 * n_bytes // inside.n_gpus) * inside.seconds_per_byte

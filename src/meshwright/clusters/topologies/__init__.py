@@ -7,5 +7,6 @@ Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
 * ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source;
   ``name`` is what the user typed, the cluster's own name; `InputError` for a number out of range.
 
-The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by `meshwright.clusters.nodes`.
+The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by
+`meshwright.clusters.nodes`.
 """

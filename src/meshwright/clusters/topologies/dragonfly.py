@@ -61,7 +61,8 @@ def build(params: Params, name: str) -> Cluster:
     g = -(-n // (a * p))
     if g > a * h + 1:
         raise InputError(
-            f"cluster {name}: {n} devices need {g} groups, but {a} routers with {h} global links each join at most {a * h + 1}; "
+            f"cluster {name}: {n} devices need {g} groups, but {a} routers with {h} global links each join at most "
+            f"{a * h + 1}; "
             "raise routers_per_group, devices_per_router or global_links"
         )
     wires = Wires()

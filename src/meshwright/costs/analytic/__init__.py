@@ -28,7 +28,9 @@ RowLoads = dict[tuple[int, str], StageCost]
 
 
 def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
-    """Return the load of a stage from loads of its layers and how often each occurs; see `meshwright.costs.analytic.stage.combine`."""
+    """Return the load of a stage from loads of its layers and how often each occurs; see
+    `meshwright.costs.analytic.stage.combine`.
+    """
     return _stage.combine(loads)
 
 

@@ -29,8 +29,8 @@ class Mesh:
     tensor, context, expert : Axis or None
         Axes inside a micro-batch.
     shard, replicate : Axis or None
-        Ranks over which dense weights are sharded (all data and context ranks, or `Strategy.shard_degree` of the data ranks), and
-        those that hold the same shard.
+        Ranks over which dense weights are sharded (all data and context ranks, or `Strategy.shard_degree` of the data ranks),
+        and those that hold the same shard.
     expert_data : Axis or None
         Ranks that hold the same experts.
     n_shards, n_expert_shards : int

@@ -1,4 +1,6 @@
-"""What one layer does and holds on one device, before anything is known about where the device sits: compute, bytes, transfers."""
+"""What one layer does and holds on one device, before anything is known about where the device sits: compute,
+bytes, transfers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ HANDING_ON = ("norm", "elementwise", "dispatch")
 
 
 class Transfer(NamedTuple):
-    """One collective inside a layer: cause, mesh axis, kind, size, the compute that it may run beside, and copies of every token in it."""
+    """One collective inside a layer: cause, mesh axis, kind, size, the compute that it may run beside,
+    and copies of every token in it.
+    """
 
     cause: str
     axis: str
@@ -194,8 +198,8 @@ def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
 
 
 def _kept_width(body: tuple[Operator, ...], i: int, training: MixedPrecision, framework: Framework) -> float:
-    """Return the bytes of an element that operator `i` keeps: what norms, activation functions and dispatch keep is what they hand
-    to the next product, which may keep it as cast.
+    """Return the bytes of an element that operator `i` keeps: what norms, activation functions and dispatch keep is what they
+    hand to the next product, which may keep it as cast.
     """
     handed_on = body[i].kind in HANDING_ON and i + 1 < len(body) and body[i + 1].kind in ("matmul", "grouped_matmul")
     if framework.keeps_casts and handed_on:
@@ -268,9 +272,9 @@ def _block(n_bytes: float, shape: Shape) -> list[Transfer]:
     """Return the collectives of a column-split product, whatever follows, and the row-split product that closes it.
 
     Without sequence parallelism the partial sums are reduced forward and the gradients of the input backward; with it each
-    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. Nothing hides them:
-    Megatron runs part of the backward ones beside weight gradients, but measured runs show as much time as if it did not. The
-    input gathered once more for the weight gradient does run beside the input's gradient and is not counted.
+    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. Nothing hides
+    them: Megatron runs part of the backward ones beside weight gradients, but measured runs show as much time as if it did not.
+    The input gathered once more for the weight gradient does run beside the input's gradient and is not counted.
     """
     if not shape.sequence_parallel:
         return [Transfer("tensor", "tensor", "all_reduce", n_bytes)]

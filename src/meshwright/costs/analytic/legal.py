@@ -42,13 +42,19 @@ def _degrees(strategy: Strategy, micro_batch: int) -> str:
         if getattr(strategy, name) < 1:
             return f"the {name} degree is {getattr(strategy, name)}; it must be at least 1"
     if strategy.folded and (strategy.n_devices % strategy.expert or strategy.expert % strategy.tensor):
-        return f"the expert degree {strategy.expert} does not divide the {ranks} data and context ranks, nor, as a multiple of the tensor degree, the stage's {strategy.n_devices} devices"
+        return (
+            f"the expert degree {strategy.expert} does not divide the {ranks} data and context ranks, nor, as a multiple of "
+            f"the tensor degree, the stage's {strategy.n_devices} devices"
+        )
     if strategy.expert > 1 and strategy.tensor > 1 and not strategy.sequence_parallel:
         return (
             "experts beside a tensor degree need sequence parallelism: otherwise every tensor rank would send the same tokens"
         )
     if strategy.shard_degree and (not strategy.shard or strategy.data % strategy.shard_degree):
-        return f"the sharding degree {strategy.shard_degree} must divide the data degree {strategy.data}, and something must be sharded"
+        return (
+            f"the sharding degree {strategy.shard_degree} must divide the data degree {strategy.data}, and something must "
+            "be sharded"
+        )
     if strategy.sequence_parallel and strategy.tensor == 1:
         return "sequence parallelism splits over the tensor axis, which has one rank"
     return ""
@@ -76,5 +82,8 @@ def _operator(operator: Operator, strategy: Strategy) -> str:
             return f"the tensor degree {tensor} exceeds the {size} {operator.tensor_axis}puts of {operator.name}"
     split = strategy.sequence_parallel and operator.tensor_axis == "sequence" and operator.size("sequence") > 1
     if split and operator.size("sequence") % (tensor * context):
-        return f"sequence parallelism needs the sequence of {operator.size('sequence')} to divide by tensor times context, {tensor * context}"
+        return (
+            f"sequence parallelism needs the sequence of {operator.size('sequence')} to divide by tensor times context, "
+            f"{tensor * context}"
+        )
     return ""

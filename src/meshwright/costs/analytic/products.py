@@ -11,7 +11,9 @@ __all__ = ["Product", "product_seconds"]
 
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.92), (128, 64, 0.75), (64, 64, 0.5))
 """Output tiles (rows, columns) that libraries choose from, and the share of the full rate that each sustains: the ratio of
-multiply-adds to operand bytes falls with the tile (CUTLASS, "efficient GEMM"; the shares are ours, fitted to none of the sets)."""
+multiply-adds to operand bytes falls with the tile (CUTLASS, "efficient GEMM"; the shares are ours, fitted to none of the
+sets).
+"""
 
 PROLOGUE = 64
 """Elements of the inner dimension that filling and draining the pipeline of one tile costs (two stages of 32)."""

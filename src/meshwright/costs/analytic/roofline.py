@@ -15,11 +15,13 @@ from meshwright.costs.analytic.products import Product, product_seconds
 __all__ = ["Seconds", "Shape", "operand_bytes", "operator_seconds", "unfused_attention_seconds"]
 
 ATTENTION_BACKWARD_FLOPS = 2.5
-"""Fused attention recomputes its scores: five products backward for two forward (FlashAttention-2, arXiv 2307.08691, sec. 3.1)."""
+"""Fused attention recomputes its scores: five products backward for two forward (FlashAttention-2, arXiv 2307.08691, sec.
+3.1).
+"""
 
 ATTENTION_BACKWARD_RATIO = 0.8
-"""Rate of fused attention backward over forward: FlashAttention-2, Figs. 4 and 5, 0.85 on A100 at head size 128; 0.7 on B200 (SimuMax,
-measured)."""
+"""Rate of fused attention backward over forward: FlashAttention-2, Figs. 4 and 5, 0.85 on A100 at head size 128; 0.7 on B200
+(SimuMax, measured)."""
 
 
 def wide_precision(training: MixedPrecision) -> str:
@@ -37,7 +39,9 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The share of a layer that one device computes: degrees that split it, whether the tensor axis holds whole experts, and samples."""
+    """The share of a layer that one device computes: degrees that split it, whether the tensor axis holds whole experts,
+    and samples.
+    """
 
     micro_batch: int = 1
     tensor: int = 1
@@ -107,11 +111,13 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPre
 
 
 def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
-    """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the producer.
+    """Return bytes per element that casting an operand moves, and of the operand: read in 2 bytes, half of it fused into the
+    producer.
 
     Notes
     -----
-    Blocks of 32 share a scale in mxfp8 and lie along the inner dimension, so every operand is cast along its rows and its columns.
+    Blocks of 32 share a scale in mxfp8 and lie along the inner dimension, so every operand is cast along its rows and its
+    columns.
     """
     if training.precision == "fp8":
         return 1.5, 1.0

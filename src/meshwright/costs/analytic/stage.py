@@ -30,10 +30,10 @@ def layer_load(
 
     Notes
     -----
-    Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each beside
-    the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the micro-batches
-    (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a step. Taking
-    gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
+    Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each
+    beside the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the
+    micro-batches (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a
+    step. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
     """
     again, again_transfers = repeated(work, recompute)
     forward = _communication(work.forward, mesh, strategy, framework)
@@ -173,8 +173,8 @@ def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixe
     """Return the bytes of weights, gradients and optimizer state after sharding.
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
-    accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy is the
-    weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held.
+    accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy
+    is the weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held.
     """
     whole = work.n_dense_parameters + work.n_expert_parameters
     share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
@@ -190,9 +190,10 @@ def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixe
 def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float]:
     """Return what sharded weights (ZeRO-3) need beside the shards: as tensors while the layer runs, and as buffers all step.
 
-    FSDP2 works layer by layer: it holds this layer's gathered weights, the next one's on their way, and this layer's gradients until
-    they are reduced, all in the precision of the weights. Weights arrive in one buffer and gradients leave in another, in the
-    precision of the reduction; both are allocated on streams of their own, whose blocks the caching allocator gives to no other.
+    FSDP2 works layer by layer: it holds this layer's gathered weights, the next one's on their way, and this layer's gradients
+    until they are reduced, all in the precision of the weights. Weights arrive in one buffer and gradients leave in another, in
+    the precision of the reduction; both are allocated on streams of their own, whose blocks the caching allocator gives to no
+    other.
     """
     if strategy.shard < 3:
         return 0.0, 0.0

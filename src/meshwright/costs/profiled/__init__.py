@@ -50,7 +50,8 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     profile = problem.model_spec.instance
     if not isinstance(profile, Profile):
         raise InputError(
-            f"costs profiled: {problem.model_spec.name} is no profile; measure one with 'meshwright profile' and name its file as the model"
+            f"costs profiled: {problem.model_spec.name} is no profile; measure one with 'meshwright profile' and name its file "
+            "as the model"
         )
     rows_of_microbatch = plan.global_batch / plan.n_microbatches
     result = []

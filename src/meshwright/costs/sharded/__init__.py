@@ -34,9 +34,10 @@ def row_loads(
 
     Notes
     -----
-    The analytic load is calibrated on runs of Megatron's split, so it stays the start. What a better split saves over Megatron's, both
-    priced operator by operator, is taken from the communication inside the layer, down to nothing; compute and memory stay.
-    So `compute_seconds` stays a lower bound. `inside_only` takes off what is saved with silent replicas, which is never less.
+    The analytic load is calibrated on runs of Megatron's split, so it stays the start. What a better split saves over
+    Megatron's, both priced operator by operator, is taken from the communication inside the layer, down to nothing; compute
+    and memory stay. So `compute_seconds` stays a lower bound. `inside_only` takes off what is saved with silent replicas,
+    which is never less.
     """
     layers = analytic.row_loads(problem, strategy, devices, micro_batch, inside_only=inside_only)
     saved = savings(problem, strategy, micro_batch, alone=inside_only)
@@ -124,6 +125,7 @@ def described(problem: Problem, plan: Plan) -> str:
         return "costs sharded: every layer keeps Megatron's split; none that holds no more memory is quicker"
     listed = "; ".join(words)
     return (
-        f"costs sharded: layers split otherwise than Megatron's (over the expert/context/tensor axis): {listed}; launch files do not "
+        f"costs sharded: layers split otherwise than Megatron's (over the expert/context/tensor axis): {listed}; launch files "
+        "do not "
         "carry these splits yet"
     )

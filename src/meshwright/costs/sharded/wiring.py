@@ -71,8 +71,8 @@ def wire(graph: Graph) -> Wiring:
     Inside a layer the operators stand in the order they run. Each reads the one before it and every output that nothing has
     read yet, with these exceptions: a residual sum also reads the stream that its branch left; a norm at the head of a branch
     reads the stream; products that start a branch (queries, keys, the router, shared experts) and the dispatch of tokens read
-    the branch's norm; look-ups read nothing of the graph. Where several layers enter one, keys of cross attention read the second,
-    or, without cross attention, the first operator reads all.
+    the branch's norm; look-ups read nothing of the graph. Where several layers enter one, keys of cross attention read the
+    second, or, without cross attention, the first operator reads all.
     """
     nodes: list[Node] = []
     wires: list[Wire] = []

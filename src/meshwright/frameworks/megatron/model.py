@@ -67,7 +67,9 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
 
 
 def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
-    """Return the options of rotary positions, whose fields lie in ``rope_parameters`` since transformers 5, and what they leave out."""
+    """Return the options of rotary positions, whose fields lie in ``rope_parameters`` since transformers 5,
+    and what they leave out.
+    """
     new, old = fields.get("rope_parameters") or {}, fields.get("rope_scaling") or {}
     base = fields.get("rope_theta") or new.get("rope_theta")
     scaling = old or new

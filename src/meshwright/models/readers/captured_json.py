@@ -52,7 +52,8 @@ def read(source: Source) -> ModelSpec:
     sequence = _count(content, "sequence_length", where, minimum=1)
     if source.sequence_length not in (0, sequence):
         raise InputError(
-            f"{where}: --sequence-length {source.sequence_length}: the graph was captured with {sequence}; capture it again with "
+            f"{where}: --sequence-length {source.sequence_length}: the graph was captured with {sequence}; capture it again "
+            "with "
             "--sequence-length"
         )
     bodies = [_body(entry, f"{where}: bodies[{i}]") for i, entry in enumerate(_list(content, "bodies", where))]
@@ -65,7 +66,8 @@ def read(source: Source) -> ModelSpec:
         raise InputError(f"{where}: {error}") from None
     if graph.n_parameters != _count(content, "n_parameters", where):
         raise InputError(
-            f"{where}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; the file was changed"
+            f"{where}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; the file was "
+            "changed"
         )
     notes = tuple(str(note) for note in _list(content, "notes", where))
     return ModelSpec(graph.name, "captured_json", source.spec, graph, notes=notes)

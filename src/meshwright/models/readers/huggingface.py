@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_TYPES", "Architecture", "configuration", "describe", "graph_of", "names", "read", "recognises", "unknown"]
 
 MODEL_TYPES = (
-    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "kimi_k2", "llama", "mistral",
+    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
+    "kimi_k2", "llama", "mistral",
     "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
 )  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
@@ -228,7 +229,8 @@ def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
     if family in ("deepseek_v2", "deepseek_v3", "kimi_k2") and config.fields.get("num_nextn_predict_layers"):
         ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", maximum=100)
         notes.append(
-            f"{name}: num_nextn_predict_layers is {ahead}: these layers are trained and counted too, which published sizes often "
+            f"{name}: num_nextn_predict_layers is {ahead}: these layers are trained and counted too, which published sizes "
+            "often "
             "leave out; 0 leaves them out"
         )
     return tuple(notes)

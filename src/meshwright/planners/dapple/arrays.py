@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class Space:
     """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
 
     kept: tuple[int, ...]
-    layers: tuple[NDArray, ...]
+    layers: tuple[NDArray[Any], ...]
     n_microbatches: tuple[int, ...]
     n_replicas: NDArray[np.int64]
     unit: int
@@ -89,7 +90,8 @@ def space_of(
         sizes = [size for size in sizes if size == limits.micro_batch]
     if not sizes:
         raise InputError(
-            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} samples "
+            f"global batch {batch} has no divisor that is a micro-batch of {limits.micro_batch or limits.min_micro_batch} "
+            "samples "
             "or more; choose sizes that divide"
         )
     widest = min(n_devices, sizes[-1])
@@ -114,8 +116,10 @@ def space_of(
     unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
     if not any(width % unit == 0 for width in widths):
         raise InputError(
-            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} cannot be "
-            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or a larger batch"
+            f"{n_devices} devices: beyond {MOST_POSITIONS} a stage takes them in multiples of {unit}, but global batch {batch} "
+            "cannot be "
+            f"split over so many replicas; give at most {MOST_POSITIONS * max(width & -width for width in widths)} devices, or "
+            "a larger batch"
         )
     n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
     work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit

@@ -54,9 +54,9 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     Notes
     -----
     For every number of micro-batches and every order of the devices a dynamic program over (stages left, cut, devices taken)
-    minimises warm-up + steady phase + drain + reductions, where the pivot is whichever stage makes that largest, so it need not be
-    guessed as in the paper [1]_. The best of each number of stages are played by the exact schedule, with both warm-up depths, and
-    improved by moving cuts and devices.
+    minimises warm-up + steady phase + drain + reductions, where the pivot is whichever stage makes that largest, so it need not
+    be guessed as in the paper [1]_. The best of each number of stages are played by the exact schedule, with both warm-up
+    depths, and improved by moving cuts and devices.
 
     References
     ----------
@@ -100,7 +100,8 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     if uneven is not None:
         alternatives = (uneven, *alternatives)
         notes.append(
-            f"replicas that take unequal whole numbers of samples would need {units.format_seconds(uneven.objective.value)} a step: "
+            f"replicas that take unequal whole numbers of samples would need {units.format_seconds(uneven.objective.value)} a "
+            "step: "
             "see the alternatives, or --set uneven=true"
         )
     if space.unit > 1:
@@ -126,7 +127,9 @@ def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _
 
 
 def _starts(ranked: list[Shape]) -> list[Shape]:
-    """Return the first plans, and the first of each number of micro-batches and each number of stages, so that starts differ."""
+    """Return the first plans, and the first of each number of micro-batches and each number of stages,
+    so that starts differ.
+    """
     first: dict[tuple[str, int], Shape] = {}
     for shape in ranked:
         first.setdefault(("micro-batches", shape.n_microbatches), shape)

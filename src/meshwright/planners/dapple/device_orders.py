@@ -34,8 +34,9 @@ class Tables:
 def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     """Return the orders in which stages take devices, without repeats.
 
-    Fresh-first and append-first placement are machine after machine; scatter-first takes from each machine in turn. Where machines
-    differ in size, larger first and smaller first are further orders, so that a wide stage can find a machine of its own.
+    Fresh-first and append-first placement are machine after machine; scatter-first takes from each machine in turn. Where
+    machines differ in size, larger first and smaller first are further orders, so that a wide stage can find a machine of its
+    own.
     """
     node = cluster.node_of_device
     machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]

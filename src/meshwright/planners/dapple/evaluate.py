@@ -150,7 +150,9 @@ class Judge:
         )
 
     def quick_seconds(self, shape: Shape) -> float:
-        """Return the step if no two transfers shared a link, which is never more than `seconds`; infinite where it does not fit."""
+        """Return the step if no two transfers shared a link, which is never more than `seconds`;
+        infinite where it does not fit.
+        """
         if shape in self._quick:
             return self._quick[shape]
         from meshwright._kernels.dapple import early_backward as kernel
@@ -285,8 +287,8 @@ class Judge:
         return best
 
     def _moves(self, shape: Shape, around: Around) -> Iterator[Shape]:
-        """Yield plans one move away: a cut shifted, two neighbours' devices exchanged or shared out anew, a stage on free devices,
-        the next smaller or larger micro-batch."""
+        """Yield plans one move away: a cut shifted, two neighbours' devices exchanged or shared out anew, a stage on free
+        devices, the next smaller or larger micro-batch."""
         cuts, kept = shape.cuts, around.states
         at = around.n_microbatches.index(shape.n_microbatches)
         for other in around.n_microbatches[max(0, at - 1) : at] + around.n_microbatches[at + 1 : at + 2]:

@@ -44,7 +44,9 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Stages chosen so far: node reached, forward and compute seconds of one micro-batch, a bound from the stages themselves."""
+    """Stages chosen so far: node reached, forward and compute seconds of one micro-batch,
+    a bound from the stages themselves.
+    """
 
     node: int
     cuts: tuple[Cut, ...]

@@ -71,7 +71,9 @@ def machines_cluster(sizes: tuple[int, ...]) -> Cluster:
 
 
 def all_reduce_seconds(cluster: Cluster, devices: Sequence[int], n_bytes: float) -> float:
-    """Return the published time of an all-reduce: a ring through Ethernet, or through NVLinks whose number grows with the ring."""
+    """Return the published time of an all-reduce: a ring through Ethernet,
+    or through NVLinks whose number grows with the ring.
+    """
     n = len(devices)
     if n == 1:
         return 0.0

@@ -146,7 +146,8 @@ def cleaned(profile: Profile) -> Profile:
 
     References
     ----------
-    .. [1] PipeDream's optimizer, whose files these are (https://github.com/msr-fiddle/pipedream), cleans in the same two passes.
+    .. [1] PipeDream's optimizer, whose files these are (https://github.com/msr-fiddle/pipedream), cleans in the same two
+       passes.
     """
     for word, end in (("Input", 1), ("__getitem__", 0)):
         inner = {edge[end] for edge in profile.edges}

@@ -219,7 +219,8 @@ def candidates(instance: Instance, setting: Setting) -> tuple[list[Candidate], l
         plan = _straight(instance, setting, n_units)
         if plan is None:
             notes.append(
-                f"no straight pipeline of {n_units} stages: there are {instance.n_states} states (the published planner crashes here)"
+                f"no straight pipeline of {n_units} stages: there are {instance.n_states} states (the published planner "
+                "crashes here)"
             )
         else:
             found.append(plan)

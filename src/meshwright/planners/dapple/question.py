@@ -74,7 +74,8 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
         raise InputError(f"search {search}: give the samples of one step: --set global_batch=N")
     if batch < params.min_micro_batch:
         raise InputError(
-            f"global_batch={batch} is smaller than min_micro_batch={params.min_micro_batch}, so there is no micro-batch at all; "
+            f"global_batch={batch} is smaller than min_micro_batch={params.min_micro_batch}, so there is no micro-batch at "
+            "all; "
             "raise the one or lower the other"
         )
     cluster = problem.cluster

@@ -84,7 +84,8 @@ def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
     if not isinstance(model_spec.instance, (Profile, LinearisedProfile)):
         raise InputError(
             f"model {model_spec.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
-            f"this is {model_spec.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost model times them, or leave --search out"
+            f"this is {model_spec.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost "
+            "model times them, or leave --search out"
         )
     return model_spec.instance
 

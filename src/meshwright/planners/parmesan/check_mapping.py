@@ -1,4 +1,6 @@
-"""Checks mappings: adds up what each device costs by definition, and tries all mappings below the bound; no solver, no kernel."""
+"""Checks mappings: adds up what each device costs by definition, and tries all mappings below the bound; no solver,
+no kernel.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class MappedStages:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedMapping:
-    """Devices and ring order of each stage's replicas, the largest cost of a device, and what no mapping is said to stay below."""
+    """Devices and ring order of each stage's replicas, the largest cost of a device,
+    and what no mapping is said to stay below.
+    """
 
     devices: tuple[tuple[int, ...], ...]
     rings: tuple[tuple[int, ...], ...]
@@ -121,7 +125,9 @@ def _slowest(slow: Table, ring: Sequence[int]) -> float:
 
 
 def _exists(stages: MappedStages, slow: Table, n_replicas: int, limit: float) -> bool:
-    """Whether some mapping has no device that costs more than a limit; replicas of the first stage are tried in one order only."""
+    """Whether some mapping has no device that costs more than a limit;
+    replicas of the first stage are tried in one order only.
+    """
     if max(stages.seconds) > limit:
         return False
     steps = 0

@@ -57,9 +57,9 @@ def check(operators: Operators, claim: ClaimedPartition) -> Verdict:
 
     Notes
     -----
-    The bound is checked without host devices, and without the memory limit (a bound without it holds with it): compute shared among
-    all stages and the heaviest operator prove it at once where they reach it. Otherwise all down-sets after which a stage below
-    the bound can end are listed, by the compute in front, behind and the tensors cut, and chains of them are looked for.
+    The bound is checked without host devices, and without the memory limit (a bound without it holds with it): compute shared
+    among all stages and the heaviest operator prove it at once where they reach it. Otherwise all down-sets after which a stage
+    below the bound can end are listed, by the compute in front, behind and the tensors cut, and chains of them are looked for.
     """
     wrong = _illegal(operators, claim)
     if wrong:
@@ -153,7 +153,9 @@ class _Blocks:
 
 
 def _joined(operators: Operators) -> list[int]:
-    """Return the block of each operator: those that stay together, those on a cycle, and free ones with their only neighbour."""
+    """Return the block of each operator: those that stay together, those on a cycle,
+    and free ones with their only neighbour.
+    """
     label = _dense(operators.colocated)
     while True:
         n = max(label) + 1

@@ -74,7 +74,8 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
         return _profile(problem, bandwidth)
     if instance is not None and problem.costs not in ("analytic", "profiled"):
         raise InputError(
-            f"{problem.model_spec.spec}: the partitioner reads operator graphs, measured profiles and models; it has no times for the format "
+            f"{problem.model_spec.spec}: the partitioner reads operator graphs, measured profiles and models; it has no times "
+            "for the format "
             f"'{problem.model_spec.format}'"
         )
     return _modelled(problem, bandwidth)

@@ -1,4 +1,6 @@
-"""Pipelines of partitions mapped onto devices: the stage graph of a partition, the plan of a mapping, its simulated throughput."""
+"""Pipelines of partitions mapped onto devices: the stage graph of a partition, the plan of a mapping,
+its simulated throughput.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
     """
     if problem.batch.global_batch and n_microbatches != usual:
         raise InputError(
-            f"--set n_microbatches={n_microbatches}: the global batch of {problem.batch.global_batch} decides it; give only one of them"
+            f"--set n_microbatches={n_microbatches}: the global batch of {problem.batch.global_batch} decides it; give only "
+            "one of them"
         )
 
 
@@ -102,7 +105,8 @@ def idle(problem: Problem, plan: Plan) -> tuple[str, ...]:
         ()
         if used == n
         else (
-            f"{n - used} of {n} devices are not used: stages have equally many replicas of whole micro-batches, and none where a "
+            f"{n - used} of {n} devices are not used: stages have equally many replicas of whole micro-batches, and none where "
+            "a "
             "further cut would transfer more than it saves",
         )
     )
@@ -150,7 +154,9 @@ def plan_of(problem: Problem, groups: tuple[tuple[int, ...], ...], mapping: Mapp
 
 
 def _ring(order: list[int]) -> tuple[int, ...]:
-    """Return the order of a ring from replica 0 on, the lower neighbour first; nothing where it is the order of the replicas."""
+    """Return the order of a ring from replica 0 on, the lower neighbour first;
+    nothing where it is the order of the replicas.
+    """
     n, start = len(order), order.index(0)
     turned = [order[(start + k) % n] for k in range(n)]
     if n > 2 and turned[-1] < turned[1]:
@@ -184,8 +190,8 @@ def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bo
 def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     """Return the limits to cut stages under, in bytes of the static state and one micro-batch on one device.
 
-    Infinity alone where a device could hold all operators. Else the memory of the smallest device, and before it infinity for models
-    whose state can be sharded and whose activations can be recomputed later.
+    Infinity alone where a device could hold all operators. Else the memory of the smallest device, and before it infinity for
+    models whose state can be sharded and whose activations can be recomputed later.
     """
     assert problem.cluster is not None
     smallest = min(kind.memory_bytes for kind in problem.cluster.kinds)
@@ -195,7 +201,8 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
 
 
 def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_stages: int) -> tuple[tuple[Judged, ...], float]:
-    """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest device.
+    """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest
+    device.
 
     `judged`: plans in any order; none where no partition keeps the memory limits.
     `most_stages`: stages that were tried at most.

@@ -39,10 +39,10 @@ def least_seconds_per_sample(problem: Problem) -> float:
 
     Notes
     -----
-    A layer counts with the tensor degree and number of samples that suit it best. If layer l takes ``c[l, k]`` seconds on one device
-    of kind k, sharing layers out among ``n[k]`` devices is a linear program; ``sum over l of min over k of y[k] c[l, k]``, divided by
-    the sum of ``n[k] y[k]``, bounds it from below for every ``y >= 0``, and is its value where kinds differ by one factor and y is the
-    inverse of the time that all layers take.
+    A layer counts with the tensor degree and number of samples that suit it best. If layer l takes ``c[l, k]`` seconds on one
+    device of kind k, sharing layers out among ``n[k]`` devices is a linear program;
+    ``sum over l of min over k of y[k] c[l, k]``, divided by the sum of ``n[k] y[k]``, bounds it from below for every
+    ``y >= 0``, and is its value where kinds differ by one factor and y is the inverse of the time that all layers take.
     """
     cluster = problem.cluster
     assert cluster is not None
@@ -79,10 +79,10 @@ def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] 
 
     Notes
     -----
-    Replicas of a stage that stand next to each other in its order split layers between them (sequence parallel), or all replicas
-    share out the optimizer's state, gradients and weights; each stage recomputes no more than it takes to fit. The menu of strategies is
-    the cost model's: what is illegal for the model is left out. A variant whose busiest stage alone, recomputing nothing, works longer
-    than the first few found so far take is not played.
+    Replicas of a stage that stand next to each other in its order split layers between them (sequence parallel), or all
+    replicas share out the optimizer's state, gradients and weights; each stage recomputes no more than it takes to fit. The
+    menu of strategies is the cost model's: what is illegal for the model is left out. A variant whose busiest stage alone,
+    recomputing nothing, works longer than the first few found so far take is not played.
     """
     module = registry.load("costs", problem.costs, "cost model")
     found: list[Judged] = []
@@ -117,7 +117,9 @@ class _Candidate:
 
 
 def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> list[_Candidate]:
-    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the least work first."""
+    """Return the legal variants of some pipelines: those whose state fits first,
+    of these the ones with the least work first.
+    """
     found = []
     for one in pipelines:
         for label, plan in _variants(problem, one.plan):
@@ -218,7 +220,8 @@ def _variants(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
         for shard in shards:
             stages = tuple(
                 replace(
-                    stage, strategy=Strategy(data=data, tensor=tensor, sequence_parallel=tensor > 1, shard=shard if data > 1 else 0),
+                    stage, strategy=Strategy(data=data, tensor=tensor, sequence_parallel=tensor > 1,
+                    shard=shard if data > 1 else 0),
                     ring=stage.ring if tensor == 1 else (),
                 )
                 for stage, data in zip(plan.stages, split, strict=True)

@@ -138,8 +138,10 @@ def _answer(
     if not fits:
         notes.append("no uniform degrees near the sharding fit the memory; the sharding itself does")
     return Answer(
-        plan, Objective("seconds_per_step", found.value), Bound(min(bound_value, found.value), found.method), notes=tuple(notes),
-        extra=_extra(sharding, found, phases), certificate=_certificate(problem, sharding, found, _limit_bytes(sharding, settings)),
+        plan, Objective("seconds_per_step", found.value), Bound(min(bound_value, found.value), found.method),
+        notes=tuple(notes),
+        extra=_extra(sharding, found, phases),
+        certificate=_certificate(problem, sharding, found, _limit_bytes(sharding, settings)),
     )  # fmt: skip
 
 

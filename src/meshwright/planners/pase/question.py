@@ -106,7 +106,9 @@ def _in_unit(name: str, value: float, unit: float, word: str, notes: list[str]) 
 
 
 def one_stage(question: PaseQuestion) -> Plan:
-    """Return the plan of every PaSE answer: one stage, all operators, all processors; the splits stand in the answer's extra."""
+    """Return the plan of every PaSE answer: one stage, all operators, all processors;
+    the splits stand in the answer's extra.
+    """
     ops = tuple(range(len(question.network.operators)))
     p = question.n_processors
     stage = Stage(ops, tuple(range(p)), Strategy(data=p), ("none",) * len(ops))

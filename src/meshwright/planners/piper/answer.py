@@ -41,7 +41,8 @@ def instance_of(
     instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
         raise InputError(
-            f"search {recipe}: needs the choices of a piper_json file; {problem.model_spec.spec} is of the format {problem.model_spec.format}"
+            f"search {recipe}: needs the choices of a piper_json file; {problem.model_spec.spec} is of the format "
+            f"{problem.model_spec.format}"
         )
     batch = problem.batch
     if batch.global_batch or batch.micro_batch or batch.sequence_length:
@@ -156,7 +157,8 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     instance = result.problem.model_spec.instance
     if result.search != "piper" or not isinstance(instance, PiperInstance):
         raise InputError(
-            f"{where}: is a plan of --search {result.search} on {result.problem.model_spec.spec}; plans of --search piper are checked on "
+            f"{where}: is a plan of --search {result.search} on {result.problem.model_spec.spec}; plans of --search piper are "
+            "checked on "
             "piper_json files"
         )
     position = {str(node.id): v for v, node in enumerate(instance.nodes)}

@@ -14,15 +14,16 @@ __all__ = ["piper_instance"]
 
 
 def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
-    """Return a measured profile in Piper's terms: every layer once kept whole, once recomputed, at every tensor degree measured.
+    """Return a measured profile in Piper's terms: every layer once kept whole, once recomputed, at every tensor degree
+    measured.
 
     Returns: times in seconds; collectives of the tensor axis are part of them.
     Raises `ExportError` when there is no cluster, or a single layer (the format needs an edge).
 
     Notes
     -----
-    As in `meshwright.planners.piper.writers.piper_json.instance_of_model`: half of the gradient bytes are written as weight bytes, since Piper reduces
-    twice as much as a ring moves, and one bandwidth serves all links: the slowest link's.
+    As in `meshwright.planners.piper.writers.piper_json.instance_of_model`: half of the gradient bytes are written as weight
+    bytes, since Piper reduces twice as much as a ring moves, and one bandwidth serves all links: the slowest link's.
     """
     profile, cluster = problem.model_spec.instance, problem.cluster
     assert isinstance(profile, Profile)

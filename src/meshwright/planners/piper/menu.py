@@ -170,7 +170,9 @@ def allowed_by(options: Options) -> Callable[[PiperChoice], bool]:
 
 
 def _reduce_seconds(instance: PiperInstance, degrees: np.ndarray, replicas: np.ndarray) -> np.ndarray:
-    """Return seconds per weight byte and micro-batch of reducing gradients; of stages that fit into a node, at the best bandwidth."""
+    """Return seconds per weight byte and micro-batch of reducing gradients; of stages that fit into a node,
+    at the best bandwidth.
+    """
     bandwidth = np.full((len(degrees), len(replicas)), instance.bandwidth)
     if instance.counting.node_size:
         best = max(instance.bandwidth, instance.counting.node_bytes_per_second)

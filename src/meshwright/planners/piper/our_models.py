@@ -51,7 +51,9 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Case:
-    """One micro-batch and number of replicas with its instance; by tensor degree what layers do, and the link to a near neighbour."""
+    """One micro-batch and number of replicas with its instance; by tensor degree what layers do,
+    and the link to a near neighbour.
+    """
 
     micro_batch: int
     data: int
@@ -100,7 +102,8 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
         *notes,
         "every stage has the same number of replicas, as our runtime and schedules need; the file formats with their own costs "
         "allow different ones",
-        "proven is the slowest stage's time for all micro-batches with neighbouring stages in one node: neither filling and draining "
+        "proven is the slowest stage's time for all micro-batches with neighbouring stages in one node: neither filling and "
+        "draining "
         "nor links between nodes are in the bound",
     )
     extra: dict[str, object] = {}
@@ -116,12 +119,14 @@ def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
         raise InputError(f"search piper: model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
     if not any(op.body for op in problem.graph.ops):
         raise InputError(
-            f"search piper: model {problem.model_spec.name} has neither measured choices (a piper_json file) nor operators to price"
+            f"search piper: model {problem.model_spec.name} has neither measured choices (a piper_json file) nor operators to "
+            "price"
         )
     batch = problem.batch
     if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:
         raise InputError(
-            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a divisor"
+            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a "
+            "divisor"
         )
     if batch.global_batch:
         return problem, ()
@@ -226,7 +231,9 @@ def _menu(
 
 
 def _link(problem: Problem, strategy: Strategy) -> tuple[float, float]:
-    """Return latency and seconds per byte between two neighbouring stages of these degrees where no node begins between them."""
+    """Return latency and seconds per byte between two neighbouring stages of these degrees where no node begins between
+    them.
+    """
     assert problem.cluster is not None
     n = strategy.n_devices
     if 2 * n > problem.cluster.n_devices:

@@ -86,9 +86,9 @@ class Counting:
     node_size : int
         Devices of one node; 0 for no nodes.
     node_bytes_per_second : float
-        Bytes per time unit within a node: for tensors between stages that lie in one node, and the gradient reduction of a stage
-        whose devices do. Stages stand on the devices one after the other; one that fits into a node begins a new one rather than
-        lie across two, as long as there are devices to spare.
+        Bytes per time unit within a node: for tensors between stages that lie in one node, and the gradient reduction of a
+        stage whose devices do. Stages stand on the devices one after the other; one that fits into a node begins a new one
+        rather than lie across two, as long as there are devices to spare.
     """
 
     any_replicas: bool = False

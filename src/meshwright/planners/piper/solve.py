@@ -82,7 +82,8 @@ def _solved(
     """Return the best plan of a menu; where the menu rounds buffers down, it may not fit."""
     if menu.tensor_once and not menu.alike:
         raise InputError(
-            "--set tensor_once (of search piper): choices of one layer and degree have different sync terms or weights, so what "
+            "--set tensor_once (of search piper): choices of one layer and degree have different sync terms or weights, so "
+            "what "
             "crosses a border once is not defined; leave it off"
         )
     if not math.isfinite(search.relaxation(menu)):
@@ -142,7 +143,8 @@ def _ties(solved: search.Solved) -> tuple[str, ...]:
     if not solved.ties_near:
         return ()
     return (
-        "the graph is large: among equally fast plans, and those within 1 %, only those with cuts near the plan's were compared",
+        "the graph is large: among equally fast plans, and those within 1 %, only those with cuts near the plan's were "
+        "compared",
     )
 
 
@@ -166,7 +168,9 @@ def _weighed(
     told_apart: dict[int, frozenset[float]],
     nearly_ratio: float,
 ) -> Solution:
-    """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's threshold."""
+    """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's
+    threshold.
+    """
     assert solved.found is not None
     rated = _fitting(instance, _rated(instance, menu, solved))
     for links in ("between", "aligned") if instance.counting.node_size else ():
@@ -204,7 +208,8 @@ def _weighed(
     large = solved.along_orders or solved.ties_near
     proven = "proven is the time of the slowest stage with the fastest links only, so it is" if large else "by its bound it is"
     told = (
-        f"{' and '.join(counted)} counted: the best of {len(pool)} plans with thresholds up to {max(SLACK_RATIOS):.0%} above the best; "
+        f"{' and '.join(counted)} counted: the best of {len(pool)} plans with thresholds up to {max(SLACK_RATIOS):.0%} above "
+        "the best; "
         f"{proven} at most {least / lower - 1.0:.2%} slower than any"
     )
     return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (told,), solved.along_orders)

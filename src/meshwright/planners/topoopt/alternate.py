@@ -84,8 +84,8 @@ def released(
 
     Notes
     -----
-    As in the released program a topology that was built for a rejected plan stays; the topology depends on the sums of all-reduced
-    bytes by group size alone. Unlike there, plans that exceed memory are rejected, and draws are seeded.
+    As in the released program a topology that was built for a rejected plan stays; the topology depends on the sums of
+    all-reduced bytes by group size alone. Unlike there, plans that exceed memory are rejected, and draws are seeded.
     """
     known: dict[published.Rings, Fabric] = {}
 
@@ -240,7 +240,9 @@ def _screened(
 
 
 def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
-    """Return the best network, and the best last operators, of each of the best plans, of those not much slower than the best."""
+    """Return the best network, and the best last operators, of each of the best plans,
+    of those not much slower than the best.
+    """
     best: dict[Placement, State] = {}
     for seconds, _, plan, fabric in sorted(found, key=lambda entry: entry[:2]):
         best.setdefault(replace(plan, last=()), (seconds, plan, fabric))
@@ -280,7 +282,9 @@ def _round(
 
 
 def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int) -> tuple[Placement, float, int]:
-    """Let operators copy the servers of those they exchange tensors with while that helps; return also seconds and plans played."""
+    """Let operators copy the servers of those they exchange tensors with while that helps;
+    return also seconds and plans played.
+    """
     now, n_played, last_change, i = step.seconds(plan, fabric), 1, 0, 0
     n_ops, capacity = len(plan.choice), step.space.servers.memory_bytes
     while i - last_change < n_ops and n_played < budget:
@@ -314,7 +318,9 @@ def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:
 def _anneal(
     step: Step, plan: Placement, fabric: Fabric, rng: np.random.Generator, budget: int, placement: str
 ) -> tuple[Placement, float]:
-    """Return the best plan of a walk that accepts slower ones less and less; the limit of a proposal is drawn before it is played."""
+    """Return the best plan of a walk that accepts slower ones less and less;
+    the limit of a proposal is drawn before it is played.
+    """
     space = step.space
     capacity, groups = space.servers.memory_bytes, moves.chains(space.workload)
     current = best = plan

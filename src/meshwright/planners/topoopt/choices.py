@@ -26,7 +26,8 @@ class Servers:
     gpu : Device
         The kind of device.
     gpu_bytes_per_second : float
-        Bandwidth of one device into the network inside the server: an all-reduce there takes ``2 / n_gpus`` of its bytes over it.
+        Bandwidth of one device into the network inside the server: an all-reduce there takes ``2 / n_gpus`` of its bytes over
+        it.
     gpu_latency_seconds : float
         Of that all-reduce, whatever its size.
     gpus_contend : bool
@@ -177,7 +178,8 @@ def _choices(
         )
     if not found:
         raise InputError(
-            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides {n} servers and the batch"
+            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides {n} servers "
+            "and the batch"
         )
     if shard and operation.kind in ("linear", "embedding"):
         for parts in degrees[1:]:

@@ -96,7 +96,9 @@ def bill(topology: str, n: int, degree: int, n_links: int, n_switch_ports: int, 
 
 
 def equal_cost_bandwidth(parts: Bill, cost: float, known: Prices) -> float:
-    """Return the speed of a port at which the parts cost so much (bytes per second); 0 where the fixed part alone costs more."""
+    """Return the speed of a port at which the parts cost so much (bytes per second);
+    0 where the fixed part alone costs more.
+    """
     fixed = sum(count * price for count, price in zip(parts.counts, known.per_port, strict=True))
     rate = sum(count * price for count, price in zip(parts.counts, known.per_gbit, strict=True))
     return max((cost - fixed) / rate, 0.0) * GBIT if rate else 0.0

@@ -1,4 +1,6 @@
-"""Design network and plan together: pose the question, search on every topology asked for, and keep the proofs beside the answers."""
+"""Design network and plan together: pose the question, search on every topology asked for,
+and keep the proofs beside the answers.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ class Params:
     inter_gpu_bytes_per_second : float
         Of one device into the network inside its server (``inter_gpu_bandwidth=``).
     server : str
-        A cluster of one server, ``dgx-a100:8`` or a file (YAML, ``nvidia-smi topo -m``, NCCL's XML): its devices, and the network
-        between them, on which all-reduces take turns. Takes the place of the two before and the next.
+        A cluster of one server, ``dgx-a100:8`` or a file (YAML, ``nvidia-smi topo -m``, NCCL's XML): its devices, and the
+        network between them, on which all-reduces take turns. Takes the place of the two before and the next.
     gpu : str
         Kind of device: its memory is the limit, its speed the estimate of operators that were not measured.
     search : str
@@ -63,7 +65,8 @@ class Params:
     equal_cost : bool
         Whether every other topology is also given the link speed at which it costs as much as the first.
     control_edges : bool
-        Whether a plan may hold back the backward pass of operators that read only data until the others of their server are done.
+        Whether a plan may hold back the backward pass of operators that read only data until the others of their server are
+        done.
     traffic : str
         How the time of traffic is found: ``segments`` as published, ``fair`` by max-min fair shares of links, ``closed`` by a
         closed form without overlap. All three are reported.
@@ -221,7 +224,9 @@ def design(
 
 
 def _servers(n_servers: int, params: Params) -> Servers:
-    """Return the servers: devices on a bandwidth, or those of a cluster of one server with its all-reduce as its network runs it."""
+    """Return the servers: devices on a bandwidth, or those of a cluster of one server with its all-reduce as its network runs
+    it.
+    """
     if not params.server:
         return Servers(n_servers, params.gpus_per_server, _wires.device(params.gpu), params.inter_gpu_bytes_per_second)
     from meshwright import clusters
@@ -231,7 +236,8 @@ def _servers(n_servers: int, params: Params) -> Servers:
     n = inside.n_devices
     if n > MOST_GPUS or len(inside.kinds) > 1 or 1 < len(set(inside.groups[0].tolist())) < n:
         raise InputError(
-            f"--set server={params.server}: has {n} devices of {len(inside.kinds)} kinds on {len(set(inside.groups[0].tolist()))} "
+            f"--set server={params.server}: has {n} devices of {len(inside.kinds)} kinds on "
+            f"{len(set(inside.groups[0].tolist()))} "
             f"servers; must be one server of at most {MOST_GPUS} like devices, such as dgx-a100:8"
         )
     if n == 1:
@@ -258,7 +264,8 @@ def _check(wires: Wires, names: tuple[str, ...]) -> None:
         raise InputError(f"--servers {wires.n_servers}: must be between 2 and {MOST_SERVERS}")
     if not 1 <= wires.degree <= wires.n_servers - 1:
         raise InputError(
-            f"--degree {wires.degree}: must be between 1 and {wires.n_servers - 1} for {wires.n_servers} servers: more interfaces have no server to lead to"
+            f"--degree {wires.degree}: must be between 1 and {wires.n_servers - 1} for {wires.n_servers} servers: more "
+            "interfaces have no server to lead to"
         )
     for name in names:
         if name not in networks.NAMES:
@@ -267,7 +274,8 @@ def _check(wires: Wires, names: tuple[str, ...]) -> None:
             raise InputError(f"--topology: {name} is given twice")
     if {"topoopt", "optical"} & set(names) and wires.degree < 2 and wires.n_servers > 2:
         raise InputError(
-            f"--degree {wires.degree}: {wires.n_servers} servers with one interface each form no connected network without a switch; "
+            f"--degree {wires.degree}: {wires.n_servers} servers with one interface each form no connected network without a "
+            "switch; "
             "take --degree 2 or more, or --topology switch"
         )
 

@@ -94,7 +94,8 @@ class Fabric:
         lost = np.argwhere(found[:, : self.n_servers] < 0)
         if len(lost):
             raise InputError(
-                f"topology {self.name}: server {lost[0][1]} cannot reach server {lost[0][0]}; raise --degree or choose another topology"
+                f"topology {self.name}: server {lost[0][1]} cannot reach server {lost[0][0]}; raise --degree or choose another "
+                "topology"
             )
         return np.ascontiguousarray(found)
 
@@ -356,7 +357,9 @@ class Fabric:
         return float(self.hops[:, :n].sum() / max(n * (n - 1), 1))
 
     def wires(self) -> list[tuple[int, int]]:
-        """Return the links once for both directions, smaller end first, repeated where several lie side by side; a part counts as one."""
+        """Return the links once for both directions, smaller end first, repeated where several lie side by side;
+        a part counts as one.
+        """
         found = []
         for a, b, count in zip(self.source.tolist(), self.target.tolist(), self.count.tolist(), strict=True):
             if a < b:

@@ -1,4 +1,6 @@
-"""Our topology finder: rings for all-reduce groups, a matching for the rest, degrees counted exactly; several to choose from."""
+"""Our topology finder: rings for all-reduce groups, a matching for the rest, degrees counted exactly;
+several to choose from.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ def hamiltonian(n: int, n_rings: int) -> list[tuple[int, ...]]:
 
 
 def random_cycles(n: int, n_rings: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Return rings through all servers, the first ``0, 1, 2, ...``, the others drawn: of several draws the one of fewest hops."""
+    """Return rings through all servers, the first ``0, 1, 2, ...``, the others drawn:
+    of several draws the one of fewest hops.
+    """
     first = tuple(range(n))
     if n_rings <= 1 or n < 5:
         return [first] * n_rings

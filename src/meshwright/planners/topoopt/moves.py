@@ -136,7 +136,8 @@ def streams(workload: Workload) -> tuple[tuple[int, ...], ...]:
 def propose(
     space: Space, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
 ) -> Placement:
-    """Return a neighbour: an operator anew, a stretch of a chain together, like chains side by side, a swap, a neighbour copied.
+    """Return a neighbour: an operator anew, a stretch of a chain together, like chains side by side, a swap, a neighbour
+    copied.
 
     `groups`: from `chains`.
     `placement`: ``contiguous``, ``strided`` or ``either``.
@@ -261,7 +262,9 @@ def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tup
 
 
 def silent_last(space: Space, plan: Placement) -> Placement:
-    """Return a plan with the operators last that read only data and all-reduce nothing; the plan itself where that is none or all."""
+    """Return a plan with the operators last that read only data and all-reduce nothing;
+    the plan itself where that is none or all.
+    """
     operations, leaves = space.workload.operations, _leaves(space)
     found = [i for i in leaves if not operations[i].weights or space.choices[i][plan.choice[i]].samples == 1]
     return replace(plan, last=tuple(found)) if 0 < len(found) < len(leaves) else plan
@@ -274,7 +277,8 @@ def _leaves(space: Space) -> list[int]:
 
 
 def last(space: Space, plan: Placement) -> Iterator[Placement]:
-    """Yield a plan with other operators last in the backward pass: those that all-reduce nothing, then one kind changed, then one.
+    """Yield a plan with other operators last in the backward pass: those that all-reduce nothing, then one kind changed, then
+    one.
 
     Notes
     -----
@@ -300,7 +304,8 @@ def fewer(space: Space) -> Iterator[Placement]:
 
 
 def starts(space: Space, placement: str) -> Iterator[Placement]:
-    """Yield placements to start from: data parallel, then the heaviest chains that read only data on blocks of servers of their own.
+    """Yield placements to start from: data parallel, then the heaviest chains that read only data on blocks of servers of their
+    own.
 
     `placement`: ``contiguous``, ``strided`` or ``either``: how blocks lie.
     """

@@ -1,4 +1,6 @@
-"""Topologies to compare with, by name: fat tree, the same oversubscribed, one switch, full mesh, random, expander, torus, rails."""
+"""Topologies to compare with, by name: fat tree, the same oversubscribed, one switch, full mesh, random, expander,
+torus, rails.
+"""
 
 from __future__ import annotations
 

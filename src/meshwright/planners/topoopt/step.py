@@ -134,7 +134,9 @@ class Step:
         return [options[k] for options, k in zip(self.space.choices, placement.choice, strict=True)]
 
     def groups(self, i: int, choice: Choice, servers: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return who all-reduces the weights of operator `i`, one group for each part of the weights; empty where nobody does."""
+        """Return who all-reduces the weights of operator `i`, one group for each part of the weights;
+        empty where nobody does.
+        """
         inner = choice.columns * choice.rows
         if choice.samples == 1 or not self.space.workload.operations[i].weights:
             return []

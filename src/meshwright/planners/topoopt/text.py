@@ -24,13 +24,15 @@ def explain(design: Design) -> str:
     ]
     if not design.entries:
         lines.append(
-            f"nothing fits: the fullest server lacks {format_bytes(design.missing_bytes)} of memory; take more servers or a smaller batch"
+            f"nothing fits: the fullest server lacks {format_bytes(design.missing_bytes)} of memory; take more servers or a "
+            "smaller batch"
         )
         return "\n".join(lines)
     found = design.entry.found
     gap = found.seconds / design.bound_seconds - 1.0
     lines.append(
-        f"step {format_seconds(found.seconds)} on {design.best}; no plan on any topology beats {format_seconds(design.bound_seconds)} (gap {gap:.1%})"
+        f"step {format_seconds(found.seconds)} on {design.best}; no plan on any topology beats "
+        f"{format_seconds(design.bound_seconds)} (gap {gap:.1%})"
     )
     lines.append(
         f"{'topology':24s} {'step':>10s} {'fair':>10s} {'compute':>10s} {'cut':>10s} {'rings':>10s} {'gap':>7s} "
@@ -42,7 +44,8 @@ def explain(design: Design) -> str:
         bounds = [format_seconds(row[key]) for key in ("compute_seconds", "cut_seconds", "collective_seconds")]
         seconds = [format_seconds(row["iteration_seconds"]), format_seconds(fair) if fair is not None else "-", *bounds]
         lines.append(
-            f"{name:24s} {' '.join(f'{one:>10s}' for one in seconds)} {max(row['gap_ratio'], 0.0):7.1%} {row['mean_hops']:6.2f} "
+            f"{name:24s} {' '.join(f'{one:>10s}' for one in seconds)} {max(row['gap_ratio'], 0.0):7.1%} "
+            f"{row['mean_hops']:6.2f} "
             f"{len(row['links']):6d} {row['cost']:10.0f}"
         )
         if row["changing"]:

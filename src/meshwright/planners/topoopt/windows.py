@@ -111,8 +111,8 @@ def choose(
 
     Notes
     -----
-    Steps repeat, so what a window will carry is known from the step before: circuits are chosen for the bytes that were under way
-    in it, the step is played with them, and chosen again. The released simulator knows only what is unfinished at a change.
+    Steps repeat, so what a window will carry is known from the step before: circuits are chosen for the bytes that were under
+    way in it, the step is played with them, and chosen again. The released simulator knows only what is unfinished at a change.
     """
     from meshwright._kernels.topoopt.fair_steps import Windows
 

@@ -28,8 +28,8 @@ class Axes:
     Parameters
     ----------
     words : mapping of int to str
-        The axis that is split: ``out``, ``in``, ``heads``, ``hidden``, ``vocabulary``, ``sequence`` (whole, but divisible along the
-        sequence); empty where every rank computes it whole.
+        The axis that is split: ``out``, ``in``, ``heads``, ``hidden``, ``vocabulary``, ``sequence`` (whole, but divisible along
+        the sequence); empty where every rank computes it whole.
     splits : mapping of int to Split
         Where the split columns lie in a result.
     """
@@ -51,9 +51,9 @@ def tensor_axes(operators: Sequence[TracedOperator], first: int, last: int, read
 
     Notes
     -----
-    All products with weights start out split by columns. Where the split part meets an operator that needs it whole (a norm over
-    it, a sum with something whole, the end of the layer), the products it came from are computed whole, and the layer is followed
-    once more.
+    All products with weights start out split by columns. Where the split part meets an operator that needs it whole (a norm
+    over it, a sum with something whole, the end of the layer), the products it came from are computed whole, and the layer is
+    followed once more.
     """
     whole: set[int] = set()
     read = read_later.union(*(operator.sources for operator in operators[first : last + 1]))
@@ -155,7 +155,9 @@ class _Walk:
         return found
 
     def _batched(self, operator: TracedOperator) -> Split | None:
-        """A product of many small matrices, one per sample and head: split by heads, or by rows that share a head of the keys."""
+        """A product of many small matrices, one per sample and head: split by heads,
+        or by rows that share a head of the keys.
+        """
         left, right = (self.split.get(source, ()) for source in operator.sources[-2:])
         both = agreed([left, right]) if left and right else left or right
         if not both or (left and right and both[0].axis != -3) or (both[0].axis == -2 and not left) or both[0].axis == -1:
@@ -168,7 +170,9 @@ class _Walk:
         return shared + tuple(part for part in left if part.axis == -2)
 
     def _without_heads(self, operator: TracedOperator, left: tuple[int, ...]) -> list[int]:
-        """Return the split inputs of attention that are split by something else than heads, or else all; `left` may be by rows."""
+        """Return the split inputs of attention that are split by something else than heads, or else all;
+        `left` may be by rows.
+        """
         axes = {source: self.split[source][0].axis for source in operator.sources if source in self.split}
         wrong = [source for source, axis in axes.items() if axis != -3 and not (axis == -2 and source in left)]
         return wrong or list(axes)
@@ -192,7 +196,9 @@ class _Walk:
         return tuple(part for part in found if part in kept)
 
     def _fits(self, operator: TracedOperator, place: int, part: Part) -> bool:
-        """Whether an input that is whole can stand beside a split one: each rank takes its part of it, or all ranks need it all."""
+        """Whether an input that is whole can stand beside a split one: each rank takes its part of it,
+        or all ranks need it all.
+        """
         tensor, source = operator.inputs[place], operator.sources[place]
         if not tensor.floating or operator.weights[place] or tensor.shape[part.axis : part.axis + 1 or None] in ((), (1,)):
             return True

@@ -31,7 +31,9 @@ def flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
 
 
 def _convolution_backward(grad: Any, inputs: Any, weight: Any, *rest: Any) -> float:
-    """Each gradient takes the products of the forward pass: groups as well (PyTorch's own formula counts those of no groups)."""
+    """Each gradient takes the products of the forward pass:
+    groups as well (PyTorch's own formula counts those of no groups).
+    """
     transposed, wanted = rest[4], rest[7]
     positions = (inputs if transposed else grad).shape[2:].numel()
     return float(2.0 * inputs.shape[0] * positions * weight.numel() * sum(wanted[:2]))

@@ -86,7 +86,9 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _spectrum(config: Any) -> tuple[int, ...]:
-    """Return the shape of a spectrum of sound: bands by time for an encoder with positions, time by bands otherwise; none without."""
+    """Return the shape of a spectrum of sound: bands by time for an encoder with positions, time by bands otherwise;
+    none without.
+    """
     bands, positions = getattr(config, "num_mel_bins", 0), getattr(config, "max_source_positions", 0)
     if bands and positions:
         return bands, 2 * positions  # the first convolutions halve the time

@@ -24,8 +24,8 @@ _LEAVES = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 class Recorder(TorchDispatchMode):
     """Sees every operator on its way to the kernels.
 
-    The backward pass runs operators whose autograd node carries the number that the forward operator was given, so each of them is
-    booked at the forward operator that it belongs to; the same number tells which operator keeps a tensor.
+    The backward pass runs operators whose autograd node carries the number that the forward operator was given, so each of them
+    is booked at the forward operator that it belongs to; the same number tells which operator keeps a tensor.
     """
 
     def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
@@ -97,7 +97,8 @@ class Recorder(TorchDispatchMode):
             "outputs": tuple(map(_tensor, outputs)),
             "sources": tuple(self._producer.get(id(tensor), -1) for tensor in inputs),
             "weights": tuple(self._weight.get(id(tensor), "") for tensor in inputs),
-            "numbers": (), "trained": trained, "fed": fed, "view": False, "causal": False, "forward_flops": 0.0, "backward_flops": 0.0,
+            "numbers": (), "trained": trained, "fed": fed, "view": False, "causal": False, "forward_flops": 0.0,
+            "backward_flops": 0.0,
             "n_backward": 0, "saved_bytes": 0, "saved_other_bytes": 0,
         }  # fmt: skip
         for tensor in outputs:

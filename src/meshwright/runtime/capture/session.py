@@ -135,7 +135,8 @@ def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Base
     kind, text = type(error).__name__, next(iter(str(error).strip().splitlines()), "")
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
         return (
-            f"capture {name}: {where}: {operator or text} depends on the values of a tensor; data-dependent control flow and shapes "
+            f"capture {name}: {where}: {operator or text} depends on the values of a tensor; data-dependent control flow and "
+            "shapes "
             "cannot be captured. Give that part a branch that needs no values, or capture the parts around it"
         )
     if kind in ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException"):

@@ -62,7 +62,8 @@ def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
                     f"capture {name}: calling it failed: {type(error).__name__}: {' '.join(str(error).split())}"
                 ) from error
             notes = (
-                f"{name} could not be built without memory ({type(first).__name__}: {' '.join(str(first).split())}); it was built on the CPU",
+                f"{name} could not be built without memory ({type(first).__name__}: {' '.join(str(first).split())}); it was "
+                "built on the CPU",
             )
         finally:
             torch.set_default_dtype(before)
@@ -77,7 +78,8 @@ def build(name: str, maker: Any, dtype: torch.dtype) -> Subject:
     lazy = [key for key, value in made.named_parameters() if isinstance(value, torch.nn.parameter.UninitializedParameter)]
     if lazy:
         raise InputError(
-            f"capture {name}: {type(made).__name__}: the shape of '{lazy[0]}' is not known yet; call the lazy module once on inputs "
+            f"capture {name}: {type(made).__name__}: the shape of '{lazy[0]}' is not known yet; call the lazy module once on "
+            "inputs "
             "before returning it"
         )
     if not any(parameter.requires_grad for parameter in made.parameters()):
@@ -106,7 +108,8 @@ def call(
         given = guesses.inputs(subject.module, batch or 1, sequence_length, weight)
     if given is None:
         raise InputError(
-            f"capture {name}: {_needs(subject.module)}; give the shape of each with --input, for example --input 8,3,224,224, or "
+            f"capture {name}: {_needs(subject.module)}; give the shape of each with --input, for example --input 8,3,224,224, "
+            "or "
             "return (module, inputs) from the callable"
         )
     keywords = dict(given) if isinstance(given, Mapping) else {}

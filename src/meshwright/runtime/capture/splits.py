@@ -11,7 +11,9 @@ __all__ = ["Part", "Split", "agreed", "columns", "through_view"]
 
 
 class Part(NamedTuple):
-    """Some of the columns: on an axis of the result, counted from the last; `n_outer` other indices of that axis vary slower."""
+    """Some of the columns: on an axis of the result, counted from the last;
+    `n_outer` other indices of that axis vary slower.
+    """
 
     axis: int
     n_outer: int
@@ -19,8 +21,8 @@ class Part(NamedTuple):
 
 
 Split = tuple[Part, ...]
-"""The columns of a product as factors, slowest first; ranks share out the first. A view as (3, heads, head) has three; after one of
-the three was chosen every rank holds its heads of each."""
+"""The columns of a product as factors, slowest first; ranks share out the first. A view as (3, heads, head) has three; after
+one of the three was chosen every rank holds its heads of each."""
 
 
 def columns(axis: int, n: int) -> Split:

@@ -1,4 +1,6 @@
-"""What a traced module did, in plain Python: one record per operator, with shapes, producers, weights, FLOPs and saved bytes."""
+"""What a traced module did, in plain Python: one record per operator, with shapes, producers, weights,
+FLOPs and saved bytes.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ class TracedOperator:
     n_backward : int
         Operators that the backward pass ran for this one.
     saved_bytes, saved_other_bytes : int
-        Bytes kept for the backward pass, each tensor at the first operator that keeps it: in the type of the weights, and in any
-        other.
+        Bytes kept for the backward pass, each tensor at the first operator that keeps it: in the type of the weights, and in
+        any other.
     """
 
     name: str

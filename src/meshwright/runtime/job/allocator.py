@@ -17,9 +17,10 @@ def keep_freed_memory() -> bool:
 
     Notes
     -----
-    glibc hands the top of its heap back whenever much of it is free, and every large tensor that it maps by itself. A training step
-    frees and makes the same tensors again and again, so every step would pay for the same pages: measured here, weight gradients
-    of a layer took twice as long in some processes as in others, by chance of where the heap ended. Other C libraries are left alone.
+    glibc hands the top of its heap back whenever much of it is free, and every large tensor that it maps by itself. A training
+    step frees and makes the same tensors again and again, so every step would pay for the same pages: measured here, weight
+    gradients of a layer took twice as long in some processes as in others, by chance of where the heap ended. Other C libraries
+    are left alone.
     """
     if not sys.platform.startswith("linux"):
         return False

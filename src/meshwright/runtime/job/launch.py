@@ -203,7 +203,8 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where:
     each, rest = divmod(n_ranks, n_machines)
     if rest or not each:
         raise InputError(
-            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a divisor"
+            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a "
+            "divisor"
         )
     words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
     defaults = Job(job.plan, job.model)

@@ -1,4 +1,5 @@
-"""A cluster's network emulated on this machine: a namespace for every device and switch, veth pairs with limited rates for links.
+"""A cluster's network emulated on this machine: a namespace for every device and switch, veth pairs with limited rates for
+links.
 
 Needs Linux, root (CAP_NET_ADMIN) and the programs ``ip`` and ``tc``. Rates are emulated, latencies are not.
 """
@@ -112,8 +113,8 @@ def _interface(cluster: Cluster, node: int, other: int) -> str:
 def _limit(rate: float) -> list[str]:
     """Return the words of a token bucket for so many bytes of payload a second.
 
-    The bucket holds two milliseconds: less, and the kernel's timers cannot keep up with fast links; more, and short messages pass
-    for nothing.
+    The bucket holds two milliseconds: less, and the kernel's timers cannot keep up with fast links; more, and short messages
+    pass for nothing.
     """
     wire = rate * _FRAME_RATIO
     return [
@@ -135,7 +136,9 @@ def clean(prefix: str) -> None:
 
 
 def _clean_left_behind() -> None:
-    """Delete what runs left that were killed before they could: namespaces that carry the number of a process no longer there."""
+    """Delete what runs left that were killed before they could:
+    namespaces that carry the number of a process no longer there.
+    """
     for name in _namespaces():
         number = name.removeprefix(_PREFIX).partition("x")[0]
         if name.startswith(_PREFIX) and number.isdigit() and not os.path.exists(f"/proc/{number}"):

@@ -41,7 +41,8 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
         allowed = processes or max(_FEWEST_PROCESSES, found)
     if places.n_ranks > allowed:
         raise InputError(
-            f"{where}: the plan needs {places.n_ranks} processes, but this machine has {found} {what} and at most {allowed} are "
+            f"{where}: the plan needs {places.n_ranks} processes, but this machine has {found} {what} and at most {allowed} "
+            "are "
             "started; plan for fewer devices, start it with torchrun on more machines, or allow more with --processes"
             + (" (one per GPU at most)" if backend == "nccl" else "")
         )
@@ -83,7 +84,8 @@ def _check_experts(
     degree = stage.strategy.expert
     if not any(experts_of(unit) for unit in units):
         raise InputError(
-            f"{where}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one entry for "
+            f"{where}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one "
+            "entry for "
             "each of its num_experts, called with tokens, the experts chosen and their weights; plan again with --set expert=1"
         )
     seen = set()
@@ -158,7 +160,9 @@ def _check_boundaries(
 
 
 def _received(value: Any, begins: bool) -> Any:
-    """Return a value cut off from what made it; where a stage begins, as that stage receives it, which no layer may overwrite."""
+    """Return a value cut off from what made it; where a stage begins, as that stage receives it,
+    which no layer may overwrite.
+    """
     if not isinstance(value, torch.Tensor):
         return value
     fresh = value.detach().requires_grad_(value.requires_grad)
@@ -170,12 +174,14 @@ def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
     for value in carried:
         if not isinstance(value, torch.Tensor):
             raise InputError(
-                f"{what}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute it "
+                f"{what}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute "
+                "it "
                 "inside the layers"
             )
         if value.requires_grad and (value.dim() == 0 or len(value) != n_rows):
             raise InputError(
-                f"{what}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the batch; cut "
+                f"{what}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the "
+                "batch; cut "
                 "elsewhere, or compute it inside the layers"
             )
 
@@ -189,7 +195,8 @@ def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str
     modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
     if _draws(units, sample):
         found.append(
-            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than one "
+            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than "
+            "one "
             "process does, so losses differ from its"
         )
     split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]

@@ -31,7 +31,9 @@ __all__ = ["Trainer", "adamw", "apply"]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
-    """Return the optimizer used where none is given: AdamW, one tensor at a time, since tensors of several kinds may be mixed."""
+    """Return the optimizer used where none is given: AdamW, one tensor at a time,
+    since tensors of several kinds may be mixed.
+    """
     return torch.optim.AdamW(parameters, lr=learning_rate, foreach=False)
 
 
@@ -138,8 +140,8 @@ def apply(
     example : torch.Tensor, or a tuple of them, or None
         One sample of the inputs (batches of one); None for tokens or vectors, as the model begins.
     precision : torch.dtype or None
-        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss is
-        scaled, and a step whose gradients overflow on any rank is skipped on all.
+        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss
+        is scaled, and a step whose gradients overflow on any rank is skipped on all.
 
     Returns
     -------

@@ -1,4 +1,6 @@
-"""One process of a run: joins the others, trains, and leaves its results. Started as ``python -m meshwright.runtime.job.worker``."""
+"""One process of a run: joins the others, trains, and leaves its results. Started as
+``python -m meshwright.runtime.job.worker``.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,9 @@ def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]
 
 
 def _typical(seconds: list[float], spans: list[tuple[float, list[Span]]]) -> tuple[float, list[Span]]:
-    """Return beginning and spans of the step of median length; all ranks choose the same one only if their clocks agree: rank 0 decides."""
+    """Return beginning and spans of the step of median length; all ranks choose the same one only if their clocks agree:
+    rank 0 decides.
+    """
     order = sorted(range(len(seconds)), key=seconds.__getitem__)
     chosen = [order[(len(order) - 1) // 2]]
     dist.broadcast_object_list(chosen, src=0)

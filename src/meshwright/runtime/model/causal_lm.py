@@ -70,7 +70,9 @@ def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
-    """Whether a layer returns its hidden state in a tuple: the model takes apart what stand-ins return as it does with layers."""
+    """Whether a layer returns its hidden state in a tuple:
+    the model takes apart what stand-ins return as it does with layers.
+    """
 
     def stop(_: nn.Module, __: Any, output: Any) -> None:
         raise _Stopped(output)
@@ -306,7 +308,9 @@ class _Head(nn.Module):
 
 
 def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
-    """Take modules with parameters that a part never runs on what it is given out of it, so that it holds its own weights only."""
+    """Take modules with parameters that a part never runs on what it is given out of it,
+    so that it holds its own weights only.
+    """
     used: set[nn.Module] = set()
     handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
     training = part.training

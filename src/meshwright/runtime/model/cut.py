@@ -129,7 +129,8 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
             return stacked.cut(model, paths, sample[0])
         opened = ", ".join(sorted(tracer.opened)) or "the model itself"
         raise InputError(
-            f"{type(model).__name__} cannot be cut between its layers: its forward (of {opened}) depends on values that are only "
+            f"{type(model).__name__} cannot be cut between its layers: its forward (of {opened}) depends on values that are "
+            "only "
             f"known while it runs ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
             "move that into the layers, or plan with a single stage of one layer"
         ) from None
@@ -139,7 +140,9 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
 
 
 def _forget_defaults(graph: fx.Graph, n_inputs: int) -> None:
-    """Take the arguments after the inputs out of a graph, and what looks whether they still have the values it was traced with."""
+    """Take the arguments after the inputs out of a graph,
+    and what looks whether they still have the values it was traced with.
+    """
     fixed = {node for node in graph.nodes if node.op == "placeholder"} - set(list(graph.nodes)[:n_inputs])
     for node in graph.nodes:
         if not fixed.isdisjoint(node.all_input_nodes):

@@ -43,7 +43,8 @@ def resolve(model: nn.Module, names: Sequence[str]) -> list[str]:
             paths.append("")
         else:
             raise InputError(
-                f"{type(model).__name__}: has no layer '{name}'; is this the plan of another model? Its parts are: {_parts(model)}"
+                f"{type(model).__name__}: has no layer '{name}'; is this the plan of another model? Its parts are: "
+                f"{_parts(model)}"
             )
     return paths
 

@@ -1,4 +1,6 @@
-"""Models whose forward cannot be traced, but which run a list of layers one after the other: cut by watching one sample pass."""
+"""Models whose forward cannot be traced, but which run a list of layers one after the other:
+cut by watching one sample pass.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,8 @@ def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor) -> _Seen:
             handle.remove()
     if list(seen.handed) != order:
         raise InputError(
-            f"{type(model).__name__}: does not run its layers {order[0]} to {order[-1]} once each, so it cannot be cut between its layers"
+            f"{type(model).__name__}: does not run its layers {order[0]} to {order[-1]} once each, so it cannot be cut between "
+            "its layers"
         )
     holders = {".".join(order[0].split(".")[:i]) for i in range(1, order[0].count(".") + 1)}
     seen.before.update(holders)
@@ -124,15 +127,18 @@ def _check(model: nn.Module, path: str, expected: str, arguments: tuple[Any, ...
     """Refuse layers that are not run as one list."""
     if path != expected or not arguments or not isinstance(arguments[0], torch.Tensor):
         raise InputError(
-            f"{type(model).__name__}: runs '{path}' where '{expected}' was expected, or without a tensor; it cannot be cut between its layers"
+            f"{type(model).__name__}: runs '{path}' where '{expected}' was expected, or without a tensor; it cannot be cut "
+            "between its layers"
         )
     if seen.carried and seen.carried[0] is not arguments[0]:
         raise InputError(
-            f"{type(model).__name__}: computes something before '{path}' that belongs to no layer; it cannot be cut between its layers"
+            f"{type(model).__name__}: computes something before '{path}' that belongs to no layer; it cannot be cut between "
+            "its layers"
         )
     if any(isinstance(value, torch.Tensor) for value in (*arguments[1:], *named.values())):
         raise InputError(
-            f"{type(model).__name__}: hands '{path}' more tensors than the one of the layer before; it cannot be cut between its layers"
+            f"{type(model).__name__}: hands '{path}' more tensors than the one of the layer before; it cannot be cut between "
+            "its layers"
         )
 
 
@@ -199,7 +205,9 @@ class _Stop(_StandIn):
 
 
 class _Pass(_StandIn):
-    """Returns its input, or, in place of the last layer, what it was given beforehand; as a tuple where its layer returns one."""
+    """Returns its input, or, in place of the last layer, what it was given beforehand;
+    as a tuple where its layer returns one.
+    """
 
     gives, in_tuple = False, False
     value: Any = None

@@ -1,4 +1,6 @@
-"""The layers of a stage, split over its tensor, context and expert axes, and what is done to hidden states on the way in and out."""
+"""The layers of a stage, split over its tensor, context and expert axes,
+and what is done to hidden states on the way in and out.
+"""
 
 from __future__ import annotations
 

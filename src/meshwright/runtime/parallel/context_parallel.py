@@ -2,7 +2,8 @@
 
 References
 ----------
-.. [1] Llama Team, The Llama 3 Herd of Models, 2024 (arXiv 2407.21783), section 3.3.2: keys and values are gathered, queries stay.
+.. [1] Llama Team, The Llama 3 Herd of Models, 2024 (arXiv 2407.21783), section 3.3.2: keys and values are gathered, queries
+   stay.
 
 Notes
 -----

@@ -19,7 +19,9 @@ from torch import nn
 __all__ = ["ExpertParallel", "Swap", "experts_of", "over_group", "spread"]
 
 Swap = Callable[[torch.Tensor, list[int], list[int]], torch.Tensor]
-"""From rows sorted by the rank that they go to, how many go to each rank, and how many come from each, to the rows that come."""
+"""From rows sorted by the rank that they go to, how many go to each rank, and how many come from each,
+to the rows that come.
+"""
 
 _N_EXPERTS = re.compile(r"^_?(n|num|nb)_(\w+_)?experts$")
 
@@ -82,8 +84,8 @@ class ExpertParallel(nn.Module):
 
     Notes
     -----
-    A token is sent once for each of its experts. Experts run with weights of one, and results are weighted where the tokens came
-    from, which saves sending weights.
+    A token is sent once for each of its experts. Experts run with weights of one, and results are weighted where the tokens
+    came from, which saves sending weights.
     """
 
     def __init__(self, experts: nn.Module, rank: int, degree: int, swap: Swap) -> None:

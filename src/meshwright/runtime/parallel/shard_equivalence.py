@@ -304,6 +304,7 @@ def _check_gradients(whole: nn.Module, parts: Sequence[nn.Module], split: set[st
             if any(gradient is None or not _close([gradient], [weight.grad], least) for gradient in held):
                 full = f"{path}.{name}".removeprefix(".")
                 raise InputError(
-                    f"{what}, each rank has a part only of the gradient of '{full}'; say in the model that its module works between "
+                    f"{what}, each rank has a part only of the gradient of '{full}'; say in the model that its module works "
+                    "between "
                     f"split products: tensor_parallel = {{..., '{path.removeprefix('layer.')}': 'between'}}"
                 )

@@ -1,4 +1,6 @@
-"""The weights of a stage: how replicas add up gradients, and which part of weights, gradients and optimizer state each holds."""
+"""The weights of a stage: how replicas add up gradients, and which part of weights,
+gradients and optimizer state each holds.
+"""
 
 from __future__ import annotations
 
@@ -220,7 +222,9 @@ class StageWeights:
                 pool.scatter()
 
     def _sum_parts(self, *, tied: bool) -> None:
-        """Add up gradients that the ranks of tensor and context axes hold in parts, of weights that other stages hold too or not."""
+        """Add up gradients that the ranks of tensor and context axes hold in parts,
+        of weights that other stages hold too or not.
+        """
         for axis, owners in self.partial.items():
             weights = dict.fromkeys(getattr(module, name) for module, name in owners)
             held = [local(weight.grad) for weight in weights if weight.grad is not None and (weight in self.tied) == tied]

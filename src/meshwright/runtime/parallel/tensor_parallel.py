@@ -1,4 +1,6 @@
-"""Tensor and sequence parallelism of a layer, by DTensor: which products are split, and how the layer's input and output lie."""
+"""Tensor and sequence parallelism of a layer, by DTensor: which products are split,
+and how the layer's input and output lie.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def _wish(path: str, wishes: Mapping[str, str]) -> str:
 
 
 def between(layer: nn.Module, wishes: Mapping[str, str]) -> set[str]:
-    """Return paths of modules whose weights stay whole but work on split values: norms of heads, and what the model names so."""
+    """Return paths of modules whose weights stay whole but work on split values: norms of heads,
+    and what the model names so.
+    """
     return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, wishes) == "between"}
 
 
@@ -79,8 +83,8 @@ def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> Non
 
     Notes
     -----
-    Many modules write ``view(batch, length, self.n_heads, self.head)``, where a rank has a part of the heads only. Whether it then
-    computes the same is checked before anything starts, by `meshwright.runtime.parallel.shard_equivalence.check_sum`.
+    Many modules write ``view(batch, length, self.n_heads, self.head)``, where a rank has a part of the heads only. Whether it
+    then computes the same is checked before anything starts, by `meshwright.runtime.parallel.shard_equivalence.check_sum`.
     """
     features: dict[str, set[int]] = {}
     for path, style in styles(layer, wishes).items():
@@ -154,7 +158,9 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
 
 
 def gathers(layer: nn.Module, wishes: Mapping[str, str]) -> tuple[set[str], set[str]]:
-    """Return where parts of a sequence are put together: modules whose input is gathered once, and products that gather their own."""
+    """Return where parts of a sequence are put together: modules whose input is gathered once,
+    and products that gather their own.
+    """
     chosen = styles(layer, wishes)
     known = {*chosen, *between(layer, wishes)}
     columns = {path for path, style in chosen.items() if style == "column"}

@@ -49,7 +49,8 @@ class ThreadedCollectives:
 
 
 def together(degree: int, run: Callable[[int, ThreadedCollectives], Any]) -> list[Any]:
-    """Run every rank of an axis in a thread of its own; return what each gives, or the exception that it, or another, ended with.
+    """Run every rank of an axis in a thread of its own; return what each gives, or the exception that it, or another, ended
+    with.
 
     `run`: from rank and meeting to anything.
     """

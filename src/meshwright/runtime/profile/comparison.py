@@ -118,7 +118,8 @@ def lines(entry: dict[str, Any]) -> str:
     losses = entry["losses"]
     if losses:
         text.append(
-            f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; {entry['n_ranks']} processes"
+            f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; {entry['n_ranks']} "
+            "processes"
         )
     if losses and entry.get("reference_losses"):
         furthest = max(abs(a - b) for a, b in zip(losses, entry["reference_losses"][-len(losses) :], strict=False))

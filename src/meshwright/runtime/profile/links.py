@@ -41,7 +41,9 @@ def fit(sizes: list[float], seconds: list[float]) -> tuple[float, float]:
 
 
 def _steady(action: Callable[[], None]) -> float:
-    """Return the least over rounds of the median time of a round: hiccups and rounds that another program disturbed drop out."""
+    """Return the least over rounds of the median time of a round:
+    hiccups and rounds that another program disturbed drop out.
+    """
     medians = []
     action()
     for _ in range(_ROUNDS):
@@ -171,7 +173,8 @@ def join(kind: str) -> dict[str, Any] | None:
 
 
 def among(ranks: int, device: str) -> dict[str, Any] | Failure | None:
-    """Return the links among processes started here, or, under torchrun, among those that it started; None on ranks but the first.
+    """Return the links among processes started here, or, under torchrun, among those that it started; None on ranks but the
+    first.
 
     `device`: ``cpu`` or ``cuda``.
     Raises `InputError` when there are no such devices.

@@ -31,7 +31,9 @@ Say = Callable[[str, float], None]
 """Told what is measured now, and which share of the work is done."""
 
 _ROUNDS = 3
-"""Times that everything is measured, one after the other: what disturbs one round for a while seldom disturbs the same in the next."""
+"""Times that everything is measured, one after the other:
+what disturbs one round for a while seldom disturbs the same in the next.
+"""
 
 _MORE_ROUNDS = 4
 """Times that what does not fit its neighbours is measured again at most."""
@@ -94,8 +96,8 @@ def settle(probes: Sequence[Probe], repeats: int, say: Say) -> list[Probe]:
 
     Notes
     -----
-    A layer's time is the least over rounds of the median of a round: the median throws single hiccups away, the minimum the rounds in
-    which another program shared the core or its cache.
+    A layer's time is the least over rounds of the median of a round: the median throws single hiccups away, the minimum the
+    rounds in which another program shared the core or its cache.
     """
     runs = max(1, -(-repeats // _ROUNDS))
     for number in range(_ROUNDS):

@@ -120,7 +120,8 @@ class Layout:
         if not whole or not bool((self.slots.phase == schedules.BACKWARD_WEIGHT).any()):
             return ()
         return (
-            f"stage {', '.join(map(str, whole))}: weights are sharded (FSDP), which gathers them once per backward pass: schedule "
+            f"stage {', '.join(map(str, whole))}: weights are sharded (FSDP), which gathers them once per backward pass: "
+            "schedule "
             f"{self.plan.schedule} runs that pass whole, where it would put the weight gradients off",
         )
 
@@ -128,8 +129,8 @@ class Layout:
         """Return what the ranks of one stage send those of the stage before or after it, for one micro-batch.
 
         Replicas of the two stages hold different slices of the rows where their counts differ: every overlap is one message.
-        Ranks of context and tensor axes hold the same rows, whole sequences; where their numbers differ, coordinate t receives from t
-        modulo the sender's.
+        Ranks of context and tensor axes hold the same rows, whole sequences; where their numbers differ, coordinate t receives
+        from t modulo the sender's.
         """
         sender, receiver = self.plan.stages[source].strategy, self.plan.stages[target].strategy
         n_senders, n_receivers = self.n_alike(source), self.n_alike(target)
@@ -202,7 +203,8 @@ def _check(plan: Plan) -> None:
         strategy = stage.strategy
         if strategy.folded and (strategy.n_devices % strategy.expert or not strategy.sequence_parallel):
             raise InputError(
-                f"stage {i}: expert degree {strategy.expert} divides neither its {strategy.data * strategy.context} data and context "
+                f"stage {i}: expert degree {strategy.expert} divides neither its {strategy.data * strategy.context} data and "
+                "context "
                 f"ranks nor, with sequence_parallel, all its {strategy.n_devices} ranks; plan again with --set expert=1"
             )
         if strategy.data > smallest:

@@ -108,7 +108,8 @@ def _grid(ranks: tuple[int, ...], strategy: Strategy, n_shards: int) -> torch.Te
 
 
 def _expert_grid(ranks: tuple[int, ...], strategy: Strategy) -> torch.Tensor:
-    """Return the ranks of a stage in blocks that share no tokens, each of groups that hold all experts, by group and place in it.
+    """Return the ranks of a stage in blocks that share no tokens, each of groups that hold all experts, by group and place in
+    it.
 
     Ranks of a tensor axis have tokens of their own under sequence parallelism only; otherwise each works as if alone.
     """
@@ -183,15 +184,16 @@ def _index(mesh: DeviceMesh | None, name: str) -> int:
 def _ascending(grid: torch.Tensor) -> torch.Tensor:
     """Return the ranks, three axes of them, with those along each of the last two in ascending order.
 
-    Process groups number their members so, and meshes must agree with them on who holds which part of a weight. The groups stay the
-    same; who sends which rows to whom does not depend on it.
+    Process groups number their members so, and meshes must agree with them on who holds which part of a weight. The groups stay
+    the same; who sends which rows to whom does not depend on it.
     """
     grid = grid.sort(dim=2).values
     order = grid[:, :, 0].argsort(dim=1)
     grid = grid.gather(1, order.unsqueeze(2).expand_as(grid))
     if bool((grid.diff(dim=1) < 0).any()):
         raise InputError(
-            f"ranks {grid.flatten().tolist()}: the tensor or expert groups of a stage interleave, so that no order suits all groups of "
+            f"ranks {grid.flatten().tolist()}: the tensor or expert groups of a stage interleave, so that no order suits all "
+            "groups of "
             "its other axes; give the ranks of such a group neighbouring devices"
         )
     return grid

@@ -16,8 +16,8 @@ class Clock:
     Parameters
     ----------
     device : torch.device
-        On a GPU a mark is an event between the kernels issued before and after it: the host runs ahead, and asking for the time at
-        once would make it wait.
+        On a GPU a mark is an event between the kernels issued before and after it: the host runs ahead, and asking for the time
+        at once would make it wait.
     """
 
     def __init__(self, device: torch.device) -> None:

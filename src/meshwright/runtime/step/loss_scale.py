@@ -1,4 +1,5 @@
-"""Scaling the loss so that gradients of products in fp16 neither vanish nor overflow; a step whose gradients do is skipped by all.
+"""Scaling the loss so that gradients of products in fp16 neither vanish nor overflow; a step whose gradients do is skipped by
+all.
 
 References
 ----------

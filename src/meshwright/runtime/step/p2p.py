@@ -63,10 +63,10 @@ class P2PCommunicator:
 
     Notes
     -----
-    NCCL knows no tags: between two ranks of a group it matches messages in order, sends and receives in one queue. A receive posted
-    ahead would therefore hold up a send behind it that its own sender waits for. So transfers forward and backward, to higher and to
-    lower ranks, have a group each, where there are any: between two ranks of a group messages go one way, in the order of the
-    sender's work.
+    NCCL knows no tags: between two ranks of a group it matches messages in order, sends and receives in one queue. A receive
+    posted ahead would therefore hold up a send behind it that its own sender waits for. So transfers forward and backward, to
+    higher and to lower ranks, have a group each, where there are any: between two ranks of a group messages go one way, in the
+    order of the sender's work.
     """
 
     def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[Crossing]], device: torch.device) -> None:

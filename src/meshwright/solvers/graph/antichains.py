@@ -104,7 +104,8 @@ def antichain_graph(
 
     References
     ----------
-    .. [1] Narayanan et al., PipeDream: Generalized Pipeline Parallelism for DNN Training, SOSP 2019, and its optimizer's graph code.
+    .. [1] Narayanan et al., PipeDream: Generalized Pipeline Parallelism for DNN Training, SOSP 2019, and its optimizer's graph
+       code.
     """
     successors, before, after = _closures(n_nodes, edges)
     crossing = _crossing(successors, before)

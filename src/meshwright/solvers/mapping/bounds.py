@@ -108,8 +108,8 @@ def _ring_reach(groups: list[tuple[float, NDArray[np.int64]]], n_replicas: int) 
 def _rules(sizes: NDArray[np.int64], n_stages: int, n_replicas: int) -> list[tuple[int, int, int]]:
     """Return what one replica at least keeps: its longest piece, its longest with a whole ring, and for how many such rings.
 
-    At most the sum of g // (x + 1) replicas have a piece longer than x, because it fills x + 1 places of a group of g. Where this and
-    those that break the other rule are fewer than all replicas, one keeps both.
+    At most the sum of g // (x + 1) replicas have a piece longer than x, because it fills x + 1 places of a group of g. Where
+    this and those that break the other rule are fewer than all replicas, one keeps both.
     """
     largest = int(sizes.max())
     mean = largest // n_replicas
@@ -136,11 +136,12 @@ def _apart_bound(
 ) -> float:
     """Return a bound from groups of devices that are near each other: what does not fit into one must cross a slower link.
 
-    Between two groups every link costs the threshold or more. So a replica of the chain of stages falls into pieces that fit into
-    groups, and a ring is whole (in one group) or pays the threshold. Groups of g devices hold g // R whole rings; the largest has G.
-    A piece that contains a stage with a whole ring is in the group of that ring for each of the R replicas, so these pieces have
-    at most G stages together: those of at most (G - R) // p replicas are longer than p. With m such stages and m ((G - R) // p) < R,
-    one replica has none of the m in a piece longer than p. Any such replica costs at least what the best way to cut costs.
+    Between two groups every link costs the threshold or more. So a replica of the chain of stages falls into pieces that fit
+    into groups, and a ring is whole (in one group) or pays the threshold. Groups of g devices hold g // R whole rings; the
+    largest has G. A piece that contains a stage with a whole ring is in the group of that ring for each of the R replicas, so
+    these pieces have at most G stages together: those of at most (G - R) // p replicas are longer than p. With m such stages
+    and m ((G - R) // p) < R, one replica has none of the m in a piece longer than p. Any such replica costs at least what the
+    best way to cut costs.
     """
     from meshwright._kernels.mapping.bounds import chain_in_pieces
 

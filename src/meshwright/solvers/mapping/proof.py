@@ -1,4 +1,6 @@
-"""Proof of a stage mapping: all partial mappings below a cost, stage by stage, kept only as far as later stages can see them."""
+"""Proof of a stage mapping: all partial mappings below a cost, stage by stage,
+kept only as far as later stages can see them.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,10 @@ def prove(
 
     Notes
     -----
-    Two partial mappings of the same stages that take the same devices, and whose stages with neighbours yet to come stand on the
-    same devices, can be continued alike: of these, only those are kept that no other beats in every open cost. The devices of
-    a finished stage no longer matter, nor their order. This is a dynamic program over sets of devices along the stage graph, as
-    wide as the graph is, instead of a tree over all placements.
+    Two partial mappings of the same stages that take the same devices, and whose stages with neighbours yet to come stand on
+    the same devices, can be continued alike: of these, only those are kept that no other beats in every open cost. The devices
+    of a finished stage no longer matter, nor their order. This is a dynamic program over sets of devices along the stage graph,
+    as wide as the graph is, instead of a tree over all placements.
     """
     asked = _asked(packed, devices.shape[1])
     top = seconds  # the least limit whose search was given up, or the cost itself

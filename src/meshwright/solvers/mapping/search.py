@@ -62,7 +62,9 @@ def evaluate(graph: StageGraph, slow: NDArray[np.float64], devices: NDArray[np.i
 
 
 def _ring(slow: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a good ring order: the best of up to nine devices, else the better of the given and the nearest-neighbour order, bettered."""
+    """Return a good ring order: the best of up to nine devices,
+    else the better of the given and the nearest-neighbour order, bettered.
+    """
     n = len(devices)
     if n <= 9:
         order: NDArray[np.int64] = search.best_ring(slow, np.ascontiguousarray(devices))
@@ -144,7 +146,9 @@ def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]
 
 
 def usual_moves(n_stages: int, n_replicas: int) -> int:
-    """Return how many moves of annealing suit a number of stages and replicas: a few seconds of them, as tried on the paper's topologies."""
+    """Return how many moves of annealing suit a number of stages and replicas: a few seconds of them,
+    as tried on the paper's topologies.
+    """
     return int(min(12_000_000, 60_000 * n_stages * n_replicas) / max(1.0, n_replicas / 16))
 
 
@@ -181,10 +185,10 @@ def map_stages(
 
     Notes
     -----
-    Structured starts are ranked by their cost, the best are annealed on the sum of eighth powers and, less hot, of 64th powers: a
-    move that makes the largest cost a little smaller and several others as large is worth it only there. What was seen with the
-    least largest cost is kept. The published mapper (Parmesan, IEEE TCAD 2024, section V) searches depth first with either the
-    transfers or the ring in its cost; here both are, and ring orders are chosen.
+    Structured starts are ranked by their cost, the best are annealed on the sum of eighth powers and, less hot, of 64th powers:
+    a move that makes the largest cost a little smaller and several others as large is worth it only there. What was seen with
+    the least largest cost is kept. The published mapper (Parmesan, IEEE TCAD 2024, section V) searches depth first with either
+    the transfers or the ring in its cost; here both are, and ring orders are chosen.
     """
     packed = graph.arrays(slow)
     n_slots = graph.n_stages * graph.n_replicas

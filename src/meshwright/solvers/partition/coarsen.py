@@ -177,10 +177,10 @@ def refine(
 
     Notes
     -----
-    A move takes a unit at a cut to the next or previous stage. Gains are compared in the paper's order: towards the nearest unit
-    with several neighbours on one side (where branches part or meet), then less communication, then a smaller largest compute.
-    The paper stops there; here no stage grows beyond the largest or becomes empty, and the partition with the least largest
-    load along the way is kept, in favour of the published flow.
+    A move takes a unit at a cut to the next or previous stage. Gains are compared in the paper's order: towards the nearest
+    unit with several neighbours on one side (where branches part or meet), then less communication, then a smaller largest
+    compute. The paper stops there; here no stage grows beyond the largest or becomes empty, and the partition with the least
+    largest load along the way is kept, in favour of the published flow.
 
     References
     ----------

@@ -1,4 +1,5 @@
-"""The least largest load over convex partitions of a graph into stages, with proof: windows of ideals and a dynamic program over them.
+"""The least largest load over convex partitions of a graph into stages, with proof: windows of ideals and a dynamic program
+over them.
 
 A stage is the difference of two ideals (down-sets) of the graph. Given an upper bound U on the largest load, the ideal after s
 stages has compute at most s U and leaves at most (S - s) U, and each tensor it cuts is paid on either side; few ideals remain,
@@ -97,7 +98,8 @@ def partition(
     n_ideals, n_pairs : int
         Most ideals to list and pairs to look at in one round; beyond, the answer has a bound instead of a proof.
     programs : bool
-        Whether to better the cut by annealing and integer programs where the windows do not close; a quick estimate goes without.
+        Whether to better the cut by annealing and integer programs where the windows do not close; a quick estimate goes
+        without.
 
     Returns
     -------

@@ -115,7 +115,9 @@ class _Loads:
         self.fixed[1] += float(self.scales[0, 1] * (second + loose.sum()))
 
     def net(self, price: float, in_first: tuple[bool, int], in_second: tuple[bool, int], beyond: bool) -> None:
-        """Add a net; whether some pin is certainly in a stage, and else the variable: any pin in the first, all in the first."""
+        """Add a net; whether some pin is certainly in a stage, and else the variable: any pin in the first,
+        all in the first.
+        """
         (some_in, most), (some_out, least) = in_first, in_second
         for stage in (0, 1):
             cost = float(self.scales[1, stage]) * price
@@ -140,7 +142,9 @@ class _Loads:
 def _forced(
     units: Units, members: NDArray[np.int64], speed: NDArray[np.float64], limit_value: float
 ) -> NDArray[np.int64] | None:
-    """Return 1 for members that must stand in the first stage, -1 in the second, 0 for undecided; None if none keeps the limit."""
+    """Return 1 for members that must stand in the first stage, -1 in the second, 0 for undecided;
+    None if none keeps the limit.
+    """
     a = units.arrays
     column = np.full(len(units), -1, dtype=np.int64)
     column[members] = np.arange(len(members))

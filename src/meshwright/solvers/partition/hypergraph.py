@@ -1,4 +1,6 @@
-"""What a convex partition is made of: units (operators that must or may as well stay together), and nets (tensors with their pins)."""
+"""What a convex partition is made of: units (operators that must or may as well stay together),
+and nets (tensors with their pins).
+"""
 
 from __future__ import annotations
 

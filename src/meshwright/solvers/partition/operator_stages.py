@@ -1,4 +1,6 @@
-"""Stages of operators: contraction, the convex partition of the units, and back; memory limits looked at only where they bind."""
+"""Stages of operators: contraction, the convex partition of the units, and back;
+memory limits looked at only where they bind.
+"""
 
 from __future__ import annotations
 

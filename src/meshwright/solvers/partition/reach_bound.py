@@ -1,4 +1,6 @@
-"""A bound on convex partitions from how far each stage can reach, by linear programs; for graphs whose ideals are too many to list."""
+"""A bound on convex partitions from how far each stage can reach, by linear programs;
+for graphs whose ideals are too many to list.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ def reach_bound(units: Units, scales: Floats, low_value: float, value: float) ->
 
     Notes
     -----
-    Let all cuts after s stages have at most r compute in front. A stage of load at most U that begins at one of them ends, by a linear
-    program over both of its ideals, with at most r' in front. Where stage after stage does not reach the end, U is too small;
-    bisection finds the largest such U. A stage's end is looked for in narrow windows from above, in each of which units with too many
-    ancestors or descendants stand on a known side.
+    Let all cuts after s stages have at most r compute in front. A stage of load at most U that begins at one of them ends, by a
+    linear program over both of its ideals, with at most r' in front. Where stage after stage does not reach the end, U is too
+    small; bisection finds the largest such U. A stage's end is looked for in narrow windows from above, in each of which units
+    with too many ancestors or descendants stand on a known side.
     """
     frame = _Frame.of(units)
     low, high = low_value, value
@@ -62,7 +64,8 @@ class _Frame:
         later = np.ones(len(a.net_pins), dtype=bool)
         later[a.net_first[:-1]] = False
         return cls(
-            units, np.repeat(np.arange(len(units)), np.diff(a.succ_first)), a.succ, np.repeat(np.arange(len(sizes)), sizes)[later],
+            units, np.repeat(np.arange(len(units)), np.diff(a.succ_first)), a.succ,
+            np.repeat(np.arange(len(sizes)), sizes)[later],
             np.repeat(a.net_pins[a.net_first[:-1]], sizes)[later] if len(sizes) else np.empty(0, np.int64), a.net_pins[later],
         )  # fmt: skip
 
@@ -140,7 +143,9 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Program:
-    """Least load of a stage between two ideals: columns are their undecided units, then the nets; all rows ask for >= `right`."""
+    """Least load of a stage between two ideals: columns are their undecided units, then the nets;
+    all rows ask for >= `right`.
+    """
 
     objective: Floats
     fixed_value: float
@@ -187,7 +192,8 @@ class _Program:
         )  # fmt: skip
 
     def least_load(self, limit: float, asked: float) -> tuple[float, float] | None:
-        """Return a bound on the load with `limit` or less in the first ideal's units and `asked` in the second's, and its slope in the latter.
+        """Return a bound on the load with `limit` or less in the first ideal's units and `asked` in the second's, and its slope
+        in the latter.
 
         Whatever prices the solver returns prove the bound: they are put into the dual here.
         """

@@ -1,8 +1,9 @@
 """A lower bound for pipelines over graphs too large to search: prices of the places a stage may take, by linear programming.
 
 A pipeline's replicas are numbered from its end: a stage of d replicas behind which s - d stand takes the block of slots
-s - d + 1 .. s, and keeps ceil(s / d) micro-batches in flight. A node costs its block time and memory, so with a price on both, summed up
-to no more than the slots' prices, the cheapest places of all nodes together cost more than all slots only where no plan exists.
+s - d + 1 .. s, and keeps ceil(s / d) micro-batches in flight. A node costs its block time and memory, so with a price on both,
+summed up to no more than the slots' prices, the cheapest places of all nodes together cost more than all slots only where no
+plan exists.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ MOST_SLOTS, MOST_NODES, MOST_COLUMNS = 128, 20_000, 20_000
 """Larger pipelines and graphs keep the simple bound; programs with more columns are left out, except the first."""
 
 N_PLACES, N_CLASSES = (8, 10, 14), 2
-"""Places of nodes told apart in each of the linear programs whose prices are averaged (prices of one program suit its own cells too
-well), and classes of bytes held per second."""
+"""Places of nodes told apart in each of the linear programs whose prices are averaged (prices of one program suit its own cells
+too well), and classes of bytes held per second."""
 
 N_THRESHOLDS, N_ROUNDS, N_REPLAYS = 2, 3, 6
 """Thresholds for which prices are made, rounds of prices for each, and further thresholds that the same prices are tried on."""
@@ -75,9 +76,9 @@ def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> 
 
     Notes
     -----
-    A threshold is refuted where the cheapest places of all nodes cost more than all slots. Where they do not, the same prices say
-    how many slots the descendants and the ancestors of each node need at least, which narrows where the node may stand, and new
-    prices are made. Any prices prove; those used solve the linear program over cells of similar nodes.
+    A threshold is refuted where the cheapest places of all nodes cost more than all slots. Where they do not, the same prices
+    say how many slots the descendants and the ancestors of each node need at least, which narrows where the node may stand, and
+    new prices are made. Any prices prove; those used solve the linear program over cells of similar nodes.
     """
     n_slots = min(menu.n_replicas, menu.n_devices)
     if n_slots > MOST_SLOTS or menu.n_nodes > MOST_NODES or upper_seconds <= lower_seconds * GOOD_RATIO:
@@ -148,7 +149,9 @@ def _reached(n: int, source: Ints, target: Ints) -> NDArray[np.uint64]:
 
 
 def _refuted(case: _Case, threshold: float, prices: list[_Prices], n_rounds: int) -> bool:
-    """Return whether no plan keeps every stage within a threshold, as far as prices prove it: those given, then new ones, added."""
+    """Return whether no plan keeps every stage within a threshold, as far as prices prove it: those given,
+    then new ones, added.
+    """
     n = case.n_slots
     least, most = _windows(
         case, case.least_seconds / threshold / n, _Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0)
@@ -213,7 +216,8 @@ def _dual(case: _Case, threshold: float, cell: Ints, block: Ints, seconds: Float
     covering, slot = np.nonzero(case.cover)
     last, share = 2 * n_blocks + n_slots, n_columns + n_blocks
     parts = [
-        (block, np.arange(n_columns), seconds / threshold), (n_blocks + block, np.arange(n_columns), held / case.menu.memory_bytes),
+        (block, np.arange(n_columns), seconds / threshold),
+        (n_blocks + block, np.arange(n_columns), held / case.menu.memory_bytes),
         (every, own, -np.ones(n_blocks)), (n_blocks + every, own, -np.ones(n_blocks)),
         (2 * n_blocks + slot, own[covering], np.ones(len(slot))), (np.full(n_blocks, last), own, case.devices),
         (2 * n_blocks + np.arange(n_slots), np.full(n_slots, share), -np.ones(n_slots)),
@@ -242,7 +246,9 @@ def _balanced(case: _Case, dual: Floats) -> _Prices:
 
 
 def _columns(case: _Case, cells: Ints, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats, Floats] | None:
-    """Return where each cell may stand: cell, block, seconds and bytes there, by rank of the choice; None if one stands nowhere."""
+    """Return where each cell may stand: cell, block, seconds and bytes there, by rank of the choice;
+    None if one stands nowhere.
+    """
     menu, n_cells = case.menu, int(cells.max()) + 1
     low, high = np.full(n_cells, np.iinfo(np.int64).max), np.full(n_cells, -1)
     np.minimum.at(low, cells, least)

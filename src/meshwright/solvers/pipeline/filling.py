@@ -44,8 +44,8 @@ def lower_bound(prepared: Prepared, lower_seconds: float, upper_seconds: float, 
     Notes
     -----
     A pipeline whose slowest stage takes between two thresholds takes at least the lower one, and its other stages at least what
-    they take when none may be slower than the upper one. The pair of neighbouring thresholds that bounds least is divided, again
-    and again.
+    they take when none may be slower than the upper one. The pair of neighbouring thresholds that bounds least is divided,
+    again and again.
     """
     parts = [(_between(prepared, lower_seconds, upper_seconds, n_microbatches), lower_seconds, upper_seconds)]
     for _ in range(FEW_PARTS if len(prepared.pairs.lower) > MANY_PAIRS else N_PARTS):
@@ -79,7 +79,7 @@ def _others(prepared: Prepared, seconds: float) -> float:
     limits = np.array([seconds, menu.memory_bytes, menu.n_devices, menu.n_replicas])
     prices = seconds * np.array([pair for price in PRICE_RATIOS for pair in ((price, 0.0), (0.0, price))])
     seconds_of_others: float = kernel.least_others(
-        prepared.space, prepared.pairs, prepared.kernel_menu, prepared.rules, prepared.memo, least_replicas, least_devices, limits,
-        prices,
+        prepared.space, prepared.pairs, prepared.kernel_menu, prepared.rules, prepared.memo, least_replicas, least_devices,
+        limits, prices,
     )  # fmt: skip
     return seconds_of_others

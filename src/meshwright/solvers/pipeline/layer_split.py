@@ -158,8 +158,8 @@ class Inequality:
     step_seconds, before_seconds, later_seconds : ndarray, shape (n_layers,), float64
         Of each layer: seconds of a whole step for the rank that takes it, for every later rank, and for every earlier one.
     fixed_seconds, lead : ndarray, shape (n_ranks,), float64
-        Of each rank: seconds whatever it takes, and how many forward passes of its layers hide in the wait for the first backward
-        pass.
+        Of each rank: seconds whatever it takes, and how many forward passes of its layers hide in the wait for the first
+        backward pass.
     ends_first : bool
         Whether the end of the step on the first rank comes after all that.
     """
@@ -206,7 +206,8 @@ def relief(saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64])
     Parameters
     ----------
     saved_bytes, extra_seconds : ndarray, shape (n_layers, n_ways), float64
-        Of every layer and way to recompute it: what it gives up of one micro-batch's activations at most, and what this takes at least.
+        Of every layer and way to recompute it: what it gives up of one micro-batch's activations at most, and what this takes
+        at least.
 
     Returns
     -------
@@ -238,7 +239,8 @@ class UnequalChain:
     Parameters
     ----------
     inequalities : tuple of Inequality
-        All of them hold for every rank of every plan. In each, what a layer delays others is at most what it takes on its own rank.
+        All of them hold for every rank of every plan. In each, what a layer delays others is at most what it takes on its own
+        rank.
     end_seconds : ndarray, shape (n_layers,), float64
         What each layer adds to the end of the step if it is on the first rank.
     forward_seconds, static_bytes, activation_bytes : ndarray, shape (n_layers,), float64

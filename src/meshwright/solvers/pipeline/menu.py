@@ -59,8 +59,8 @@ class StageMenu:
     names : tuple of str
         What each choice is called.
     reserve_bytes : ndarray, shape (n_degrees,), float64, or None
-        What a stage of each degree holds beside its nodes; None for nothing. A tensor degree may stand in `degrees` more than once,
-        with choices of its own and a reserve of its own.
+        What a stage of each degree holds beside its nodes; None for nothing. A tensor degree may stand in `degrees` more than
+        once, with choices of its own and a reserve of its own.
     border_ratio : ndarray, shape (n_degrees, n_options), float64, or None
         Multiple of `edge_seconds` and the sync terms for a stage of this degree and number of replicas, at least 1; None for 1.
     """
@@ -151,7 +151,9 @@ def kernel_menu(menu: StageMenu) -> Menu:
 
 
 def widest(menu: StageMenu) -> NDArray[np.int64]:
-    """Return for each tensor degree, ascending, the position of the one with most choices: it has every choice of the others."""
+    """Return for each tensor degree, ascending, the position of the one with most choices:
+    it has every choice of the others.
+    """
     sizes = np.diff(menu.first).reshape(menu.n_nodes, menu.n_degrees).sum(axis=0)
     return _frozen(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in np.unique(menu.degrees)]))
 

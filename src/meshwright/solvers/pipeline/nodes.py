@@ -48,8 +48,8 @@ def lower_bound(
     Notes
     -----
     Stages stand on the devices in turn. Borders of stages side by side in one node are within it, every other border is between
-    nodes, and a stage across two reduces gradients between them. A threshold that no such pipeline keeps is proven: a bisection,
-    after a first try just below the known plan. Where choices of one layer differ in
+    nodes, and a stage across two reduces gradients between them. A threshold that no such pipeline keeps is proven: a
+    bisection, after a first try just below the known plan. Where choices of one layer differ in
     more than time and memory, tensors count once, or there is too much to try, the bound given is returned.
     """
     menu = prepared.menu

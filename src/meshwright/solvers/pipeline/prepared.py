@@ -73,9 +73,11 @@ def prepare(
 
 
 def picked_columns(values: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Return the columns (entries, of one dimension) in these positions, read-only; the same array where they are all of them."""
+    """Return the columns (entries, of one dimension) in these positions, read-only;
+    the same array where they are all of them.
+    """
     if values.ndim == 1:
-        picked = values[which]
+        picked = np.asarray(values[which])
     elif len(which) == values.shape[1]:
         return values
     else:

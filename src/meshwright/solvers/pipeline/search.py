@@ -44,8 +44,9 @@ MEMORY_RATIO = 1e-6
 class Solved:
     """The best pipeline found, or None; a proven lower bound; what proves it; and the instance prepared for more questions.
 
-    `along_orders`: not all downsets were searched. `ties_near`: they were, but more questions go to pipelines cut nearly alike only.
-    `complete`: `prepared` has every stage that fits, not only those of pipelines up to the slack slower than the one found.
+    `along_orders`: not all downsets were searched. `ties_near`: they were, but more questions go to pipelines cut nearly alike
+    only. `complete`: `prepared` has every stage that fits, not only those of pipelines up to the slack slower than the one
+    found.
     """
 
     found: Found | None
@@ -143,7 +144,9 @@ def _spread(menu: StageMenu, every: Sequence[Sequence[int]], where: Sequence[set
 
 
 def _filled(menu: StageMenu, every: Sequence[Sequence[int]], lower: float) -> list[set[int]]:
-    """Return for each order the cuts of its best plan of one degree, and positions near them; empty for all but the best orders."""
+    """Return for each order the cuts of its best plan of one degree, and positions near them;
+    empty for all but the best orders.
+    """
     where: list[set[int]] = [set() for _ in every]
     for degree in range(menu.n_degrees):
         reached = [fill.cuts(menu, order, degree, lower) for order in every]

@@ -91,7 +91,10 @@ def _question(result: Result) -> str:
     text = f"{len(graph.ops)} layers, {format_count(graph.n_parameters)} parameters"
     if graph.sequence_length > 1:
         text += f", {graph.sequence_length} tokens a sample"
-    return f"{text}; {result.plan.global_batch} samples a step; search {result.search}, costs {result.problem.costs}, seed {result.seed}"
+    return (
+        f"{text}; {result.plan.global_batch} samples a step; search {result.search}, costs {result.problem.costs}, seed "
+        f"{result.seed}"
+    )
 
 
 def _cards(result: Result) -> list[list[str]]:
@@ -192,7 +195,10 @@ def _cluster(result: Result, plan: Plan) -> dict[str, Any]:
         )
     drawn = topology_picture.picture(cluster, timeline.link_bytes, timeline.step_seconds)
     n_nodes = len(set(cluster.node_of_device.tolist()))
-    text = f"{cluster.name}: {cluster.n_devices} devices in {n_nodes} nodes, {cluster.n_switches} switches, {len(cluster.links)} links one way. "
+    text = (
+        f"{cluster.name}: {cluster.n_devices} devices in {n_nodes} nodes, {cluster.n_switches} switches, "
+        f"{len(cluster.links)} links one way. "
+    )
     text += "The number and the colour of a device are its pipeline rank"
     text += "".join(f"; {note}" for note in drawn.pop("notes")) + "."
     text += (
@@ -205,7 +211,9 @@ def _cluster(result: Result, plan: Plan) -> dict[str, Any]:
 
 
 def _busiest(cluster: Cluster, timeline: Timeline) -> list[list[str]]:
-    """Return the links that carry the largest share of what they could, those alike in one row: which, how many, rate, bytes, share."""
+    """Return the links that carry the largest share of what they could, those alike in one row: which, how many, rate,
+    bytes, share.
+    """
     if not timeline.link_bytes.any() or timeline.step_seconds <= 0.0:
         return []
     links, n = cluster.links, cluster.n_devices

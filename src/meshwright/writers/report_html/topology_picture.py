@@ -20,7 +20,9 @@ __all__ = ["picture"]
 WIDTH = 1140.0
 """Of every picture; the page scales it."""
 MOST_FRAMES, MOST_DETAIL, MOST_BOXES, MOST_CELLS, MOST_ON_CIRCLE = 64, 72, 48, 4608, 512
-"""Frames in a row; devices whose links are drawn one by one; switches of a level drawn one by one; cells; places of a circle."""
+"""Frames in a row; devices whose links are drawn one by one; switches of a level drawn one by one; cells;
+places of a circle.
+"""
 LEVEL = 105.0
 """From one level of switches to the next."""
 DEVICE, SWITCH, FRAME, GROUP = range(4)
@@ -86,7 +88,8 @@ def _grid(draft: _Draft, cluster: Cluster, places: NDArray[np.int64]) -> None:
     draft.height += step
     if n_planes > 1:
         draft.notes.append(
-            f"{n_planes} planes of {n_columns} x {n_rows}, side by side; short strokes lead to the next plane or around the torus"
+            f"{n_planes} planes of {n_columns} x {n_rows}, side by side; short strokes lead to the next plane or around the "
+            "torus"
         )
     elif any(abs(places[:, a] - places[:, b]).sum() > 1 for a, b in _pairs(cluster)[:4096]):
         draft.notes.append("short strokes lead around the torus")

@@ -1,4 +1,6 @@
-"""Sharding on a device mesh: wiring of operators, re-sharding, ways to split, the menu; small cases by hand and by brute force."""
+"""Sharding on a device mesh: wiring of operators, re-sharding, ways to split, the menu;
+small cases by hand and by brute force.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Planning from a measured profile: against every plan of a small space, on a network where places matter, and what is refused."""
+"""Planning from a measured profile: against every plan of a small space, on a network where places matter,
+and what is refused.
+"""
 
 from __future__ import annotations
 

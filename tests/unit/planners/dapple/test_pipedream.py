@@ -49,7 +49,8 @@ def test_the_slowest_stage_is_the_least_of_all_splits(tmp_path: pathlib.Path, se
         for _ in range(n)
     ]
     lines = [
-        f"n{i} -- L -- forward_compute_time={t * 400!r}, backward_compute_time={t * 600!r}, activation_size={a!r}, parameter_size={w!r}"
+        f"n{i} -- L -- forward_compute_time={t * 400!r}, backward_compute_time={t * 600!r}, activation_size={a!r}, "
+        f"parameter_size={w!r}"
         for i, (t, a, w) in enumerate(layers)
     ]
     path = tmp_path / "p.txt"

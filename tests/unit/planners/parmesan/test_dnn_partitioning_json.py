@@ -20,7 +20,8 @@ def chain() -> dict[str, Any]:
     node = {"supportedOnFpga": 1, "cpuLatency": 10.0, "fpgaLatency": 1.0, "isBackwardNode": 0, "size": 4.0}
     return {
         "maxSizePerFPGA": 100.0, "maxFPGAs": 2, "maxCPUs": 1,
-        "nodes": [node | {"id": 7, "name": "a", "colorClass": 1}, node | {"id": 3}, node | {"id": 9, "isBackwardNode": True, "colorClass": 1}],
+        "nodes": [node | {"id": 7, "name": "a", "colorClass": 1}, node | {"id": 3},
+        node | {"id": 9, "isBackwardNode": True, "colorClass": 1}],
         "edges": [{"sourceId": 7, "destId": 3, "cost": 0.5}, {"sourceId": 3, "destId": 9, "cost": 0.25, "size": 8}],
     }  # fmt: skip
 
@@ -80,7 +81,9 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, change: Any, words
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [lambda c: c.update(maxGPUs=3), lambda c: c["nodes"][0].update(colourClass=1), lambda c: c["edges"][0].update(bytes=1)])  # fmt: skip
+@pytest.mark.parametrize("change",
+[lambda c: c.update(maxGPUs=3), lambda c: c["nodes"][0].update(colourClass=1),
+lambda c: c["edges"][0].update(bytes=1)])  # fmt: skip
 def test_an_unknown_field_is_an_error(tmp_path: Path, change: Any) -> None:
     content = chain()
     change(content)

@@ -115,7 +115,8 @@ def test_the_ensemble_keeps_the_best_simulated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("search", ["parmesan", "stage_mapping", "ensemble"])
 def test_stages_hold_no_more_than_the_devices_and_what_is_missing_is_told(tmp_path: Path, search: str) -> None:
-    # twelve operators of 1 MB; where each device holds 4, three stages are the fewest, where it holds half an operator, none will do
+    # twelve operators of 1 MB; where each device holds 4, three stages are the fewest, where it holds half an operator, none
+    # will do
     cluster = clusters.cluster("parmesan-two-level:4")
 
     def on(memory_bytes: float) -> Answer:

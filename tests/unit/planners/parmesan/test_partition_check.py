@@ -25,7 +25,8 @@ def graph(seed: int, n: int) -> Operators:
     colocated = list(range(n))
     colocated[n - 1] = colocated[int(random.integers(0, n))]
     return Operators(
-        random.uniform(0.5, 5, n) * (random.random(n) < 0.8), np.zeros(n), random.uniform(1, 2, n), np.ones(n, dtype=bool), tuple(edges),
+        random.uniform(0.5, 5, n) * (random.random(n) < 0.8), np.zeros(n), random.uniform(1, 2, n), np.ones(n, dtype=bool),
+        tuple(edges),
         tuple(colocated), tuple((float(random.uniform(0.1, 3)), (u, *vs)) for u, vs in readers.items() if vs),
     )  # fmt: skip
 
@@ -58,7 +59,8 @@ def test_proved_partitions_are_confirmed_and_larger_bounds_refused(seed: int, n_
 
 def test_a_bound_above_the_best_partition_is_refused_though_the_plan_is_worse_still() -> None:
     operators = Operators(
-        np.array([2.0, 2.0, 2.0, 2.0]), np.zeros(4), np.zeros(4), np.ones(4, dtype=bool), ((0, 1), (1, 2), (2, 3)), (0, 1, 2, 3),
+        np.array([2.0, 2.0, 2.0, 2.0]), np.zeros(4), np.zeros(4), np.ones(4, dtype=bool), ((0, 1), (1, 2), (2, 3)),
+        (0, 1, 2, 3),
         ((0.5, (0, 1)), (0.5, (1, 2)), (0.5, (2, 3))),
     )  # fmt: skip
     uneven = (((0,), (1, 2, 3)), (False, False), 2, 0, np.inf)

@@ -1,4 +1,6 @@
-"""Stages with unequally many replicas of our own models: what they do and hold, their bound, and that the joint search finds them."""
+"""Stages with unequally many replicas of our own models: what they do and hold, their bound,
+and that the joint search finds them.
+"""
 
 from __future__ import annotations
 

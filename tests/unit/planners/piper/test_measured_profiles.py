@@ -19,12 +19,14 @@ def planned(folder: pathlib.Path) -> Result:
     names = ["embed", "layers.0", "head"]
     layers = [{"name": n, "like": n, "n_parameters": 25, "weight_bytes": 100.0, "output_bytes": 1000.0} for n in names]
     measures = [
-        {"layer": n, "rows": rows, "tensor": tensor, "forward_seconds": 1e-3 * rows * (i + 1) / tensor, "saved_bytes": 500.0 * rows,
+        {"layer": n, "rows": rows, "tensor": tensor, "forward_seconds": 1e-3 * rows * (i + 1) / tensor,
+         "saved_bytes": 500.0 * rows,
          "backward_input_seconds": 1e-3 * rows * (i + 1) / tensor, "backward_weight_seconds": 1e-3 * rows / tensor}
         for i, n in enumerate(names) for rows in (1, 4) for tensor in ((1, 2) if n == "layers.0" else (1,))
     ]  # fmt: skip
     pairs = [{"source": a, "target": 1 - a, "latency_seconds": 0.0, "seconds_per_byte": 1e-9} for a in (0, 1)]
-    entry = {"format": "meshwright/profile/1", "model": "m", "sequence_length": 1, "device": "CPU", "n_cores": 2, "memory_bytes": 1e9,
+    entry = {"format": "meshwright/profile/1", "model": "m", "sequence_length": 1, "device": "CPU", "n_cores": 2,
+             "memory_bytes": 1e9,
              "optimizer_seconds_per_byte": 0.0, "layers": layers, "measures": measures,
              "links": {"n_ranks": 2, "pairs": pairs, "collectives": []}}  # fmt: skip
     path = folder / "profile.json"

@@ -17,7 +17,8 @@ from meshwright.planners.piper.writers import piper_json as writer
 
 
 def chain(n_layers: int = 4, **limits: Any) -> dict[str, Any]:
-    """A chain of equal layers: 3 s and 4 bytes of weights each, 2 bytes per micro-batch; recomputing takes 1 s more, 1 byte less.
+    """A chain of equal layers: 3 s and 4 bytes of weights each, 2 bytes per micro-batch; recomputing takes 1 s more, 1 byte
+    less.
 
     By hand, 4 devices and no communication: with room for all, 4 replicas of one stage take 12 / 4 = 3 s per micro-batch.
     """
@@ -107,7 +108,9 @@ def test_fill_and_drain_make_a_pipeline_cost_more_than_its_steady_state(tmp_path
 
 
 def test_a_buffer_for_recomputation_counted_once_leaves_room(tmp_path: pathlib.Path) -> None:
-    """Recomputing layers hold 1 byte of activation and 1 of buffer beside 4 of weights: 4 x 6 = 24 summed, 4 x 5 + 1 = 21 once."""
+    """Recomputing layers hold 1 byte of activation and 1 of buffer beside 4 of weights: 4 x 6 = 24 summed,
+    4 x 5 + 1 = 21 once.
+    """
     content = chain(maxDevices=1, maxMemoryPerDevice=21.0)
     for node in content["nodes"]:
         node["TMPCs"]["1"][1]["memoryUsageB"] = 5.0

@@ -150,7 +150,9 @@ def test_shares_of_routes_by_linear_programme_never_load_the_busiest_link_more_t
 
 @pytest.mark.parametrize(("n", "degree"), [(8, 4), (8, 6), (16, 4), (16, 6), (16, 8)])
 def test_groups_of_all_and_of_half_the_servers_together_use_every_interface_to_the_full(n: int, degree: int) -> None:
-    """256 MiB over all servers and over each half: no more than what all send over all their interfaces, where each group had less."""
+    """256 MiB over all servers and over each half: no more than what all send over all their interfaces,
+    where each group had less.
+    """
     size, rate = float(256 << 20), 12.5e9
     halves = (tuple(range(0, n, 2)), tuple(range(1, n, 2)))
     mix = ((tuple(range(n)), size), (halves[0], size), (halves[1], size))

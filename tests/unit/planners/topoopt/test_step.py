@@ -52,7 +52,9 @@ def test_operators_that_are_last_are_played_as_the_plain_twin_does(small: Callab
 
 
 def test_tables_that_are_last_hide_the_all_reduce_of_the_first_matrix(small: Callable[..., Step]) -> None:
-    """On every server the table's backward part begins when those of the matrices are done, and takes longer than what they add up."""
+    """On every server the table's backward part begins when those of the matrices are done,
+    and takes longer than what they add up.
+    """
     step = small("topoopt:dlrm,tables=2,rows=1000,width=512,bag=1000,bottom=512x6,top=64-1,batch=4096", n=2, shard=False)
     plan, fabric = data_parallel(step.space), ring(2, 1e12)
     late = next(moves.last(step.space, plan))

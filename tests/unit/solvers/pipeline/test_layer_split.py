@@ -24,7 +24,9 @@ def _ranks(
     budget: float,
     fixed=(0.0, 0.0),
 ) -> layer_split.PipelineRanks:
-    """Equal ranks; `works` holds (forward, backward, recomputed) of each variant, `held` its bytes per micro-batch in flight."""
+    """Equal ranks; `works` holds (forward, backward, recomputed) of each variant,
+    `held` its bytes per micro-batch in flight.
+    """
     lead = np.array([min(n_ranks - s, n_microbatches) for s in range(n_ranks)], float)
     work = np.array([[f + b + r for f, b, r in works]] * n_ranks)
     size = np.array([[static + k * a for a in held] for k in lead])

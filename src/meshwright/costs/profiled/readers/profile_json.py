@@ -11,8 +11,8 @@ The format, field by field (all numbers in base units)::
                "pairs": [{"source": 0, "target": 1, "latency_seconds": ..., "seconds_per_byte": ...}, ...],
                "collectives": [{"kind": "all_reduce", "n_ranks": 2, "latency_seconds": ..., "seconds_per_byte": ...}, ...]}}
 
-``hosts`` gives the machine of every rank (it may be left out). ``output_bytes`` is of one sample; ``like`` names the layer that was
-measured in place of one built alike.
+``hosts`` gives the machine of every rank (it may be left out). ``output_bytes`` is of one sample; ``like`` names the layer that
+was measured in place of one built alike.
 """
 
 from __future__ import annotations

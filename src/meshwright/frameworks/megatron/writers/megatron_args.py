@@ -93,7 +93,8 @@ def arguments(result: Result) -> tuple[tuple[tuple[str, ...], ...], tuple[str, .
 
 def _refused(reason: str) -> ExportError:
     return ExportError(
-        f"megatron_args: {reason}; Megatron-LM cannot run this plan. 'meshwright plan --search megatron_grid' finds the best one "
+        f"megatron_args: {reason}; Megatron-LM cannot run this plan. 'meshwright plan --search megatron_grid' finds the best "
+        "one "
         "that it can, 'meshwright run' runs this one"
     )
 
@@ -180,11 +181,13 @@ def _recompute(result: Result) -> tuple[Options, tuple[str, ...]]:
         modules = _modules(result)
         options: Options = [("--recompute-granularity", "selective"), ("--recompute-modules", *modules)]
         notes = [
-            f"selective recomputation is by module there ({', '.join(modules)}), which comes closest to what our cost model drops"
+            f"selective recomputation is by module there ({', '.join(modules)}), which comes closest to what our cost model "
+            "drops"
         ]
         if "none" in every:
             notes.append(
-                f"{every.count('selective')} of {len(every)} layers recompute in the plan, and all or none there: all do, which "
+                f"{every.count('selective')} of {len(every)} layers recompute in the plan, and all or none there: all do, "
+                "which "
                 "holds less and takes longer than planned"
             )
         return options, tuple(notes)
@@ -194,7 +197,8 @@ def _recompute(result: Result) -> tuple[Options, tuple[str, ...]]:
     counts = [sum(word != "none" for word in stage) for stage in words]
     exact = len(set(counts)) == 1 and "selective" not in every
     note = (
-        f"the plan recomputes in {', '.join(str(count) for count in counts)} layers of its stages, one number serves all stages "
+        f"the plan recomputes in {', '.join(str(count) for count in counts)} layers of its stages, one number serves all "
+        "stages "
         f"there: {max(counts)}, which holds no more and may take longer than planned"
     )
     return [*full, ("--recompute-method", "block"), ("--recompute-num-layers", str(max(counts)))], () if exact else (note,)
@@ -239,7 +243,8 @@ def _script(
 
     lines = [
         "#!/bin/bash",
-        f"# {result.problem.model_spec.name} on {n_devices} devices, search {result.search}{step}; run in Megatron-LM's folder on every",
+        f"# {result.problem.model_spec.name} on {n_devices} devices, search {result.search}{step}; run in Megatron-LM's folder "
+        "on every",
         "# node, with NODE_RANK and MASTER_ADDR set; data, tokenizer and learning rate come as arguments of this script.",
         *(f"# {note}" for note in notes),
         "set -eu",

@@ -1,11 +1,12 @@
 """The order of work of every pipeline rank as PyTorch's schedule file: one row per rank, ``0F0,0F1,0B0,...``.
 
-``torch.distributed.pipelining`` plays it by ``_PipelineScheduleRuntime(stages, n_microbatches, loss_fn=...)._load_csv(path)``, for
-plans whose stages all have one replica per rank of PyTorch's own pipeline group.
+``torch.distributed.pipelining`` plays it by ``_PipelineScheduleRuntime(stages, n_microbatches, loss_fn=...)._load_csv(path)``,
+for plans whose stages all have one replica per rank of PyTorch's own pipeline group.
 
 References
 ----------
-.. [1] PyTorch, torch/distributed/pipelining/schedules.py: F forward, B both gradients, I those of activations, W those of weights.
+.. [1] PyTorch, torch/distributed/pipelining/schedules.py: F forward, B both gradients, I those of activations, W those of
+   weights.
 """
 
 from __future__ import annotations

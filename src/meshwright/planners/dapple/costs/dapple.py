@@ -28,7 +28,8 @@ def trained(problem: Problem) -> ProfiledTraining | None:
         return instance
     if not isinstance(instance, (Profile, LinearisedProfile)):
         raise InputError(
-            f"model {problem.model_spec.name}: costs 'dapple' sums measured profiles (formats pipedream_txt, pipedream_linearised), "
+            f"model {problem.model_spec.name}: costs 'dapple' sums measured profiles (formats pipedream_txt, "
+            "pipedream_linearised), "
             f"this is {problem.model_spec.format}; use --costs {problem.model_spec.costs}"
         )
     if not instance.profile_batch:
@@ -98,7 +99,9 @@ def _reserved(problem: Problem, stage: Stage) -> float:
 
 
 def _totals(problem: Problem, training: ProfiledTraining, plan: Plan) -> list[tuple[float, float, float, float, float, float]]:
-    """Return forward and backward seconds, activation, parameter, entering and leaving bytes of each stage, for the profile batch."""
+    """Return forward and backward seconds, activation, parameter, entering and leaving bytes of each stage,
+    for the profile batch.
+    """
     if isinstance(training.profile, LinearisedProfile):
         return _state_totals(training.profile, plan)
     clean = cleaned(training.profile)

@@ -66,7 +66,8 @@ def _parse(lines: list[str], where: str, profile_batch: int) -> LinearisedProfil
         fields = lines[1 + i].split("\t", 4)
         if len(fields) != 5:
             raise InputError(
-                f"{where}: line {2 + i}: {len(fields)} fields; expected time, activation, cut, parameters, description separated by tabs"
+                f"{where}: line {2 + i}: {len(fields)} fields; expected time, activation, cut, parameters, description "
+                "separated by tabs"
             )
         cumulative[:, i] = _row(fields[:4], 4, f"{where}: line {2 + i}", sentinel=False)
         descriptions.append(fields[4])

@@ -34,7 +34,8 @@ class Params:
     Parameters
     ----------
     profile_batch : int
-        Samples the profile was measured with, which are PipeDream's minibatch; 0 for the number after ``pbs-`` in the file's name.
+        Samples the profile was measured with, which are PipeDream's minibatch; 0 for the number after ``pbs-`` in the file's
+        name.
     global_batch : int
         Samples of one synchronous step; 0 for ``--global-batch``.
     machines : tuple of int

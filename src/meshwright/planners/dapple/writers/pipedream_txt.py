@@ -1,4 +1,6 @@
-"""The profile text format, written: layers with their times and the stage of each, as PipeDream's and DAPPLE's tools read it."""
+"""The profile text format, written: layers with their times and the stage of each,
+as PipeDream's and DAPPLE's tools read it.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         return ()
     if instance is not None or problem.cluster is None or not any(op.body for op in graph.ops):
         raise ExportError(
-            f"pipedream_txt holds times of layers; {problem.model_spec.name} was read from {problem.model_spec.format}, which has neither "
+            f"pipedream_txt holds times of layers; {problem.model_spec.name} was read from {problem.model_spec.format}, which "
+            "has neither "
             "these nor operators to estimate them from"
         )
     batch = plan.micro_batch if plan else 1

@@ -23,9 +23,10 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     Notes
     -----
     A tensor for a stage further on passes through the stages between. Times of placement graphs are read as milliseconds.
-    Where stages have unequally many replicas, the stage with the most gives each one micro-batch at a time; a replica of a stage
-    with half as many takes two, one after the other. What an operator of a placement graph needs is one number in its file, which
-    counts once, however many micro-batches are in flight; profiles tell weights from activations, which count for each of them.
+    Where stages have unequally many replicas, the stage with the most gives each one micro-batch at a time; a replica of a
+    stage with half as many takes two, one after the other. What an operator of a placement graph needs is one number in its
+    file, which counts once, however many micro-batches are in flight; profiles tell weights from activations, which count for
+    each of them.
     """
     posed = question(problem)
     operators, n = posed.operators, len(problem.graph.ops)

@@ -1,4 +1,6 @@
-"""Reader of operator and layer graphs for device placement (``dnn_partitioning_json``): nodes with times on accelerator and host."""
+"""Reader of operator and layer graphs for device placement (``dnn_partitioning_json``):
+nodes with times on accelerator and host.
+"""
 
 from __future__ import annotations
 

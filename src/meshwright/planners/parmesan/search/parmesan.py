@@ -115,7 +115,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 
 def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged], dict[str, Any], Question]:
-    """Return every pipeline of the published flow, simulated; what the searches tried and where they gave up; and the operators.
+    """Return every pipeline of the published flow, simulated; what the searches tried and where they gave up; and the
+    operators.
 
     `problem`: a graph or profile with its own cost model, see `costed`, and a cluster.
     Raises `InputError` when there is no cluster, or the options contradict each other.
@@ -159,7 +160,8 @@ def _answer(problem: Problem, ranked: Sequence[Judged], posed: Question, extra: 
     notes = [*posed.notes, f"from {best.label}", *idle(problem, best.plan)]
     if unfinished:
         notes.append(
-            f"{len(unfinished)} of {len(extra['candidates'])} mapping searches stopped at their limit of placements or time, so a "
+            f"{len(unfinished)} of {len(extra['candidates'])} mapping searches stopped at their limit of placements or time, "
+            "so a "
             f"better mapping may exist (raise --set nodes, or timeout where one is set); among them: {unfinished[0]}"
         )
     others = tuple(
@@ -221,7 +223,9 @@ def _unit_of(units: Units, n_ops: int) -> list[int]:
 def _cuts(
     params: Params, posed: Question, units: Units, n_stages: int, memory_bytes: float
 ) -> Iterator[tuple[tuple[tuple[int, ...], ...], str]]:
-    """Yield the partitions of all values of the parameters to be tried, each once; none where nothing keeps the memory limit."""
+    """Yield the partitions of all values of the parameters to be tried, each once;
+    none where nothing keeps the memory limit.
+    """
     seen: set[tuple[tuple[int, ...], ...]] = {()}
     for k in sorted({32, 48, 72, 96, params.k}) if params.search_k else (params.k,):
         for comm_coef in sorted({0.01, 1.0, 100.0, params.comm_coef}) if params.search_comm_coef else (params.comm_coef,):

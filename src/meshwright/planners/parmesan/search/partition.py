@@ -98,7 +98,8 @@ def _n_stages(problem: Problem, params: Params, posed: Question) -> int:
     n_ops = len(problem.graph.ops)
     if params.n_stages > n_ops:
         raise InputError(
-            f"--set n_stages={params.n_stages}: {problem.model_spec.name} has only {n_ops} operators; give at most as many stages"
+            f"--set n_stages={params.n_stages}: {problem.model_spec.name} has only {n_ops} operators; give at most as many "
+            "stages"
         )
     if params.n_stages:
         return params.n_stages
@@ -174,7 +175,8 @@ def _notes(problem: Problem, posed: Question, found: OperatorStages, hosts: list
     empty = sum(not group for group in found.groups)
     if empty:
         notes.append(
-            f"{empty} of {len(found.groups)} devices stay empty: using them would make the largest load larger, because of what a "
+            f"{empty} of {len(found.groups)} devices stay empty: using them would make the largest load larger, because of "
+            "what a "
             "further cut would transfer, or there is nothing left to split"
         )
     if hosts:

@@ -97,12 +97,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     The first partition assumes the bandwidth of neighbouring devices and equal devices. After a mapping, the transfers of each
     stage are charged at the slowest of the links that it got, relative to that bandwidth, its compute at its slowest device,
     and the exact partitioner with factors per stage cuts again. Whatever simulates best is kept; the simple mappings of each
-    partition and the published flow's plans are among the candidates. Models with a cost model of their layers get tensors and state
-    sharded and activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient ring.
+    partition and the published flow's plans are among the candidates. Models with a cost model of their layers get tensors and
+    state sharded and activations recomputed on top, and only plans that fit count. Each stage names the order of its gradient
+    ring.
 
     The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
-    together do the work of a sample in no less than its compute shared among them. With several kinds of device it is a dual solution
-    of the linear program that shares layers out among them, so it holds whichever kind suits a layer.
+    together do the work of a sample in no less than its compute shared among them. With several kinds of device it is a dual
+    solution of the linear program that shares layers out among them, so it holds whichever kind suits a layer.
     """
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
     problem = costed(problem)
@@ -154,7 +155,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 
 def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
-    """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's mapping.
+    """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's
+    mapping.
 
     `result`: the plan file taken up again; its plan was simulated anew.
     Returns: whether all of it holds.
@@ -180,8 +182,8 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
         claimed = float(entry["objective"]["value"]), float(entry["bound"]["value"]) if entry.get("bound") else 0.0
         shapes_ = [
             (tuple(tuple(number[name] for name in names) for names in one["stages"]),
-             check_mapping.ClaimedMapping(tuple(map(tuple, one["devices"])), tuple(map(tuple, one["rings"])), float(one["seconds"]),
-                                           float(one["bound_seconds"])))
+             check_mapping.ClaimedMapping(tuple(map(tuple, one["devices"])), tuple(map(tuple, one["rings"])),
+                                          float(one["seconds"]), float(one["bound_seconds"])))
             for one in entry["mappings"]
         ]  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:

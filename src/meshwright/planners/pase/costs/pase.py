@@ -15,6 +15,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     Notes
     -----
     PaSE adds up work and words moved of all operators, in FLOP equivalents of one device, without latency, topology, memory
-    or overlap; see `meshwright.planners.pase.layer_costs` for the costs and `meshwright.planners.pase.search.pase` for the search over them.
+    or overlap; see `meshwright.planners.pase.layer_costs` for the costs and `meshwright.planners.pase.search.pase` for the
+    search over them.
     """
     return ()

@@ -31,7 +31,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     edges = [(u, v) for u, v, _ in question.network.edges()]
     if edges != [(v, v + 1) for v in range(len(question.network.operators) - 1)]:
         raise InputError(
-            f"search pase_naive: {problem.model_spec.spec} is not a path, and the naive algorithm counts operators where branches "
+            f"search pase_naive: {problem.model_spec.spec} is not a path, and the naive algorithm counts operators where "
+            "branches "
             f"meet twice; it serves pase:alexnet and pase:rnnlm, use --search pase for the others"
         )
     costs = tables(question.network, question.n_processors, question.word_flop)

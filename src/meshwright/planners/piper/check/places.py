@@ -30,7 +30,8 @@ def work_seconds(instance: PiperInstance, options: Options, nodes: Iterable[int]
 class Place(NamedTuple):
     """A place for a stage: devices then used, how far the node is filled for a neighbour in front, whether it lies in one node,
 
-    and the devices of its node that stages before it and behind it may have at most; alike in `mode`, fewer replicas are better.
+    and the devices of its node that stages before it and behind it may have at most; alike in `mode`, fewer replicas are
+    better.
     """
 
     devices: int

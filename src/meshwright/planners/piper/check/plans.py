@@ -1,4 +1,6 @@
-"""Checks plans of ``--search piper``: adds up what they cost, and goes through all pipelines below the bound; no solver, no kernel."""
+"""Checks plans of ``--search piper``: adds up what they cost, and goes through all pipelines below the bound; no solver,
+no kernel.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ def check(
     -----
     By definition and in plain Python: all downsets, for each the undominated pairs of replicas and devices with which all its
     stages stay below the bound, for each stage the undominated choices of its nodes. With nodes, stages
-    lie one after the other, devices left out where that is better, and neighbours in one node where they may. With fill and drain the slowest stage,
-    the longest and the sum of all others are compared too.
+    lie one after the other, devices left out where that is better, and neighbours in one node where they may. With fill and
+    drain the slowest stage, the longest and the sum of all others are compared too.
     """
     wrong = _illegal(instance, options, stages)
     if wrong:
@@ -204,7 +206,8 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
 
 
 class _Way(NamedTuple):
-    """How a set of nodes may run: replicas, devices (those left out too), the slowest stage, all others' sum of seconds, the longest;
+    """How a set of nodes may run: replicas, devices (those left out too), the slowest stage, all others' sum of seconds, the
+    longest;
 
     and how far its node is filled where the stage in front is to lie there too, else 0.
     """

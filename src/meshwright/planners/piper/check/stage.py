@@ -102,7 +102,9 @@ class Stage:
         seconds: float,
         near: frozenset[int] = frozenset(),
     ) -> Stage | None:
-        """Return the stage, with neighbours in its node; None where its nodes lack the degree, or no replicas would be enough."""
+        """Return the stage, with neighbours in its node; None where its nodes lack the degree,
+        or no replicas would be enough.
+        """
         allowed = allowed_by(options)
         nodes = members(some)
         picked = {v: [c for c in instance.nodes[v].at(degree) if allowed(c)] for v in nodes}

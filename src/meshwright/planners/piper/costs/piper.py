@@ -142,7 +142,8 @@ def _check(instance: PiperInstance, stages: Sequence[PiperStage]) -> dict[int, i
 def first_devices(instance: PiperInstance, stages: Sequence[PiperStage]) -> tuple[int, ...]:
     """Return the first device of each stage: one stage after the other, from the model's input on.
 
-    With nodes, a stage that fits into one node begins a new node rather than lie across two, as long as there are devices to spare.
+    With nodes, a stage that fits into one node begins a new node rather than lie across two, as long as there are devices to
+    spare.
     """
     size = instance.counting.node_size
     spare = instance.n_devices - sum(stage.data * stage.tensor for stage in stages)

@@ -122,7 +122,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 
 def _on_model(problem: Problem, params: Params) -> Answer:
-    """Answer for a model that is priced by our own cost model, whose code is loaded only now: files with their own costs need none."""
+    """Answer for a model that is priced by our own cost model, whose code is loaded only now:
+    files with their own costs need none.
+    """
     from meshwright.planners.piper.our_models import ModelOptions, answer
 
     given = {
@@ -136,7 +138,8 @@ def _on_model(problem: Problem, params: Params) -> Answer:
     refused += ["curve"] if params.curve != "none" else []
     if refused:
         raise InputError(
-            f"--set {refused[0]} (of search piper) is for piper_json files; {problem.model_spec.format} models take devices, memory and "
+            f"--set {refused[0]} (of search piper) is for piper_json files; {problem.model_spec.format} models take devices, "
+            "memory and "
             "links from --cluster and the batch from --global-batch and --micro-batch"
         )
     options = ModelOptions(

@@ -47,7 +47,8 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     elif instance.counting != Counting():
         asked = [name for name in Counting.__dataclass_fields__ if getattr(instance.counting, name)]
         raise ExportError(
-            f"piper_json: has no field for {', '.join(asked)}, which the plan counts; plan without to have what the original counts"
+            f"piper_json: has no field for {', '.join(asked)}, which the plan counts; plan without to have what the original "
+            "counts"
         )
     else:
         kept = {
@@ -105,9 +106,9 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     Notes
     -----
     Piper reduces gradients with 4 (d - 1) / d of its weight bytes, a ring with 2 (d - 1) / d of the gradients': half of the
-    gradient bytes are written as weight bytes. One bandwidth serves all links: the slowest link's. Working memory is needed once
-    per stage, whatever its layers: that of the repeated layers is taken off the devices' memory, what a layer needs beyond it is
-    fixed memory of that layer.
+    gradient bytes are written as weight bytes. One bandwidth serves all links: the slowest link's. Working memory is needed
+    once per stage, whatever its layers: that of the repeated layers is taken off the devices' memory, what a layer needs beyond
+    it is fixed memory of that layer.
     """
     graph, cluster = problem.graph, problem.cluster
     if cluster is None or not any(op.body for op in graph.ops):

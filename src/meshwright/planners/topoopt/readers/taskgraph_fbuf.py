@@ -192,6 +192,7 @@ def _cluster(graph: TaskGraph, where: str) -> Cluster | None:
     links = Links(np.concatenate([a, b]), np.concatenate([b, a]), fast, np.zeros(len(fast)))
     n = graph.n_servers
     return Cluster(
-        name=where, kinds=(wires.device("a100-sxm-40gb"),), kind_of_device=np.zeros(n, dtype=np.int64), n_switches=graph.n_switches,
+        name=where, kinds=(wires.device("a100-sxm-40gb"),), kind_of_device=np.zeros(n, dtype=np.int64),
+        n_switches=graph.n_switches,
         links=links, groups=np.arange(n)[None], source=f"{where}; one device stands for a server; its kind is assumed",
     )  # fmt: skip

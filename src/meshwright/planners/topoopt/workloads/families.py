@@ -1,4 +1,6 @@
-"""Workloads of the co-design studies from parameters: ``dlrm,tables=16,batch=16384``, ``candle``, ``bert``, ``ncf``, ``moe``."""
+"""Workloads of the co-design studies from parameters: ``dlrm,tables=16,batch=16384``, ``candle``, ``bert``,
+``ncf``, ``moe``.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,8 @@ class Ncf:
     Parameters
     ----------
     batch, tables, rows, product_width, tower_width, bag : int
-        Samples of one step, tables of each of four families, their rows, widths for product and tower, rows added up per sample.
+        Samples of one step, tables of each of four families, their rows, widths for product and tower, rows added up per
+        sample.
     tower : str
         Widths; the first is the input.
     """

@@ -34,8 +34,9 @@ def traces(design: Design) -> list[bytes]:
 
     Notes
     -----
-    Durations are whole microseconds. A collective names its servers in the attribute ``pg_name``, joined by dashes; compute tasks
-    carry ``num_ops`` 0, so that a simulator takes the duration. Traces know no links: circuits that change are not in them.
+    Durations are whole microseconds. A collective names its servers in the attribute ``pg_name``, joined by dashes; compute
+    tasks carry ``num_ops`` 0, so that a simulator takes the duration. Traces know no links: circuits that change are not in
+    them.
     """
     found = design.entry.found
     _, tasks, _ = design.step.play(found.placement, found.fabric)

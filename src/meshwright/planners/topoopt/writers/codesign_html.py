@@ -31,7 +31,8 @@ def page(design: Design) -> str:
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>',
         f"<h1>{escape(title)}</h1>",
-        f"<p>{design.workload.global_batch} samples a step, {wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} Gbit/s "
+        f"<p>{design.workload.global_batch} samples a step, {wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} "
+        "Gbit/s "
         f"a server. A step takes <b>{format_seconds(found.seconds)}</b> on {escape(design.best)}; no plan on any topology with "
         f"these interfaces beats {format_seconds(design.bound_seconds)} (gap {gap:.1%}).</p>",
         "<h2>Topologies</h2>",

@@ -1,4 +1,6 @@
-"""The simulated step of a co-design as a Chrome trace: one process per server, its compute, sends and all-reduces; circuits that change."""
+"""The simulated step of a co-design as a Chrome trace: one process per server, its compute, sends and all-reduces;
+circuits that change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Operator times as FlexFlow's measurement file, from a search space: what was measured or estimated, for the simulators that read it."""
+"""Operator times as FlexFlow's measurement file, from a search space: what was measured or estimated,
+for the simulators that read it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The step as FlexNet's task graph (FlatBuffers, schema in ``planners/topoopt/data/taskgraph.fbs``), which packet simulators read."""
+"""The step as FlexNet's task graph (FlatBuffers, schema in ``planners/topoopt/data/taskgraph.fbs``),
+which packet simulators read.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ def content(design: Design) -> bytes:
     Notes
     -----
     An all-reduce is one task where its rings are the same jumps from every member with equal shares, which the file can say;
-    otherwise it is a barrier followed by one transfer for every flow, which takes as long. The schema has one list of links: where
-    circuits of an optical switch change during the step, the file shows those that stay (the answer's notes say so too), and that
-    all-reduces of one server take turns inside it is not said.
+    otherwise it is a barrier followed by one transfer for every flow, which takes as long. The schema has one list of links:
+    where circuits of an optical switch change during the step, the file shows those that stay (the answer's notes say so too),
+    and that all-reduces of one server take turns inside it is not said.
     """
     try:
         import flatbuffers
@@ -146,7 +148,9 @@ class _Writer:
         return waiting, sorted(rings.items())
 
     def _jumps(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return the jumps of the rings of a group if they are the same from every member and share equally; empty otherwise."""
+        """Return the jumps of the rings of a group if they are the same from every member and share equally;
+        empty otherwise.
+        """
         flows = self.fabric.flows(members)
         per_member = len(flows) // len(members)
         if per_member * len(members) != len(flows) or len({round(share, 9) for _, share in flows}) > 1:

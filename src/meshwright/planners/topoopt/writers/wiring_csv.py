@@ -26,7 +26,8 @@ class Cable:
     ports : tuple of (int, int)
         Which port of each, from 1.
     panel : tuple of (int, int)
-        Which ports of the patch panel to join, where port p of server s comes out at ``s * ports of a server + p``; 0 for a switch.
+        Which ports of the patch panel to join, where port p of server s comes out at ``s * ports of a server + p``; 0 for a
+        switch.
     bytes_per_second : float
         One direction.
     """
