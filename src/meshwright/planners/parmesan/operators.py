@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright import sim
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
@@ -196,7 +197,7 @@ def _modelled(problem: Problem, bandwidth: float) -> Question:
     weights = np.array([load.gradient_bytes for load in loads])
     return Question(
         operators, 1.0, "largest_load_seconds", np.array([load.forward_total_seconds for load in loads]), output_bytes, weights,
-        memory_bytes=problem.cluster.device(0).memory_bytes, notes=notes,
+        memory_bytes=sim.free_bytes((problem.cluster.device(0),)), notes=notes,
     )  # fmt: skip
 
 

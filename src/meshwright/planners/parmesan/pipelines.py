@@ -215,7 +215,7 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     whose state can be sharded and whose activations can be recomputed later.
     """
     assert problem.cluster is not None
-    smallest = min(kind.memory_bytes for kind in problem.cluster.kinds)
+    smallest = sim.free_bytes(problem.cluster.kinds)
     if float(posed.operators.memory.sum()) <= smallest:
         return (math.inf,)
     return (smallest,) if problem.costs == "partition" else (math.inf, smallest)
@@ -250,7 +250,7 @@ def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_st
     missing = float("inf")
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
         peaks = sim.simulate(problem, one.plan, module.loads(problem, one.plan)).peak_bytes
-        over = sim.excess_bytes(problem.cluster, one.plan, peaks)
+        over = sim.excess_bytes(problem, one.plan, peaks)
         if over > 0.0:
             missing = min(missing, over)
         else:

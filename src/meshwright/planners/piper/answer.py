@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
@@ -53,6 +54,11 @@ def instance_of(
     ------
     InputError
         When the problem is no Piper file, or a number is out of the format's range.
+
+    Notes
+    -----
+    Piper's published memory rule: every device holds the file's ``maxMemoryPerDevice``, and a stage fits as its evaluator adds it up.
+    A named cluster puts its tightest device's `meshwright.sim.free_bytes` in the place of the file's limit.
     """
     instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
@@ -67,9 +73,8 @@ def instance_of(
         )
     cluster = problem.cluster
     if cluster is not None and cluster is not problem.model_spec.cluster:
-        kinds = [cluster.device(i) for i in range(cluster.n_devices)]
         max_devices = max_devices or cluster.n_devices
-        memory = memory or min(kind.memory_bytes - kind.reserved_bytes for kind in kinds)
+        memory = memory or sim.free_bytes(cluster.kinds)
         if bandwidth is None and len(cluster.links):
             bandwidth = float(cluster.links.bytes_per_second.min())
     for name, value in (("bandwidth", bandwidth), ("memory", memory)):
