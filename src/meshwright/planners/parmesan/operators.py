@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright import sim
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
+from meshwright.solvers.mapping.search import pair_seconds
 from meshwright.solvers.partition.hypergraph import Operators
 
 __all__ = ["Question", "costed", "question"]
@@ -38,8 +38,11 @@ class Question:
         Size of each operator's output.
     weight_bytes : ndarray, shape (n_ops,), float64
         Gradients that replicas reduce.
-    n_stages, memory_bytes
-        The file's own number of accelerators and limit of one; 0 and infinity where it has none.
+    n_stages, own_memory_bytes
+        The file's own number of accelerators and limit of one; 0 and infinity where it has none. The limit of a placement graph is
+        its published memory rule; a cluster that is named limits each stage by `meshwright.sim.free_bytes` of its device as well.
+    own_times : bool
+        Whether the times are the file's own, which hold on every device.
     notes : tuple of str
         What was assumed.
     """
@@ -51,7 +54,8 @@ class Question:
     output_bytes: np.ndarray
     weight_bytes: np.ndarray
     n_stages: int = 0
-    memory_bytes: float = float("inf")
+    own_memory_bytes: float = float("inf")
+    own_times: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -64,7 +68,7 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
         A placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
     bandwidth : float
         Of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's slowest hop
-        between neighbouring devices, or a stated default.
+        between neighbouring devices (between any two where devices are unlike, and stages may lie anywhere), or a stated default.
 
     Returns
     -------
@@ -136,7 +140,7 @@ def _placement(instance: PlacementGraph) -> Question:
     )
     return Question(
         operators, _PLACEMENT_UNIT_SECONDS, "largest_load", np.where([node.backward for node in nodes], 0.0, operators.compute),
-        output_bytes, np.zeros(n), instance.n_accelerators, instance.memory_bytes,
+        output_bytes, np.zeros(n), instance.n_accelerators, instance.memory_bytes, own_times=True,
     )  # fmt: skip
 
 
@@ -150,6 +154,10 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
             "no cluster and no bandwidth were given: 11 GB/s between stages is assumed (--set bandwidth='25 GB/s' to change it)"
         )
         return _DEFAULT_BYTES_PER_SECOND, (note,)
+    if not cluster.homogeneous:
+        return float(1.0 / pair_seconds(cluster).max()), (
+            "between stages, the bandwidth of the slowest pair of devices is assumed",
+        )
     from meshwright.network import Network
 
     chain = np.arange(cluster.n_devices)
@@ -169,8 +177,9 @@ def _profile(problem: Problem, bandwidth: float) -> Question:
     weights = np.array([node.parameter_bytes for node in nodes])
     # the activation goes forward and its gradient comes back
     transfer = 2.0 * output_bytes / bytes_per_second * 1e3
-    operators = _forward_graph(problem, compute, weights + output_bytes, transfer)
-    return Question(operators, 1e-3, "largest_load_milliseconds", forward, output_bytes, weights, notes=notes)
+    # weights, their gradients, and what one micro-batch keeps
+    operators = _forward_graph(problem, compute, 2.0 * weights + output_bytes, transfer)
+    return Question(operators, 1e-3, "largest_load_milliseconds", forward, output_bytes, weights, own_times=True, notes=notes)
 
 
 def _modelled(problem: Problem, bandwidth: float) -> Question:
@@ -197,7 +206,7 @@ def _modelled(problem: Problem, bandwidth: float) -> Question:
     weights = np.array([load.gradient_bytes for load in loads])
     return Question(
         operators, 1.0, "largest_load_seconds", np.array([load.forward_total_seconds for load in loads]), output_bytes, weights,
-        memory_bytes=sim.free_bytes((problem.cluster.device(0),)), notes=notes,
+        notes=notes,
     )  # fmt: skip
 
 

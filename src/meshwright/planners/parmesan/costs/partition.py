@@ -22,7 +22,7 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
         A placement graph or a PipeDream profile; with a cluster, its links carry the tensors, without one, the file's own (or
         assumed) transfer times are part of each stage.
     plan : Plan
-        Stages of operators. A device id of ``len(problem.graph.ops)`` or more names a host device.
+        Stages of operators. Without a cluster, a device id of ``len(problem.graph.ops)`` or more names a host device.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def _load(
     `paid` are its transfers in the file's unit, forward and backward; `share_ratio` is how many micro-batches a replica takes.
     """
     ops, unit = list(stage.ops), posed.unit_seconds * share_ratio
-    host = min(stage.devices) >= len(problem.graph.ops)
+    host = problem.cluster is None and min(stage.devices) >= len(problem.graph.ops)
     compute = posed.operators.host if host else posed.operators.compute
     total = float(compute[ops].sum())
     forward = float(posed.forward[ops].sum())
@@ -97,6 +97,6 @@ def _load(
         reduce_seconds=reduce_seconds,
         weight_bytes=weights,
         gradient_bytes=weights,
-        activation_bytes=0.0 if once else max(held - weights, 0.0) * share_ratio,
+        activation_bytes=0.0 if once else max(held - 2.0 * weights, 0.0) * share_ratio,
         working_bytes=held if once else 0.0,
     )
