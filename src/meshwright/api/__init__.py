@@ -175,12 +175,11 @@ def _check(problem: Problem, plan: Plan, search: str) -> None:
 
 def _too_large(result: Result, timeline: Timeline | None) -> tuple[str, ...]:
     """Say that the plan of a search with another count of memory, or none, does not fit by the simulator's."""
-    cluster = result.problem.cluster
-    if cluster is None or timeline is None:
+    if timeline is None:
         return ()
     from meshwright import sim
 
-    over = sim.excess_bytes(cluster, result.plan, timeline.peak_bytes)
+    over = sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes)
     if over <= 0.0:
         return ()
     return (

@@ -151,7 +151,7 @@ def missing_bytes(result: Result) -> float:
     float
         0 where the plan fits, or nothing is known of the devices.
     """
-    cluster, timeline = result.problem.cluster, result.timeline
-    if cluster is None or timeline is None:
+    timeline = result.timeline
+    if timeline is None:
         return 0.0
-    return max(0.0, sim.excess_bytes(cluster, result.plan, timeline.peak_bytes))
+    return max(0.0, sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright import api
+from meshwright import api, sim
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
@@ -60,17 +60,13 @@ def changes(result: Result) -> tuple[Change, ...]:
 
 def _at_least(plan: Plan, other: Result) -> Result:
     """Return an answer to a changed question, or the plan as it was where that is quicker and fits."""
-    problem, cluster = other.problem, other.problem.cluster
-    assert cluster is not None
+    problem = other.problem
     times = problem.batch.global_batch // plan.global_batch
     same = replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
     loads, timeline = api.judge(problem, same)
     if timeline is None or (other.timeline is not None and other.timeline.step_seconds <= timeline.step_seconds):
         return other
-    fits = all(
-        peak <= cluster.device(devices[0]).memory_bytes for peak, devices in zip(timeline.peak_bytes, same.ranks(), strict=True)
-    )
-    if not fits:
+    if sim.excess_bytes(problem, same, timeline.peak_bytes) > 0.0:
         return other
     answer = replace(other.answer, plan=same, objective=Objective("step_seconds", timeline.step_seconds), bound=None)
     return replace(other, answer=answer, loads=loads, timeline=timeline)

@@ -63,6 +63,8 @@ class Answer:
         When nothing fits: by how much the nearest plan exceeds the memory of its fullest device.
     nearest : str
         When nothing fits: the nearest plan that does, in words (more devices, smaller batch, ...); empty for none.
+    infeasible_proven : bool
+        Without a plan: whether it is proven that there is none; otherwise none was found.
     n_iterations : int
         Steps of the search, for searches that could go on; -1 otherwise.
     notes : tuple of str
@@ -82,6 +84,7 @@ class Answer:
     alternatives: tuple[Alternative, ...] = ()
     missing_bytes: float = 0.0
     nearest: str = ""
+    infeasible_proven: bool = True
     n_iterations: int = -1
     notes: tuple[str, ...] = ()
     extra: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))

@@ -122,7 +122,7 @@ def _question(result: Result) -> str:
 
 def _nothing_fits(result: Result) -> str:
     answer = result.answer
-    text = "\nNothing fits."
+    text = "\nNothing fits." if answer.infeasible_proven else "\nNo plan that fits was found; that there is none is not proven."
     if answer.missing_bytes:
         text += f" The nearest plan needs {format_bytes(answer.missing_bytes)} more on its fullest device."
     return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
@@ -204,13 +204,15 @@ def _memory(result: Result) -> Table:
 
 
 def _room(result: Result, plan: Plan) -> Table:
+    from meshwright.sim import fits
+
     assert result.timeline is not None
-    timeline = result.timeline
+    timeline, cluster = result.timeline, result.problem.cluster
     title = "the same: tensors, what the allocator reserves for them, and with the context the peak that has to fit"
     table = _table(title, "rank", "allocated", "reserved", "peak", "of", "free")
     ranks = plan.ranks()
     for i, peak in enumerate(timeline.peak_bytes[:16]):
-        limit = result.problem.cluster.device(ranks[i][0]).memory_bytes if result.problem.cluster is not None else 0.0
+        limit = fits.tightest(cluster, ranks[i]).memory_bytes if cluster is not None else 0.0
         totals = (timeline.allocated_bytes[i], timeline.reserved_bytes[i], peak)
         free = (format_bytes(limit), format_bytes(limit - peak)) if limit else ("-", "-")
         table.add_row(str(i), *map(format_bytes, totals), *free)

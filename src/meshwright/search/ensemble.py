@@ -59,7 +59,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         if not loads:
             continue
         timeline = sim.simulate(asked, answer.plan, loads)
-        over = 0.0 if asked.cluster is None else sim.excess_bytes(asked.cluster, answer.plan, timeline.peak_bytes)
+        over = sim.excess_bytes(asked, answer.plan, timeline.peak_bytes)
         if over > 0.0:
             nothing = nothing or Answer(None, missing_bytes=over, nearest="more devices, or devices with more memory")
             continue

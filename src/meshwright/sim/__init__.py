@@ -2,13 +2,24 @@
 
 `simulate` plays a plan on the links of its cluster and returns the whole `Timeline`. For searches that ask many times,
 `least_seconds` returns the seconds of the same step if collectives had links of their own, `estimate` those if nothing shared a
-link, and `step_seconds` those of a pipeline without its end of step.
+link, and `step_seconds` those of a pipeline without its end of step. Whether a plan fits is decided in `meshwright.sim.fits`
+only.
 """
 
 from __future__ import annotations
 
 from meshwright.sim.engine import estimate, least_seconds, simulate, step_seconds
-from meshwright.sim.memory import excess_bytes
+from meshwright.sim.fits import excess_bytes, free_bytes, rank_excess_bytes, tightest
 from meshwright.sim.tasks import check_plan
 
-__all__ = ["check_plan", "estimate", "excess_bytes", "least_seconds", "simulate", "step_seconds"]
+__all__ = [
+    "check_plan",
+    "estimate",
+    "excess_bytes",
+    "free_bytes",
+    "least_seconds",
+    "rank_excess_bytes",
+    "simulate",
+    "step_seconds",
+    "tightest",
+]

@@ -15,7 +15,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.schedules import Actions, Durations
-from meshwright.sim import causes, memory, sharing, tasks, transfers
+from meshwright.sim import causes, fits, memory, sharing, tasks, transfers
 from meshwright.sim.end_of_step import StepTail, ending, followed, items
 from meshwright.sim.links import busiest
 from meshwright.sim.traffic import Traffic, traffic
@@ -48,7 +48,8 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Time
     """
     tasks.check_plan(problem, plan)
     tasks.check_loads(plan, loads)
-    return play(plan, loads, transfers.transfers(problem, plan, loads), traffic(problem, plan, loads))
+    sends, collectives = transfers.transfers(problem, plan, loads), traffic(problem, plan, loads)
+    return play(plan, loads, sends, collectives, fits.context_bytes(problem, plan))
 
 
 def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> float:
@@ -59,16 +60,41 @@ def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) ->
     return played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
 
 
-def play(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None = None) -> Timeline:
+def play(
+    plan: Plan,
+    loads: tuple[StageCost, ...],
+    sends: Transfers,
+    collectives: Traffic | None = None,
+    context_bytes: tuple[float, ...] | None = None,
+) -> Timeline:
     """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
-    `collectives`: what they put on links beside; None where that is not known, and collectives take their seconds whatever
-    else happens.
-    Raises `InputError` when the plan's stages do not go with its schedule.
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    loads : tuple of StageCost
+        What each stage does and holds.
+    sends : Transfers
+        What stages send each other.
+    collectives : Traffic or None
+        What they put on links beside; None where that is not known, and collectives take their seconds whatever else happens.
+    context_bytes : tuple of float or None
+        What the device of each rank keeps for itself; None for what the loads say.
+
+    Returns
+    -------
+    Timeline
+        When everything happens, the memory over time, and where the seconds went.
+
+    Raises
+    ------
+    InputError
+        When the plan's stages do not go with its schedule.
     """
     slots, moments, end = _played(plan, loads, sends, collectives)
     step_seconds = float(end.rank_end_seconds.max())
-    held = memory.memory(slots, moments.start, moments.end, loads)
+    held = memory.memory(slots, moments.start, moments.end, loads, context_bytes)
     spans = _spans(slots, moments, end)
     link_bytes = sharing.carried_bytes(sends, collectives, plan.n_microbatches)
     return Timeline(

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
-from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD_INPUT, FORWARD, Actions
 
-__all__ = ["Memory", "excess_bytes", "memory"]
+__all__ = ["Memory", "memory"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,31 +33,41 @@ class Memory:
         return tuple(sum(n_bytes for cause, n_bytes in rank if cause != "context") for rank in self.causes)
 
 
-def excess_bytes(cluster: Cluster, plan: Plan, peak_bytes: tuple[float, ...]) -> float:
-    """Return by how many bytes a plan exceeds its fullest device; below zero where it fits everywhere.
-
-    `peak_bytes`: what each pipeline rank holds at its peak, as in `meshwright.core.timeline.Timeline`.
-    """
-    return max(
-        peak - min(cluster.device(device).memory_bytes for device in devices)
-        for peak, devices in zip(peak_bytes, plan.ranks(), strict=True)
-    )
-
-
-def memory(slots: Actions, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageCost, ...]) -> Memory:
+def memory(
+    slots: Actions,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    loads: tuple[StageCost, ...],
+    context_bytes: tuple[float, ...] | None = None,
+) -> Memory:
     """Return the memory held over one step.
 
     Weights, gradients, optimizer state and what the process reserves are held all the time; an activation from the start of its
     forward task to the end of the last backward task that needs it; the working memory of a stage while one of its tasks runs.
 
-    `start`, `end`, shape (n_tasks,), float64: of each task, in seconds.
+    Parameters
+    ----------
+    slots : Actions
+        The order of work.
+    start, end : ndarray, shape (n_tasks,), float64
+        Of each task, in seconds.
+    loads : tuple of StageCost
+        One per stage.
+    context_bytes : tuple of float or None
+        What the device of each rank keeps for itself; None for what the loads reserve beside buffers of collectives.
+
+    Returns
+    -------
+    Memory
+        Over time, at its peak, and the causes of the peak.
 
     Notes
     -----
     Zero-bubble schedules free part of an activation after the input gradient; all of it is counted until the weight gradient,
     the safe side.
     """
-    parts = [_of_rank(slots, rank, start, end, loads) for rank in range(slots.n_ranks)]
+    contexts = (None,) * slots.n_ranks if context_bytes is None else context_bytes
+    parts = [_of_rank(slots, rank, start, end, loads, contexts[rank]) for rank in range(slots.n_ranks)]
     return Memory(
         peak_bytes=tuple(part[0] for part in parts),
         seconds=tuple(part[1] for part in parts),
@@ -69,7 +77,12 @@ def memory(slots: Actions, start: NDArray[np.float64], end: NDArray[np.float64],
 
 
 def _of_rank(
-    slots: Actions, rank: int, start: NDArray[np.float64], end: NDArray[np.float64], loads: tuple[StageCost, ...]
+    slots: Actions,
+    rank: int,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    loads: tuple[StageCost, ...],
+    context: float | None,
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64], tuple[tuple[str, float], ...]]:
     """Return peak, times, levels and causes of one rank."""
     tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
@@ -77,7 +90,8 @@ def _of_rank(
     held = {
         name: sum(getattr(loads[stage], f"{name}_bytes") for stage in stages) for name in ("weight", "gradient", "optimizer")
     }
-    reserved = max(loads[stage].reserved_bytes for stage in stages)
+    communication = max(loads[stage].communication_bytes for stage in stages)
+    reserved = max(loads[stage].reserved_bytes for stage in stages) if context is None else context + communication
     static = sum(held.values()) + reserved
     # Counts, not bytes, are summed up over time, so that the level returns to what it was, to the last bit.
     during = np.zeros(tasks.stop - tasks.start)
@@ -94,7 +108,6 @@ def _of_rank(
     level = static + np.stack((during + working, after), axis=1).ravel()
     moment = np.stack((start[tasks], end[tasks]), axis=1).ravel()
     fullest = int(np.argmax(during + working)) if len(during) else 0
-    communication = max(loads[stage].communication_bytes for stage in stages)
     tensors = 1.0 / (1.0 + max(loads[stage].fragmentation_ratio for stage in stages))
     causes = (
         ("weights", held["weight"]),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from meshwright import schedules
+from meshwright import schedules, sim
 from meshwright.base.errors import InputError
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
@@ -35,7 +35,7 @@ class _Rank:
     others : tuple of StageCost
         Embedding or head, where the rank holds them.
     room_bytes : float
-        Memory of its devices.
+        What a process may take on each of its devices.
     in_flight : int
         Micro-batches whose activations it holds at once (1F1B).
     """
@@ -145,7 +145,7 @@ def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
             _Rank(
                 MappingProxyType({how: priced[rows[first], how] for how in ("none", "selective", "full")}),
                 tuple(priced[rows[op], "none"] for op in ends),
-                min(run.cluster.device(device).memory_bytes for device in devices),
+                sim.free_bytes(map(run.cluster.device, devices)),
                 len(run.strategies) - i,
             )
         )
@@ -158,7 +158,7 @@ def _least(rank: _Rank, n: int) -> tuple[tuple[str, ...], float]:
     static = n * layers["none"].static_bytes + sum(load.static_bytes for load in others)
     kept = sum(load.activation_bytes for load in others) * rank.in_flight
     loads = (*layers.values(), *others)
-    room = rank.room_bytes - static - kept - max(load.reserved_bytes for load in loads)
+    room = rank.room_bytes - static - kept - max(load.communication_bytes for load in loads)
     widest = max((load.working_bytes for load in others), default=0.0)
     seconds = sum(load.forward_total_seconds + load.backward_total_seconds for load in others)
     mixes = [(n - k, k, 0) for k in range(n + 1)] + [(0, n - k, k) for k in range(1, n + 1)]

@@ -186,8 +186,7 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
         loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)
     timeline = sim.simulate(problem, plan, loads)
     ranks = plan.ranks()
-    room = [min(run.cluster.device(device).memory_bytes for device in devices) for devices in ranks]
-    fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
+    fits = sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
     return Predicted(

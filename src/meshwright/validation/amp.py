@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright import clusters
+from meshwright import clusters, sim
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
@@ -78,7 +78,7 @@ def _point(
     except InputError as error:
         return Skipped(row, str(error))
     # which node of a mixed cluster runs which stage is not told: every stage has to fit the smallest device
-    fits = predicted.peak_bytes <= min(kind.memory_bytes for kind in cluster.kinds)
+    fits = predicted.reserved_bytes <= sim.free_bytes(cluster.kinds)
     return Point(
         row, measured, predicted.seconds, predicted_bytes=predicted.peak_bytes, group=f"{experiment} {name} {batch}", fits=fits,
         ran=math.isfinite(measured), device=predicted.device, causes=predicted.causes, memory_causes=predicted.memory_causes,

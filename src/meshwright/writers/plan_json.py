@@ -23,7 +23,7 @@ FORMAT = "meshwright/plan/1"
 FIELDS = (
     "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
     "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds",
-    "iterations", "notes", "missing_bytes", "nearest", "batch", "training", "causes", "alternatives",
+    "iterations", "notes", "missing_bytes", "nearest", "infeasible_proven", "batch", "training", "causes", "alternatives",
 )  # fmt: skip
 """Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
 
@@ -50,8 +50,11 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
         entry["peak_bytes"] = result.timeline.peak_bytes[rank]
         entry["allocated_bytes"] = result.timeline.allocated_bytes[rank]
         entry["reserved_bytes"] = result.timeline.reserved_bytes[rank]
-        limit = None if cluster is None else min(cluster.device(device).memory_bytes for device in stage.devices)
-        entry["free_bytes"] = None if limit is None else limit - entry["peak_bytes"]
+        entry["free_bytes"] = None
+        if cluster is not None:
+            from meshwright.sim import fits
+
+            entry["free_bytes"] = fits.tightest(cluster, plan.ranks()[rank]).memory_bytes - entry["peak_bytes"]
     return entry
 
 
@@ -87,6 +90,7 @@ def as_json(result: Result) -> dict[str, Any]:
         entry["bound"] = {"value": answer.bound.value, "gap_ratio": gap, "method": answer.bound.method}
     if answer.plan is None:
         entry |= {"missing_bytes": answer.missing_bytes, "nearest": answer.nearest or None}
+        entry["infeasible_proven"] = answer.infeasible_proven
     else:
         entry |= _plan_json(result, answer.plan)
     entry["alternatives"] = [

@@ -192,12 +192,9 @@ class Search:
 
     def play(self, pool: int, config: Config, plan: Plan) -> Incumbent | None:
         """Return the plan simulated; None when it does not fit its devices after all."""
-        cluster = self.problem.cluster
-        assert cluster is not None
         timeline = sim.simulate(self.problem, plan, self.model.loads(self.problem, plan))
-        for i, devices in enumerate(plan.ranks()):
-            if timeline.peak_bytes[i] > self.params.memory_ratio * cluster.device(devices[0]).memory_bytes:
-                return None
+        if sim.excess_bytes(self.problem, plan, timeline.peak_bytes, self.params.memory_ratio) > 0.0:
+            return None
         return Incumbent(pool, config, plan, timeline)
 
     def runners_up(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import sim
 from meshwright.core.cluster import Cluster
 from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.sim import transfers
@@ -61,7 +62,7 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     """
     n, n_columns = len(order) // unit, len(n_units)
     node = cluster.node_of_device[list(order)]
-    memory = np.array([cluster.device(device).memory_bytes - cluster.device(device).reserved_bytes for device in order])
+    memory = np.array([sim.free_bytes((cluster.device(device),)) for device in order])
     reduce_class = np.full((n + 1, n_columns), -1, dtype=np.int64)
     memory_bytes = np.zeros((n + 1, n_columns))
     send_class = np.zeros((n + 1, n_columns, n_columns), dtype=np.int64)

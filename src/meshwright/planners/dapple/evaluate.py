@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
@@ -127,8 +128,7 @@ class Judge:
         cluster = self.problem.cluster
         assert cluster is not None
         if devices not in self._smallest:
-            found = (cluster.device(device) for device in devices)
-            self._smallest[devices] = min(device.memory_bytes - device.reserved_bytes for device in found)
+            self._smallest[devices] = sim.free_bytes(map(cluster.device, devices))
         return self._smallest[devices]
 
     def _depths(self, shape: Shape) -> list[int]:

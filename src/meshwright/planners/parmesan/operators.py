@@ -11,6 +11,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
+from meshwright.solvers.mapping.search import pair_seconds
 from meshwright.solvers.partition.hypergraph import Operators
 
 __all__ = ["Question", "costed", "question"]
@@ -37,8 +38,12 @@ class Question:
         Size of each operator's output.
     weight_bytes : ndarray, shape (n_ops,), float64
         Gradients that replicas reduce.
-    n_stages, memory_bytes
-        The file's own number of accelerators and limit of one; 0 and infinity where it has none.
+    n_stages, own_memory_bytes
+        The file's own number of accelerators and limit of one; 0 and infinity where it has none. The limit of a placement
+        graph is its published memory rule; a cluster that is named limits each stage by `meshwright.sim.free_bytes` of its
+        device as well.
+    own_times : bool
+        Whether the times are the file's own, which hold on every device.
     notes : tuple of str
         What was assumed.
     """
@@ -50,17 +55,32 @@ class Question:
     output_bytes: np.ndarray
     weight_bytes: np.ndarray
     n_stages: int = 0
-    memory_bytes: float = float("inf")
+    own_memory_bytes: float = float("inf")
+    own_times: bool = False
     notes: tuple[str, ...] = ()
 
 
 def question(problem: Problem, bandwidth: float = 0.0) -> Question:
     """Return the operators of a problem.
 
-    `problem`: a placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
-    `bandwidth`: of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's
-    slowest hop between neighbouring devices, or a stated default.
-    Raises `InputError` when the bandwidth contradicts a file that has transfer times of its own.
+    Parameters
+    ----------
+    problem : Problem
+        A placement graph, a PipeDream profile, or a model or profile of ours with its cost model and a cluster.
+    bandwidth : float
+        Of the links between stages in bytes per second; 0 for the file's own transfer times, or the cluster's slowest hop
+        between neighbouring devices (between any two where devices are unlike, and stages may lie anywhere), or a stated
+        default.
+
+    Returns
+    -------
+    Question
+        Operators with times.
+
+    Raises
+    ------
+    InputError
+        When the bandwidth contradicts a file that has transfer times of its own.
     """
     instance = problem.model_spec.instance
     if isinstance(instance, PlacementGraph):
@@ -123,7 +143,7 @@ def _placement(instance: PlacementGraph) -> Question:
     )
     return Question(
         operators, _PLACEMENT_UNIT_SECONDS, "largest_load", np.where([node.backward for node in nodes], 0.0, operators.compute),
-        output_bytes, np.zeros(n), instance.n_accelerators, instance.memory_bytes,
+        output_bytes, np.zeros(n), instance.n_accelerators, instance.memory_bytes, own_times=True,
     )  # fmt: skip
 
 
@@ -137,6 +157,10 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
             "no cluster and no bandwidth were given: 11 GB/s between stages is assumed (--set bandwidth='25 GB/s' to change it)"
         )
         return _DEFAULT_BYTES_PER_SECOND, (note,)
+    if not cluster.homogeneous:
+        return float(1.0 / pair_seconds(cluster).max()), (
+            "between stages, the bandwidth of the slowest pair of devices is assumed",
+        )
     from meshwright.network import Network
 
     chain = np.arange(cluster.n_devices)
@@ -156,8 +180,9 @@ def _profile(problem: Problem, bandwidth: float) -> Question:
     weights = np.array([node.parameter_bytes for node in nodes])
     # the activation goes forward and its gradient comes back
     transfer = 2.0 * output_bytes / bytes_per_second * 1e3
-    operators = _forward_graph(problem, compute, weights + output_bytes, transfer)
-    return Question(operators, 1e-3, "largest_load_milliseconds", forward, output_bytes, weights, notes=notes)
+    # weights, their gradients, and what one micro-batch keeps
+    operators = _forward_graph(problem, compute, 2.0 * weights + output_bytes, transfer)
+    return Question(operators, 1e-3, "largest_load_milliseconds", forward, output_bytes, weights, own_times=True, notes=notes)
 
 
 def _modelled(problem: Problem, bandwidth: float) -> Question:
@@ -184,7 +209,7 @@ def _modelled(problem: Problem, bandwidth: float) -> Question:
     weights = np.array([load.gradient_bytes for load in loads])
     return Question(
         operators, 1.0, "largest_load_seconds", np.array([load.forward_total_seconds for load in loads]), output_bytes, weights,
-        memory_bytes=problem.cluster.device(0).memory_bytes, notes=notes,
+        notes=notes,
     )  # fmt: skip
 
 

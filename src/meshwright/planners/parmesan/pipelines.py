@@ -19,7 +19,6 @@ from meshwright.core.strategy import Strategy
 from meshwright.planners.parmesan.operators import Question
 from meshwright.sim import engine, transfers
 from meshwright.solvers.mapping.problem import Mapping, StageGraph
-from meshwright.solvers.partition import operator_stages
 
 __all__ = [
     "MOST_UNEQUAL",
@@ -30,6 +29,7 @@ __all__ = [
     "memory_limits",
     "one_batch",
     "plan_of",
+    "plan_on",
     "shapes",
     "stage_graph",
 ]
@@ -138,12 +138,24 @@ def stage_graph(
 
 def plan_of(problem: Problem, groups: tuple[tuple[int, ...], ...], mapping: Mapping, n_microbatches: int) -> Plan:
     """Return the plan of a mapped partition; empty stages and their devices are left out."""
+    rings = tuple(_ring(mapping.rings[s].tolist()) for s in range(len(groups)))
+    return plan_on(problem, groups, [tuple(int(d) for d in mine) for mine in mapping.devices], n_microbatches, rings)
+
+
+def plan_on(
+    problem: Problem,
+    groups: tuple[tuple[int, ...], ...],
+    devices: Sequence[tuple[int, ...]],
+    n_microbatches: int,
+    rings: tuple[tuple[int, ...], ...] = (),
+) -> Plan:
+    """Return the plan of a partition whose stages lie on equally many devices each; empty stages are left out."""
     rank = {op: i for i, op in enumerate(problem.graph.topological_order())}
-    n_replicas = mapping.devices.shape[1]
+    n_replicas = len(devices[0])
     stages = tuple(
         Stage(
-            tuple(sorted(group, key=rank.__getitem__)), tuple(int(d) for d in mapping.devices[s]), Strategy(data=n_replicas),
-            ("none",) * len(group), _ring(mapping.rings[s].tolist()),
+            tuple(sorted(group, key=rank.__getitem__)), devices[s], Strategy(data=n_replicas), ("none",) * len(group),
+            rings[s] if rings else (),
         )
         for s, group in enumerate(groups) if group
     )  # fmt: skip
@@ -190,22 +202,27 @@ def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bo
 def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     """Return the limits to cut stages under, in bytes of the static state and one micro-batch on one device.
 
-    Infinity alone where a device could hold all operators. Else the memory of the smallest device, and before it infinity for
-    models whose state can be sharded and whose activations can be recomputed later.
+    Infinity alone where every device could hold all operators. Else what is free on each kind of device, the most first: which
+    stage lies on which device is decided later. Before them infinity for models, whose state can be sharded and whose
+    activations can be recomputed later.
     """
     assert problem.cluster is not None
-    smallest = min(kind.memory_bytes for kind in problem.cluster.kinds)
-    if float(posed.operators.memory.sum()) <= smallest:
+    free = sorted({sim.free_bytes((kind,)) for kind in problem.cluster.kinds}, reverse=True)
+    if float(posed.operators.memory.sum()) <= free[-1]:
         return (math.inf,)
-    return (smallest,) if problem.costs == "partition" else (math.inf, smallest)
+    return tuple(free) if problem.costs == "partition" else (math.inf, *free)
 
 
-def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_stages: int) -> tuple[tuple[Judged, ...], float]:
+def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:
     """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest
     device.
 
-    `judged`: plans in any order; none where no partition keeps the memory limits.
-    `most_stages`: stages that were tried at most.
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    judged : sequence of Judged
+        Plans in any order; none where no partition keeps the memory limits.
 
     Returns
     -------
@@ -214,15 +231,12 @@ def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_st
     missing_bytes : float
         Infinite where all that were looked at fit.
     """
-    assert problem.cluster is not None
-    if not judged:
-        return (), max(0.0, operator_stages.least_memory(posed.operators, most_stages) - memory_limits(problem, posed)[-1])
     module = registry.load("costs", problem.costs, "cost model")
     kept: list[Judged] = []
     missing = float("inf")
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
         peaks = sim.simulate(problem, one.plan, module.loads(problem, one.plan)).peak_bytes
-        over = sim.excess_bytes(problem.cluster, one.plan, peaks)
+        over = sim.excess_bytes(problem, one.plan, peaks)
         if over > 0.0:
             missing = min(missing, over)
         else:

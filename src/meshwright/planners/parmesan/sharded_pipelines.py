@@ -117,9 +117,9 @@ class _Candidate:
 
 
 def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> list[_Candidate]:
-    """Return the legal variants of some pipelines: those whose state fits first,
-    of these the ones with the least work first.
+    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the least work first.
     """
+    assert problem.cluster is not None
     found = []
     for one in pipelines:
         for label, plan in _variants(problem, one.plan):
@@ -128,15 +128,10 @@ def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> l
                 continue
             loads = module.loads(problem, plan)
             most = max(load.forward_total_seconds + load.backward_total_seconds for load in loads)
-            too_large = any(load.static_bytes > limit for load, limit in zip(loads, _limits(problem, plan), strict=True))
+            free = [sim.free_bytes(map(problem.cluster.device, stage.devices)) for stage in plan.stages]
+            too_large = any(load.static_bytes > limit for load, limit in zip(loads, free, strict=True))
             found.append(_Candidate(plan, f"{one.label}{label}", plan.n_microbatches * most / plan.global_batch, too_large))
     return sorted(found, key=lambda candidate: (candidate.too_large, candidate.work_seconds))
-
-
-def _limits(problem: Problem, plan: Plan) -> list[float]:
-    """Return the memory of the smallest device of each stage."""
-    assert problem.cluster is not None
-    return [min(problem.cluster.device(device).memory_bytes for device in stage.devices) for stage in plan.stages]
 
 
 def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | None, float]:
@@ -185,10 +180,10 @@ def _with_recompute(plan: Plan, each: Sequence[tuple[str, int]]) -> Plan:
     return replace(plan, stages=stages)
 
 
-def _played(problem: Problem, module: Any, plan: Plan) -> tuple[Timeline, list[float]]:
+def _played(problem: Problem, module: Any, plan: Plan) -> tuple[Timeline, tuple[float, ...]]:
     """Return the simulated step, and by how many bytes each stage exceeds its smallest device; below zero where it fits."""
     timeline = sim.simulate(problem, plan, module.loads(problem, plan))
-    return timeline, [peak - limit for peak, limit in zip(timeline.peak_bytes, _limits(problem, plan), strict=True)]
+    return timeline, sim.rank_excess_bytes(problem, plan, timeline.peak_bytes)
 
 
 def _different(ranked: Sequence[Judged]) -> list[Judged]:

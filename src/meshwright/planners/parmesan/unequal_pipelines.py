@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import sim
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
@@ -50,9 +51,13 @@ def slowness(problem: Problem, posed: Question) -> NDArray[np.float64]:
 
 
 def device_orders(cluster: Cluster) -> Laid:
-    """Return orders in which consecutive devices are filled: by number, by node, quick ones first and last."""
+    """Return orders in which consecutive devices are filled: by number, by node, quick or large ones first and last."""
     found = [("numbering", np.arange(cluster.n_devices)), *orders(cluster)]
     found += [("fast_last", order[::-1].copy()) for name, order in found if name == "fast_first"]
+    free = np.array([sim.free_bytes((kind,)) for kind in cluster.kinds])[cluster.kind_of_device]
+    if free.min() < free.max():
+        largest = np.argsort(-free, kind="stable")
+        found += [("large_first", largest), ("large_last", largest[::-1].copy())]
     seen: dict[bytes, tuple[str, NDArray[np.int64]]] = {}
     for name, order in found:
         seen.setdefault(order.tobytes(), (name, order))
@@ -131,18 +136,39 @@ def _waits(pattern: tuple[int, ...], laid: Laid, slower: NDArray[np.float64]) ->
     return found
 
 
-def swapped(problem: Problem, judged: Sequence[Judged]) -> list[Judged]:
+def swapped(problem: Problem, posed: Question, judged: Sequence[Judged]) -> list[Judged]:
     """Return the best plan of several shapes after exchanges of two devices, as long as the simulated step gets shorter.
 
-    `judged`: plans; of each number of stages and replicas the best one counts, and of these the first few.
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    posed : Question
+        Its operators.
+    judged : sequence of Judged
+        Plans; of each number of stages and replicas the best one counts, and of these the first few. Where devices have unlike
+        memory, only plans whose operators fit on their devices.
     """
+    cluster = problem.cluster
+    assert cluster is not None
+    unlike = len({sim.free_bytes((kind,)) for kind in cluster.kinds}) > 1
+
+    def holds(stages: tuple[Stage, ...]) -> bool:
+        memory = posed.operators.memory
+        return all(
+            float(memory[list(stage.ops)].sum()) <= sim.free_bytes(map(cluster.device, stage.devices)) for stage in stages
+        )
+
     best: dict[tuple[int, ...], Judged] = {}
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
+        if unlike and not holds(one.plan.stages):
+            continue
         best.setdefault(tuple(len(stage.devices) for stage in one.plan.stages), one)
     found: list[Judged] = []
     for start in list(best.values())[:_SWAPPED]:
         now, n_trials, improved = start, 0, True
-        used = sorted({device for stage in now.plan.stages for device in stage.devices})
+        # idle devices may hold more, or have quicker links
+        used = range(cluster.n_devices) if unlike else sorted({d for stage in now.plan.stages for d in stage.devices})
         while improved and n_trials < _TRIALS:
             improved = False
             for a, b in itertools.combinations(used, 2):
@@ -151,6 +177,8 @@ def swapped(problem: Problem, judged: Sequence[Judged]) -> list[Judged]:
                     replace(stage, devices=tuple(exchange.get(device, device) for device in stage.devices))
                     for stage in now.plan.stages
                 )
+                if unlike and (stages == now.plan.stages or not holds(stages)):
+                    continue
                 trial = judge(problem, replace(now.plan, stages=stages), f"{start.label}, devices exchanged")
                 n_trials += 1
                 if trial.step_seconds < now.step_seconds * (1 - 1e-9):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
@@ -157,10 +158,8 @@ def _plan(problem: Problem, strategy: Strategy, devices: list[int], recompute: s
 
 def _fits(problem: Problem, plan: Plan) -> bool:
     """Say whether a plan of one stage fits the memory of its devices."""
-    assert problem.cluster is not None
-    load = analytic.loads(problem, plan)[0]
-    needed = load.static_bytes + load.activation_bytes + load.working_bytes + load.reserved_bytes
-    return needed <= problem.cluster.device(0).memory_bytes
+    peak_bytes = sim.simulate(problem, plan, analytic.loads(problem, plan)).peak_bytes
+    return sim.excess_bytes(problem, plan, peak_bytes) <= 0.0
 
 
 def _fallback(problem: Problem, batch: int, n_devices: int) -> Strategy:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import Problem, Stop
@@ -119,8 +120,7 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
 
 
 def _limit_bytes(sharding: ShardingProblem, settings: MeshSettings) -> float:
-    device = sharding.costs.device
-    return device.memory_bytes - device.reserved_bytes if settings.memory_bytes is None else settings.memory_bytes
+    return sim.free_bytes((sharding.costs.device,)) if settings.memory_bytes is None else settings.memory_bytes
 
 
 def _answer(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
@@ -33,10 +34,31 @@ def instance_of(
 ) -> PiperInstance:
     """Return the instance of a problem, with what the user set in place of the file's numbers.
 
-    `problem`: a problem read from a Piper file.
-    `max_devices`, `n_microbatches`: None for the cluster's, where the user named one, else the file's.
-    `bandwidth`, `memory`: in bytes per second and bytes; None likewise.
-    Raises `InputError` when the problem is no Piper file, or a number is out of the format's range.
+    Parameters
+    ----------
+    problem : Problem
+        A problem read from a Piper file.
+    recipe : str
+        The search, for messages.
+    max_devices, n_microbatches : int or None
+        None for the cluster's, where the user named one, else the file's.
+    bandwidth, memory : float or None
+        In bytes per second and bytes; None likewise.
+
+    Returns
+    -------
+    PiperInstance
+        The instance.
+
+    Raises
+    ------
+    InputError
+        When the problem is no Piper file, or a number is out of the format's range.
+
+    Notes
+    -----
+    Piper's published memory rule: every device holds the file's ``maxMemoryPerDevice``, and a stage fits as its evaluator adds
+    it up. A named cluster puts its tightest device's `meshwright.sim.free_bytes` in the place of the file's limit.
     """
     instance = problem.model_spec.instance
     if not isinstance(instance, PiperInstance):
@@ -52,9 +74,8 @@ def instance_of(
         )
     cluster = problem.cluster
     if cluster is not None and cluster is not problem.model_spec.cluster:
-        kinds = [cluster.device(i) for i in range(cluster.n_devices)]
         max_devices = max_devices or cluster.n_devices
-        memory = memory or min(kind.memory_bytes - kind.reserved_bytes for kind in kinds)
+        memory = memory or sim.free_bytes(cluster.kinds)
         if bandwidth is None and len(cluster.links):
             bandwidth = float(cluster.links.bytes_per_second.min())
     for name, value in (("bandwidth", bandwidth), ("memory", memory)):

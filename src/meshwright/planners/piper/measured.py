@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshwright import sim
 from meshwright.base.errors import ExportError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
@@ -57,5 +58,5 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
         cluster.n_devices,
         max(1, (problem.batch.global_batch or micro_batch) // micro_batch),
         float(cluster.links.bytes_per_second.min()),
-        min(kind.memory_bytes - kind.reserved_bytes for kind in cluster.kinds),
+        sim.free_bytes(cluster.kinds),
     )

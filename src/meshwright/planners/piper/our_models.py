@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from meshwright import sim
 from meshwright.base import registry, units
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
@@ -184,8 +185,7 @@ def _menu(
     """Return the instance as arrays: what a layer does once a step is spread over the micro-batches of its replica."""
     assert problem.cluster is not None
     graph, rows = problem.graph, analytic.rows(problem)
-    kinds = problem.cluster.kinds
-    memory = min(kind.memory_bytes - kind.reserved_bytes for kind in kinds)
+    memory = sim.free_bytes(problem.cluster.kinds)
     repeated = {row for row in rows if rows.count(row) > 1} or set(rows)
     working = max(
         load.working_bytes for table in loads for (row, word), load in table.items() if row in repeated and word in words

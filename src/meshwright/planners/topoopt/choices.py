@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
 from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
@@ -44,7 +45,7 @@ class Servers:
     @property
     def memory_bytes(self) -> float:
         """Memory of one server's devices together."""
-        return self.n_gpus * (self.gpu.memory_bytes - self.gpu.reserved_bytes)
+        return self.n_gpus * sim.free_bytes((self.gpu,))
 
 
 @dataclass(frozen=True, slots=True)

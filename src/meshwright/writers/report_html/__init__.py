@@ -160,6 +160,8 @@ def _timeline(result: Result) -> dict[str, Any]:
 
 
 def _memory(result: Result) -> list[dict[str, Any]]:
+    from meshwright.sim import fits
+
     timeline, cluster = result.timeline, result.problem.cluster
     assert timeline is not None
     entries = []
@@ -167,7 +169,7 @@ def _memory(result: Result) -> list[dict[str, Any]]:
         entries.append(
             {
                 "peak": timeline.peak_bytes[rank],
-                "limit": cluster.device(devices[0]).memory_bytes if cluster is not None else 0,
+                "limit": fits.tightest(cluster, devices).memory_bytes if cluster is not None else 0,
                 "parts": [[name, value] for name, value in timeline.memory_causes[rank]],
                 "times": [float(f"{seconds:.7g}") for seconds in timeline.memory_seconds[rank]],
                 "held": [float(f"{value:.7g}") for value in timeline.memory_bytes[rank]],

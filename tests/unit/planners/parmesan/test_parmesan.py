@@ -120,7 +120,7 @@ def test_stages_hold_no_more_than_the_devices_and_what_is_missing_is_told(tmp_pa
     cluster = clusters.cluster("parmesan-two-level:4")
 
     def on(memory_bytes: float) -> Answer:
-        kind = replace(cluster.kinds[0], memory_bytes=memory_bytes)
+        kind = replace(cluster.kinds[0], memory_bytes=memory_bytes, reserved_bytes=0.0)
         return api.plan(chain(tmp_path), replace(cluster, kinds=(kind,)), search=search).answer
 
     plenty, tight, tiny = on(1e9), on(4e6), on(0.5e6)

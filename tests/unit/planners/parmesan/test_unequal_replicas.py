@@ -151,7 +151,7 @@ def test_each_stage_recomputes_only_as_many_layers_as_it_takes_to_fit() -> None:
     assert answer.plan is not None and answer.objective is not None and plenty.objective is not None
     assert answer.objective.value >= plenty.objective.value * (1 - 1e-9)
     held = sim.simulate(tight, answer.plan, analytic.loads(tight, answer.plan)).peak_bytes
-    assert sim.excess_bytes(tight.cluster, answer.plan, held) <= 0.0  # type: ignore[arg-type]
+    assert sim.excess_bytes(tight, answer.plan, held) <= 0.0
     least = replace(problem, cluster=replace(cluster, kinds=(replace(kind, memory_bytes=2e9),)))
     nothing = api.plan(least, search="stage_mapping").answer
     assert nothing.plan is None and nothing.missing_bytes > 0.0

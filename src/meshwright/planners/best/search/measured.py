@@ -190,7 +190,6 @@ def _bound(work: NDArray[np.float64], choice: _Choice, profile: Profile) -> floa
 
 def _judged(problem: Problem, choice: _Choice, sizes: tuple[int, ...], devices: tuple[int, ...], memory_ratio: float) -> _Found:
     """Return the plan of a cut on some devices, simulated."""
-    assert problem.cluster is not None
     width = choice.data * choice.tensor
     strategy = Strategy(data=choice.data, tensor=choice.tensor, shard=choice.shard)
     ends = list(itertools.accumulate(sizes))
@@ -203,13 +202,8 @@ def _judged(problem: Problem, choice: _Choice, sizes: tuple[int, ...], devices: 
     batch = problem.batch.global_batch
     plan = Plan(stages, choice.n_microbatches, batch // (choice.n_microbatches * choice.data), choice.schedule, batch)
     timeline = sim.simulate(problem, plan, profiled.loads(problem, plan))
-    missing = 0.0
-    for rank, group in enumerate(plan.ranks()):
-        for device in group:
-            kind = problem.cluster.kinds[int(problem.cluster.kind_of_device[device])]
-            room = (kind.memory_bytes - kind.reserved_bytes) * memory_ratio
-            missing = max(missing, float(timeline.peak_bytes[rank]) - room)
-    return _Found(choice, plan, timeline.step_seconds, missing)
+    missing = sim.excess_bytes(problem, plan, timeline.peak_bytes, memory_ratio)
+    return _Found(choice, plan, timeline.step_seconds, max(0.0, missing))
 
 
 def _polished(problem: Problem, start: _Found, memory_ratio: float) -> _Found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.core.plan import Plan, Stage
+from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.planners.dapple import machines
@@ -85,17 +85,9 @@ def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
                 optimizer_bytes=parameter * max(training.optimizer_scaling_ratio - 1.0, 0.0),
                 activation_bytes=entering * ratio if recomputes else kept,
                 working_bytes=kept if recomputes else 0.0,
-                reserved_bytes=_reserved(problem, stage),
             )
         )
     return tuple(found)
-
-
-def _reserved(problem: Problem, stage: Stage) -> float:
-    """Return what the process cannot use on the stage's devices."""
-    if problem.cluster is None:
-        return 0.0
-    return max(problem.cluster.device(device).reserved_bytes for device in stage.devices)
 
 
 def _totals(problem: Problem, training: ProfiledTraining, plan: Plan) -> list[tuple[float, float, float, float, float, float]]:

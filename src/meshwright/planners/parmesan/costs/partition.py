@@ -16,9 +16,18 @@ __all__ = ["loads"]
 def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan on an operator graph or a profile does.
 
-    `problem` holds a placement graph or a PipeDream profile; with a cluster, its links carry the tensors, without one, the
-    file's own (or assumed) transfer times are part of each stage. A device id of ``len(problem.graph.ops)`` or more names a
-    host device. One micro-batch is what the file measured.
+    Parameters
+    ----------
+    problem : Problem
+        A placement graph or a PipeDream profile; with a cluster, its links carry the tensors, without one, the file's own (or
+        assumed) transfer times are part of each stage.
+    plan : Plan
+        Stages of operators. Without a cluster, a device id of ``len(problem.graph.ops)`` or more names a host device.
+
+    Returns
+    -------
+    tuple of StageCost
+        One per stage. One micro-batch is what the file measured.
 
     Notes
     -----
@@ -61,7 +70,7 @@ def _load(
     `paid` are its transfers in the file's unit, forward and backward; `share_ratio` is how many micro-batches a replica takes.
     """
     ops, unit = list(stage.ops), posed.unit_seconds * share_ratio
-    host = min(stage.devices) >= len(problem.graph.ops)
+    host = problem.cluster is None and min(stage.devices) >= len(problem.graph.ops)
     compute = posed.operators.host if host else posed.operators.compute
     total = float(compute[ops].sum())
     forward = float(posed.forward[ops].sum())
@@ -89,6 +98,6 @@ def _load(
         reduce_seconds=reduce_seconds,
         weight_bytes=weights,
         gradient_bytes=weights,
-        activation_bytes=0.0 if once else max(held - weights, 0.0) * share_ratio,
+        activation_bytes=0.0 if once else max(held - 2.0 * weights, 0.0) * share_ratio,
         working_bytes=held if once else 0.0,
     )

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.base.units import format_bytes
+from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Objective
+from meshwright.planners.parmesan.numbering import numbered_alike
+from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
     Judged,
@@ -102,15 +107,30 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Replicas take whole micro-batches (the paper splits each between them), so shapes are compared per sample. The load counts
     each tensor once per device, as everywhere here; the paper counts every edge. A search gives up after a number of
     placements, so that answers can be repeated, and after seconds only where they are asked for; the searches of a round run
-    one after the other. Clusters and stages keep the memory of a device in sum, and the plan in the simulator.
+    one after the other. Clusters and stages keep the memory of a device in sum, and the plan in the simulator (published is
+    one memory for all devices). Where devices have unlike memory, stages are cut under that of each kind, the stages that hold
+    most are laid on the devices with most free as well, and partitions cut for unlike devices, see
+    `meshwright.solvers.partition.unlike`, are tried.
     """
-    problem = costed(problem)
+    return numbered_alike(costed(problem), lambda asked: _answered(asked, params, seed), partial(_seconds, params))
+
+
+def _seconds(params: Params, problem: Problem, plan: Plan) -> float:
+    """Return the objective of a plan."""
+    return judge(problem, plan, "", copies_beside_compute=params.concurrent_copy_comp).seconds_per_sample
+
+
+def _answered(problem: Problem, params: Params, seed: int) -> Answer:
+    """Return the answer in the numbering that devices have."""
     judged, extra, posed = pipelines(problem, params, seed)
-    most_stages = max(n_stages for n_stages, _ in shapes(problem, params.n_stages))
-    ranked, missing_bytes = fitting(problem, posed, judged, most_stages)
+    ranked, missing_bytes = fitting(problem, judged)
     if not ranked:
+        least_bytes, proven = nothing_fits(problem, posed, params.n_stages)
         nearest = "more devices or stages, or a smaller --micro-batch; --search stage_mapping also shards and recomputes"
-        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, notes=posed.notes, problem=problem, extra=extra)
+        return Answer(
+            None, missing_bytes=missing_bytes if judged else least_bytes, nearest=nearest, infeasible_proven=proven,
+            notes=posed.notes, problem=problem, extra=extra,
+        )  # fmt: skip
     return _answer(problem, ranked, posed, extra)
 
 
@@ -130,16 +150,18 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
     posed = question(problem, params.bandwidth)
     assert problem.cluster is not None
     slow = pair_seconds(problem.cluster)
-    memory_bytes = memory_limits(problem, posed)[-1]
-    units = contract(posed.operators, weigh_memory=math.isfinite(memory_bytes))
+    limits = tuple(limit for limit in memory_limits(problem, posed) if math.isfinite(limit)) or (math.inf,)
+    units = contract(posed.operators, weigh_memory=math.isfinite(limits[-1]))
     judged: list[Judged] = []
     unfinished: list[str] = []
     work = [0, 0]
     both = 1.0 if posed.objective == "largest_load" else 2.0
     for n_stages, n_replicas in pairs:
-        for groups, cut_label in _cuts(params, posed, units, n_stages, memory_bytes):
+        for groups, cut_label in _cuts(params, posed, units, n_stages, limits):
             graph = stage_graph(posed, groups, n_replicas, both=both)
-            for mapping, map_label, found in _mappings(params, graph, slow, seed):
+            held = np.array([posed.operators.memory[list(group)].sum() for group in groups])
+            sorted_devices = by_memory(problem, held, n_replicas)
+            for mapping, map_label, found in _mappings(params, graph, slow, seed, sorted_devices):
                 label = f"{n_stages} stages x {n_replicas}, {cut_label}, {map_label}"
                 plan = plan_of(problem, groups, mapping, params.n_microbatches)
                 judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
@@ -147,6 +169,8 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
                     work = [work[0] + found.n_searches, work[1] + found.n_placements]
                     if not found.finished:
                         unfinished.append(label)
+    for label, plan in pipelines_on_unlike(problem, posed, pairs, params.n_microbatches, params.n_stages):
+        judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
     extra = {
         "candidates": {one.label: one.seconds_per_sample for one in judged}, "unfinished": unfinished,
         "mapping_searches": work[0], "placements": work[1],
@@ -221,7 +245,7 @@ def _unit_of(units: Units, n_ops: int) -> list[int]:
 
 
 def _cuts(
-    params: Params, posed: Question, units: Units, n_stages: int, memory_bytes: float
+    params: Params, posed: Question, units: Units, n_stages: int, limits: Sequence[float]
 ) -> Iterator[tuple[tuple[tuple[int, ...], ...], str]]:
     """Yield the partitions of all values of the parameters to be tried, each once;
     none where nothing keeps the memory limit.
@@ -229,21 +253,32 @@ def _cuts(
     seen: set[tuple[tuple[int, ...], ...]] = {()}
     for k in sorted({32, 48, 72, 96, params.k}) if params.search_k else (params.k,):
         for comm_coef in sorted({0.01, 1.0, 100.0, params.comm_coef}) if params.search_comm_coef else (params.comm_coef,):
-            groups = cut_published(
-                posed.operators, units, n_stages, k=k, comm_coef=comm_coef, new_flow=params.new_flow,
-                memory_limit_bytes=memory_bytes,
-            )  # fmt: skip
-            if groups not in seen:
-                seen.add(groups)
-                yield groups, f"k={max(k, n_stages)} comm_coef={comm_coef:g}"
+            for limit in limits:
+                groups = cut_published(
+                    posed.operators,
+                    units,
+                    n_stages,
+                    k=k,
+                    comm_coef=comm_coef,
+                    new_flow=params.new_flow,
+                    memory_limit_bytes=limit,
+                )
+                if groups not in seen:
+                    seen.add(groups)
+                    within = "" if limit == limits[-1] else f" within {format_bytes(limit)}"
+                    yield groups, f"k={max(k, n_stages)} comm_coef={comm_coef:g}{within}"
 
 
-def _mappings(params: Params, graph: StageGraph, slow: np.ndarray, seed: int) -> Iterator[tuple[Mapping, str, Found | None]]:
-    """Yield the two heuristic mappings and the one found by the bisection, with its work."""
+def _mappings(
+    params: Params, graph: StageGraph, slow: np.ndarray, seed: int, sorted_devices: np.ndarray | None
+) -> Iterator[tuple[Mapping, str, Found | None]]:
+    """Yield the two heuristic mappings, that by memory where devices have unlike memory, and the one found by the bisection."""
     order = np.arange(len(slow))
     starts = (("consecutive", consecutive(graph, order)), ("point to point", point_to_point(graph, order)))
     for name, devices in starts:
         yield evaluate(graph, slow, devices, fixed_rings=True), name, None
+    if sorted_devices is not None:
+        yield evaluate(graph, slow, sorted_devices, fixed_rings=True), "by memory", None
     transfers, rings = params.incl_p2p, params.incl_allr
     moved = sum(volume for _, _, volume in graph.transfers)
     reduced = float(graph.reduce_bytes.sum())

@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright import sim
 from meshwright.base import options, units
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective, Result
-from meshwright.planners.parmesan import check_partition
+from meshwright.planners.parmesan import check_partition, check_unlike
+from meshwright.planners.parmesan.device_kinds import Kinds, kinds_of
+from meshwright.planners.parmesan.on_unlike import partition_answer
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
 from meshwright.solvers.pairwise.certificate import Verdict
@@ -32,7 +35,7 @@ class Params:
     bandwidth : float
         Of the links between stages, in bytes per second; 0 for the file's own transfer times or the cluster's links.
     memory_limit : str
-        Of one accelerator: ``file`` for the file's own (or the device's), ``none`` for no limit, or a quantity.
+        Of one accelerator: ``file`` for the file's own and what is free on the device, ``none`` for no limit, or a quantity.
     n_cpus : int
         Host devices that may take stages too, where the file has host times.
     """
@@ -55,16 +58,26 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     ----------
     .. [1] J. Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020.
     .. [2] L. Liu et al., Parmesan, IEEE TCAD 2024, section III: the same objective as its first phase.
+
+    Notes
+    -----
+    Memory by the published rule: a stage holds the sum of its operators' bytes, and no more than the file's limit of one
+    accelerator. On a cluster it holds no more than `meshwright.sim.free_bytes` of its device either. Where devices differ,
+    each stage takes its operators' times and the memory of the device it lies on, and the order of the devices is part of the
+    search.
     """
     posed = question(problem, params.bandwidth)
     n_stages = _n_stages(problem, params, posed)
-    limit_bytes = _limit(params, posed)
     if params.n_cpus and not isinstance(problem.model_spec.instance, PlacementGraph):
         raise InputError(f"--set n_cpus={params.n_cpus}: {problem.model_spec.spec} has no times on host devices; leave it at 0")
     if params.n_cpus and problem.cluster is not None:
         raise InputError(
             f"--set n_cpus={params.n_cpus}: cluster {problem.cluster.name} has no host devices; leave --cluster out, or n_cpus"
         )
+    kinds = _kinds(problem, params, posed)
+    if kinds is not None and kinds.unlike:
+        return partition_answer(problem, posed, kinds, n_stages, seed)
+    limit_bytes = _limit(params, posed) if kinds is None else kinds.kinds[0].free_bytes
     found = operator_stages.cut(posed.operators, n_stages, n_hosts=params.n_cpus, memory_limit_bytes=limit_bytes, seed=seed)
     if not found.partition.feasible:
         return _nothing(posed, found, n_stages, limit_bytes)
@@ -86,9 +99,21 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
     posed = question(result.problem, params.bandwidth)
+    kinds, groups = _kinds(result.problem, params, posed), tuple(stage.ops for stage in result.plan.stages)
+    n_stages = _n_stages(result.problem, params, posed)
+    if result.timeline is not None and params.memory_limit == "file":
+        missing = sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes)
+        if missing > 0.0:
+            return Verdict(
+                False, value, math.nan, f"the plan does not fit: its fullest device lacks {missing!r} bytes in the simulator"
+            )
+    if kinds is not None and kinds.unlike:
+        of = tuple(kinds.kind_of(stage.devices[0]) for stage in result.plan.stages)
+        unlike_claim = check_unlike.ClaimedPartition(groups, of, n_stages, value, bound_value)
+        return check_unlike.check(posed.operators, kinds.kinds, unlike_claim)
     claim = check_partition.ClaimedPartition(
-        tuple(stage.ops for stage in result.plan.stages), tuple(stage.devices[0] >= n for stage in result.plan.stages),
-        _n_stages(result.problem, params, posed), params.n_cpus, _limit(params, posed), value, bound_value,
+        groups, tuple(kinds is None and stage.devices[0] >= n for stage in result.plan.stages), n_stages, params.n_cpus,
+        _limit(params, posed) if kinds is None else kinds.kinds[0].free_bytes, value, bound_value,
     )  # fmt: skip
     return check_partition.check(posed.operators, claim)
 
@@ -110,10 +135,19 @@ def _n_stages(problem: Problem, params: Params, posed: Question) -> int:
     raise InputError("--set n_stages: say how many stages (the input names neither a number of accelerators nor a cluster)")
 
 
-def _limit(params: Params, posed: Question) -> float:
-    """Return the memory limit of one accelerator, in bytes."""
+def _kinds(problem: Problem, params: Params, posed: Question) -> Kinds | None:
+    """Return the kinds of device of the cluster with what they may hold; None without a cluster."""
+    if problem.cluster is None:
+        return None
     if params.memory_limit == "file":
-        return posed.memory_bytes
+        return kinds_of(problem, posed, most_bytes=posed.own_memory_bytes)
+    return kinds_of(problem, posed, limit_bytes=_limit(params, posed))
+
+
+def _limit(params: Params, posed: Question) -> float:
+    """Return the memory limit of one accelerator that no cluster is known of, in bytes."""
+    if params.memory_limit == "file":
+        return posed.own_memory_bytes
     if params.memory_limit == "none":
         return math.inf
     return units.parse(params.memory_limit, "bytes", where="--set memory_limit (of search partition)")
@@ -125,7 +159,10 @@ def _nothing(posed: Question, found: OperatorStages, n_stages: int, limit_bytes:
         return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")
     if not found.partition.exact:
         return Answer(
-            None, nearest="", notes=("no partition within the memory limit was found; that there is none is not proven",)
+            None,
+            nearest="",
+            infeasible_proven=False,
+            notes=("no partition within the memory limit was found; that there is none is not proven",),
         )
     needed = operator_stages.least_memory(posed.operators, n_stages)
     if not math.isfinite(needed):

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from meshwright.base import options
 from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
 from meshwright.planners.parmesan import check_mapping
+from meshwright.planners.parmesan.numbering import numbered_alike
+from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
     MOST_UNEQUAL,
@@ -104,9 +107,22 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     The bound on the objective holds for every partition, mapping and number of replicas at the micro-batches tried: all devices
     together do the work of a sample in no less than its compute shared among them. With several kinds of device it is a dual
     solution of the linear program that shares layers out among them, so it holds whichever kind suits a layer.
+
+    Where devices have unlike memory, stages are cut under that of each kind, mappings lay the stages that hold most on the
+    devices with most free too, and partitions cut for unlike devices are among the candidates. That nothing fits is said to be
+    proven only where the operators of no partition fit; plans that shard are not gone through.
     """
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
-    problem = costed(problem)
+    return numbered_alike(costed(problem), lambda asked: _answered(asked, params, seed), _seconds)
+
+
+def _seconds(problem: Problem, plan: Plan) -> float:
+    """Return the objective of a plan."""
+    return judge(problem, plan, "").seconds_per_sample
+
+
+def _answered(problem: Problem, params: Params, seed: int) -> Answer:
+    """Return the answer in the numbering that devices have."""
     pairs = shapes(problem, params.n_stages)
     if problem.costs != "partition":  # a tensor degree may share replicas out that do not split the batch
         pairs = tuple(dict.fromkeys((*shapes(problem, params.n_stages, whole_batch=False), *pairs)))
@@ -130,18 +146,22 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if params.unequal and len(slow) <= MOST_UNEQUAL and not params.n_stages:
         plans = unequal_plans(problem, units, params.n_microbatches, laid, slower, limits)
         judged += [judge(problem, plan, label) for label, plan in plans]
+    alone = pipelines_on_unlike(problem, posed, pairs, params.n_microbatches, params.n_stages)
+    judged += [judge(problem, plan, label) for label, plan in alone]
     published = _published(problem, params, seed) if params.published else []
     judged += published
     if problem.costs == "partition" and len(slow) <= MOST_UNEQUAL:
-        judged += swapped(problem, judged)
+        judged += swapped(problem, posed, judged)
     if problem.costs == "partition":
-        ranked, missing_bytes = fitting(problem, posed, judged, max(n_stages for n_stages, _ in pairs))
+        ranked, missing_bytes = fitting(problem, judged)
         nearest = "more devices, devices with more memory, or a smaller --micro-batch"
     else:
         ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample), published)
         nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
     if not ranked:
-        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, problem=problem)
+        least_bytes, proven = nothing_fits(problem, posed, params.n_stages) if problem.costs == "partition" else (0.0, False)
+        missing_bytes = missing_bytes if math.isfinite(missing_bytes) else least_bytes
+        return Answer(None, missing_bytes=missing_bytes, nearest=nearest, infeasible_proven=proven, problem=problem)
     first = ranked[0]
     others = tuple(
         Alternative(one.plan, Objective("simulated_seconds_per_sample", one.seconds_per_sample), one.label)
@@ -274,13 +294,15 @@ def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
     return notes
 
 
-def _simple(asked: _Asked, graph: StageGraph) -> list[tuple[str, Mapping]]:
-    """Return the simple mappings along every order of the devices."""
+def _simple(asked: _Asked, groups: _Groups, graph: StageGraph) -> list[tuple[str, Mapping]]:
+    """Return the simple mappings along every order of the devices, and that by memory where devices have unlike memory."""
     found = []
     for name, order in asked.laid:
         for how, lay in (("consecutive", consecutive), ("point to point", point_to_point)):
             found.append((f"{how}, {name}", evaluate(graph, asked.slow, lay(graph, order))))
-    return found
+    held = np.array([asked.posed.operators.memory[list(group)].sum() for group in groups])
+    devices = by_memory(asked.problem, held, asked.shape[1])
+    return found if devices is None else [*found, ("by memory", evaluate(graph, asked.slow, devices))]
 
 
 def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArray[np.float64]:
@@ -330,7 +352,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
             groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
             graph = asked.graph(groups)
             quick = map_stages(graph, slow, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
-            tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, graph)], f"round {turn}")
+            tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, groups, graph)], f"round {turn}")
             judged += tried
             better = best is None or now.objective_seconds < best.objective_seconds * (1 - 1e-9)
             if best is None or now.objective_seconds < best.objective_seconds:

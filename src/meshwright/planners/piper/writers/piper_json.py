@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright import sim
 from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.problem import Problem
@@ -125,7 +126,7 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     tables = [(s.tensor, analytic.row_loads(problem, s, range(s.n_devices), micro_batch)) for s in strategies]
     repeated = {row for row, count in Counter(rows).items() if count > 1} or set(rows)
     working = max(load.working_bytes for _, table in tables for (row, _), load in table.items() if row in repeated)
-    memory = min(kind.memory_bytes - kind.reserved_bytes for kind in cluster.kinds) - working
+    memory = sim.free_bytes(cluster.kinds) - working
     if memory <= 0.0:
         raise ExportError(f"piper_json: a device cannot hold the working memory of one layer of {graph.name}")
     tails: list[list[int]] = [[] for _ in rows]

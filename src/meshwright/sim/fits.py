@@ -1,0 +1,110 @@
+"""Whether a plan fits its devices: the only place where memory, what a device keeps for itself, and a share of the memory meet.
+
+Searches, checks, reports, what-ifs and validation ask here. Searches that look for plans before they simulate any ask
+`free_bytes`; who has a simulated plan asks `excess_bytes`. Published instances (Piper's files, placement graphs, PaSE's
+``memory_limit``) bring a limit of their own, which their planner keeps instead where no cluster is named; each planner says so
+where it reads that limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from meshwright.core.cluster import Cluster, Device
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+
+__all__ = ["context_bytes", "excess_bytes", "free_bytes", "rank_excess_bytes", "tightest"]
+
+
+def free_bytes(devices: Iterable[Device], memory_ratio: float = 1.0) -> float:
+    """Return what a process may take on every one of some devices: the memory of the tightest, less what it keeps for itself.
+
+    Parameters
+    ----------
+    devices : iterable of Device
+        The devices of a stage, or their kinds.
+    memory_ratio : float
+        Share of the memory that may be filled, what the device keeps for itself included.
+    """
+    return min(memory_ratio * device.memory_bytes - device.reserved_bytes for device in devices)
+
+
+def tightest(cluster: Cluster, devices: Sequence[int]) -> Device:
+    """Return the kind of device that has the least left beside what it keeps for itself; the peak of a rank is that device's.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where the devices are.
+    devices : sequence of int
+        Their ids.
+    """
+    return min(_kinds(cluster, devices), key=lambda kind: kind.memory_bytes - kind.reserved_bytes)
+
+
+def context_bytes(problem: Problem, plan: Plan) -> tuple[float, ...] | None:
+    """Return what the device of each pipeline rank keeps for itself, which the simulator adds to whatever the cost model
+    counts.
+
+    Parameters
+    ----------
+    problem : Problem
+        Where it runs.
+    plan : Plan
+        Its ranks.
+
+    Returns
+    -------
+    tuple of float or None
+        Of the tightest device of each rank; None without a cluster.
+    """
+    cluster = problem.cluster
+    return None if cluster is None else tuple(tightest(cluster, devices).reserved_bytes for devices in plan.ranks())
+
+
+def rank_excess_bytes(
+    problem: Problem, plan: Plan, peak_bytes: Sequence[float], memory_ratio: float = 1.0
+) -> tuple[float, ...]:
+    """Return by how many bytes each pipeline rank exceeds its tightest device; not above zero where it fits.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its cluster has the memory; without one, nothing is known and everything fits.
+    plan : Plan
+        Its stages name the devices.
+    peak_bytes : sequence of float
+        What a device of each rank holds at its peak, as `meshwright.sim.simulate` says for this problem.
+    memory_ratio : float
+        Share of the memory that may be filled.
+    """
+    cluster = problem.cluster
+    if cluster is None:
+        return (0.0,) * len(peak_bytes)
+    found = []
+    for peak, devices in zip(peak_bytes, plan.ranks(), strict=True):
+        own = tightest(cluster, devices).reserved_bytes  # part of the peak; other devices of the rank keep their own
+        kinds = _kinds(cluster, devices)
+        found.append(max(peak + (kind.reserved_bytes - own) - memory_ratio * kind.memory_bytes for kind in kinds))
+    return tuple(found)
+
+
+def excess_bytes(problem: Problem, plan: Plan, peak_bytes: Sequence[float], memory_ratio: float = 1.0) -> float:
+    """Return by how many bytes a plan exceeds its fullest device; not above zero where it fits everywhere.
+
+    Parameters
+    ----------
+    problem, plan, peak_bytes, memory_ratio
+        As of `rank_excess_bytes`.
+    """
+    return max(rank_excess_bytes(problem, plan, peak_bytes, memory_ratio))
+
+
+def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[Device]:
+    """Return the different kinds among some devices."""
+    if len(cluster.kinds) == 1:
+        return [cluster.kinds[0]]
+    return [cluster.kinds[int(kind)] for kind in np.unique(cluster.kind_of_device[list(devices)])]
