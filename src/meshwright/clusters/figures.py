@@ -49,7 +49,7 @@ def generated(module: ModuleType) -> tuple[str, str, Figures]:
     figures = []
     for field in dataclasses.fields(module.Params):
         default = "required" if field.default is dataclasses.MISSING else _text(field.default, field.metadata.get("unit", ""))
-        figures.append((str(field.metadata.get("word", field.name)), default, meanings[field.name]))
+        figures.append((str(field.metadata.get("word", field.name)), default, meanings.get(field.name, "")))
     title = str(module.__doc__).splitlines()[0]
     return title, module.EXAMPLE, tuple(figures)
 
