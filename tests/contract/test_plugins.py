@@ -164,14 +164,8 @@ def test_a_file_that_no_reader_knows_is_still_refused_in_one_line(broken: pathli
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("plan", "gpt2", "--cluster", "flat:2", "--search", "unimportable_search"), "a_package_that_nobody_has"),
-        (("plan", "gpt2", "--cluster", "flat:2", "--search", "misspelt-search"), "SyntaxError"),
-        (("plan", "gpt2", "--cluster", "flat:2", "--search", "exiting_search"), "SystemExit: 7"),
-        (("plan", "gpt2", "--cluster", "flat:2", "--search", "search_without_search"), "has no search(problem, params"),
-        (("plan", "gpt2", "--cluster", "flat:2", "--search", "search_without_params"), "has no Params"),
-        (("plan", "gpt2", "--cluster", "flat:2", "--search", "search_without_seed"), "cannot be called as search(problem"),
+        (("plan", "gpt2", "--cluster", "flat:2", "--search", "unimportable-search"), "a_package_that_nobody_has"),
         (("plan", "gpt2", "--cluster", "flat:2", "--search", "search_of_nothing"), NAMED["search_of_nothing"]),
-        (("plan", "gpt2", "--cluster", "flat:2", "--costs", "unimportable_costs"), "a_package_that_nobody_has"),
         (("plan", "gpt2", "--cluster", "topology_without_example:4"), "has no EXAMPLE"),
         (("plan", "gpt2", "--cluster", "topology-of-nothing:4"), NAMED["topology_of_nothing"]),
         (("show", samples.of_reader("piper_json")[0], "--format", "unimportable_reader"), "a_package_that_nobody_has"),
@@ -186,6 +180,36 @@ def test_a_broken_plug_in_that_is_named_is_one_line_with_its_package(
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert told in last and "of package broken-things 1.0" in last and words[-1].partition(":")[0].replace("-", "_") in last
+
+
+def test_what_is_wrong_with_a_broken_plug_in_is_told_by_name(broken: pathlib.Path) -> None:
+    told = {
+        ("commands", "command_without_register"): "has no register(app)",
+        ("costs", "costs_without_loads"): "has no loads(problem, plan)",
+        ("readers", "reader_without_read"): "has no read(source)",
+        ("schedules", "schedule_without_placement"): "has no placement(n_ranks, n_chunks)",
+        ("search", "exiting_search"): "SystemExit: 7",
+        ("search", "misspelt_search"): "SyntaxError",
+        ("search", "search_without_search"): "has no search(problem, params, *, seed, stop)",
+        ("search", "search_without_params"): "has no Params",
+        ("search", "search_without_seed"): "cannot be called as search(problem, params, *, seed, stop)",
+        ("topologies", "topology_without_build"): "has no build(params, name)",
+        ("validation", "set_without_columns"): "has no COLUMNS",
+        ("warm", "unimportable_warm_up"): "ModuleNotFoundError: No module named 'a_package_that_nobody_has'",
+        ("writers", "writer_without_path"): "cannot be called as write(result, path)",
+    }
+    program = (
+        "from meshwright.base import registry, errors\n"
+        f"for room, name in {list(told)!r}:\n"
+        "    try: registry.load(room, name, 'plug-in')\n"
+        "    except errors.PluginError as error: print(error)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCE), str(broken)))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(told), done.stderr
+    for line, ((_, name), what) in zip(lines, told.items(), strict=True):
+        assert line.startswith(f"plug-in {name} of package broken-things 1.0 ") and what in line
 
 
 def test_a_name_of_ours_stays_ours_and_that_is_said_once(broken: pathlib.Path) -> None:

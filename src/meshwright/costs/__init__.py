@@ -2,8 +2,8 @@
 
 Promises of a cost model module, checked by ``tests/contract/test_costs.py``:
 
-* ``loads(problem, plan) -> tuple[StageCost, ...]``, one per stage, finite and not negative;
-* more devices never make the compute of a stage longer.
+* ``loads(problem, plan) -> tuple[StageCost, ...]``, one per stage, finite and not negative, the same each time; ``()`` where the
+  model says nothing in seconds.
 
 ``costs/analytic/__init__.py`` is ours; the others are the published ones, kept to reproduce papers.
 """

@@ -170,7 +170,7 @@ def _rows(kind: type[Row], entry: Mapping[str, Any], key: str, where: str) -> tu
     made = []
     for i, row in enumerate(entry[key]):
         at = f"{where}: {key}[{i}]"
-        columns = {field.name: readers[str(field.type)] for field in fields(kind)}
+        columns = {field.name: readers[str(field.type)] for field in fields(kind)}  # type: ignore[arg-type]
         _refuse_unknown(row, set(columns), at)
         made.append(kind(**{name: read_as(row, name, at) for name, read_as in columns.items()}))
     return tuple(made)

@@ -13,7 +13,9 @@ from meshwright.planners.best import answer as joint
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import COSTS, with_batch, within_limits
 
-__all__ = ["Params", "data_parallel", "search"]
+__all__ = ["BASELINES", "Params", "data_parallel", "search"]
+
+BASELINES = ("data_parallel", "megatron_grid")
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
