@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import typer
 
 __all__ = ["main"]
 
@@ -34,6 +40,42 @@ def _show_version(asked: bool) -> None:
         sys.exit(0)
 
 
+def _one_line(standard: Callable[..., str], message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> str:
+    """Write a warning of a plug-in as everything else is said here; others as is standard."""
+    from meshwright.base.errors import PluginWarning
+
+    return f"meshwright: {message}\n" if issubclass(category, PluginWarning) else standard(message, category, *place, **line)
+
+
+def _add_commands(app: typer.Typer) -> None:
+    """Register every command: ours, then those of other packages, which may be wrong and may not replace ours."""
+    from typer.main import get_group
+
+    from meshwright.base import registry
+
+    for name, module in registry.each("commands", "command"):
+        if registry.home("commands", name) is not None:
+            module.register(app)
+            continue
+        apart = type(app)()
+        try:
+            module.register(apart)
+            taken = sorted(set(get_group(apart).commands) & set(get_group(app).commands))
+        except Exception as error:
+            registry.warn(f"command {name} of package {registry.package('commands', name)} is left out: {_first_line(error)}")
+            continue
+        if taken:
+            brought_by = registry.package("commands", name)
+            registry.warn(f"command {name} of package {brought_by} is left out: there is a command {taken[0]} already")
+            continue
+        app.registered_commands += apart.registered_commands
+        app.registered_groups += apart.registered_groups
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def main() -> None:
     """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
 
@@ -41,9 +83,9 @@ def main() -> None:
     """
     import typer
 
-    from meshwright.base import registry
     from meshwright.base.errors import MeshwrightError
 
+    warnings.formatwarning = partial(_one_line, warnings.formatwarning)
     _prepare_kernel_cache()
     app = typer.Typer(
         name="meshwright",
@@ -61,8 +103,7 @@ def main() -> None:
     ) -> None:
         """Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it fits."""
 
-    for name in registry.names("commands"):
-        registry.load("commands", name, "command").register(app)
+    _add_commands(app)
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[2])
     try:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from functools import cache
 
 import pytest
+import samples
 
-from meshwright import clusters
+from meshwright import api, clusters
 from meshwright.base import registry
+from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
+from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem
+from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
@@ -59,3 +63,39 @@ def test_loads_of_real_layers_on_a_real_network_are_finite_and_one_per_stage(fie
             assert all(math.isfinite(value) and value >= 0.0 for value in values), field.name
         assert load.forward_seconds > 0 and load.weight_bytes > 0
     assert loads[0].output_bytes == 2 * 128 * 256 * 2 / 2 / 2  # half by context, half by sequence parallelism
+
+
+@cache
+def _planned() -> tuple[Result, ...]:
+    """Return what the samples of all readers are answered by the search that each asks for, as they are and on two devices."""
+    found, specs = [], [spec for name in registry.names("readers") for spec in samples.of_reader(name)]
+    others = set(registry.names("costs")) - {samples.read(spec).costs for spec in specs}  # which no format asks for
+    for spec in specs:
+        for devices in (0, 2):
+            model = samples.read(spec)
+            for costs in sorted({model.costs, *others} if model.costs == "analytic" else {model.costs}):
+                try:
+                    result = api.plan(model, f"flat:{devices}" if devices else None, costs=costs, batch=Batch(8 * devices))
+                except InputError:
+                    continue
+                if result.feasible:
+                    found.append(result)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("name", registry.names("costs"))
+def test_every_stage_of_a_plan_has_finite_loads_the_same_each_time(name: str) -> None:
+    module, priced = registry.load("costs", name, "cost model"), 0
+    for result in _planned():
+        if result.problem.costs != name:
+            continue
+        loads = module.loads(result.problem, result.plan)
+        priced += 1
+        assert repr(loads) == repr(module.loads(result.problem, result.plan)) == repr(result.loads)
+        assert len(loads) in (0, len(result.plan.stages))
+        for load in loads:
+            for field in dataclasses.fields(load):
+                value = getattr(load, field.name)
+                if isinstance(value, (int, float)):
+                    assert math.isfinite(value) and value >= 0.0, field.name
+    assert priced, f"no sample of any reader is planned with --costs {name}"

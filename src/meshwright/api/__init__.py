@@ -148,6 +148,7 @@ def plan(
     params = options.parse(module.Params, given, f"search {name}")
     started = time.perf_counter()
     answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
+    registry.checked(answer, Answer, "search", name)
     seconds = time.perf_counter() - started
     answer = replace(answer, notes=problem.model_spec.notes + answer.notes)
     asked, problem = problem, answer.problem or problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import ModuleType
 
 from meshwright.api import plan_files
 from meshwright.base import files, registry
@@ -16,12 +17,11 @@ _WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what 
 
 def names() -> tuple[str, ...]:
     """Return the writers that take a plan: those whose first argument is called ``result``."""
-    return tuple(name for name in registry.names("writers") if _takes_plans(name))
+    return tuple(sorted(name for name, module in registry.each("writers", "export") if _takes_plans(module)))
 
 
-def _takes_plans(name: str) -> bool:
-    write = registry.load("writers", name, "export").write
-    return next(iter(inspect.signature(write).parameters)) == "result"
+def _takes_plans(module: ModuleType) -> bool:
+    return next(iter(inspect.signature(module.write).parameters)) == "result"
 
 
 def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: str = "") -> tuple[str, ...]:
@@ -55,7 +55,8 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     wanted = to.replace("-", "_")
     if wanted not in registry.names("writers"):
         raise UnknownNameError("export", to, names())
-    if not _takes_plans(wanted):
+    writer = registry.load("writers", wanted, "export")
+    if not _takes_plans(writer):
         raise ExportError(
             f"--to {to}: is not made from a plan but by 'meshwright codesign' and its options; plans go to: "
             f"{', '.join(names())}"
@@ -69,7 +70,7 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         result = plan
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
-    notes: tuple[str, ...] | None = registry.load("writers", wanted, "export").write(result, path)
+    notes: tuple[str, ...] | None = writer.write(result, path)
     notes = notes or ()
     if wanted not in _WITH_RINGS and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from meshwright.base import registry
+from meshwright.base.errors import PluginError
 from meshwright.base.units import format_count
 
 __all__ = ["rooms"]
@@ -39,7 +40,7 @@ def _files(room: str) -> Entries:
         home = registry.home(room, name)
         spec = find_spec(home) if home else None
         if spec is None or spec.origin is None:
-            entries.append((name, "from another package"))
+            entries.append((name, f"of package {registry.package(room, name)}"))
             continue
         text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
         entries.append((name, " ".join(text.partition("\n\n")[0].split())))
@@ -67,7 +68,11 @@ def _clusters() -> Entries:
 
     entries = []
     for name in clusters.names():
-        known = clusters.describe(name)
+        try:
+            known = clusters.describe(name)
+        except PluginError as error:
+            registry.warn(f"{error}; it is left out")
+            continue
         figures = [f"\n    {what}: {value} ({source})" for what, value, source in known.figures]
         entries.append((name, f"{known.title}; for example {known.example}" + "".join(figures)))
     return entries

@@ -6,9 +6,11 @@
     ├── InputError (ValueError)          a wrong input: what, where, the value given, what is allowed, what to do
     │   └── UnknownNameError             a name that is not in the list of known ones
     ├── MissingExtraError (ImportError)  an optional package is needed and absent
-    └── ExportError                      the target format cannot say what the plan says
+    ├── PluginError                      a file of a room, or another package's, that cannot be loaded or lacks what its room
+    asks for └── ExportError                      the target format cannot say what the plan says
 
-A problem in which nothing fits is an answer, not an error: see `meshwright.core.result.Answer`.
+`PluginWarning` says that a plug-in nobody named was left out. A problem in which nothing fits is an answer, not an error: see
+`meshwright.core.result.Answer`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ExportError", "InputError", "MeshwrightError", "MissingExtraError", "UnknownNameError"]
+__all__ = [
+    "ExportError",
+    "InputError",
+    "MeshwrightError",
+    "MissingExtraError",
+    "PluginError",
+    "PluginWarning",
+    "UnknownNameError",
+]
 
 
 class MeshwrightError(Exception):
@@ -60,6 +70,14 @@ class MissingExtraError(MeshwrightError, ImportError):
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional package: pip install 'meshwright[{extra}]'")
+
+
+class PluginError(MeshwrightError):
+    """A plug-in cannot be loaded, or lacks what every plug-in of its room has."""
+
+
+class PluginWarning(MeshwrightError, UserWarning):
+    """A plug-in was left out: it is broken, or its name is taken."""
 
 
 class ExportError(MeshwrightError):

@@ -141,4 +141,5 @@ def _generated(word: str, rest: str, spec: str) -> Cluster:
         settings[first] = settings[first].replace("x", ",")
     params = options.parse(module.Params, settings, f"cluster {spec}", prefix="")
     built: Cluster = module.build(params, spec)
+    registry.checked(built, Cluster, "topologies", word)
     return built

@@ -50,7 +50,7 @@ def generated(module: ModuleType) -> tuple[str, str, Figures]:
     figures = []
     for field in dataclasses.fields(module.Params):
         default = "required" if field.default is dataclasses.MISSING else _text(field.default, field.metadata.get("unit", ""))
-        figures.append((str(field.metadata.get("word", field.name)), default, meanings[field.name]))
+        figures.append((str(field.metadata.get("word", field.name)), default, meanings.get(field.name, "")))
     title = " ".join(str(module.__doc__).partition("\n\n")[0].split())
     return title, module.EXAMPLE, tuple(figures)
 

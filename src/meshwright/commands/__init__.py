@@ -1,4 +1,9 @@
-"""Commands: one file per word of the command line, each with ``register(app)``, which adds the word to the program ``app``.
+"""Commands: one file per word of the command line.
 
-A command returns its exit code and lets errors pass: `meshwright.cli` says them in one message.
+Promises of a command module, checked by ``tests/contract/test_commands.py``:
+
+* ``register(app)`` adds one command, called like the file, to a ``typer.Typer``; the help explains it and each of its options;
+* wrong words end in one line on stderr and exit code 2, with nothing on stdout; importing the module loads nothing heavy.
+
+A command returns its exit code. Commands of other packages may have any names but ours.
 """

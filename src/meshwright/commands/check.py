@@ -38,17 +38,16 @@ def _verdict(entry: Any, where: str, model: str) -> Verdict:
     from meshwright.api import plan_files
     from meshwright.base import registry
     from meshwright.base.errors import InputError
-    from meshwright.planners.pase import check as _certificates
 
     form = entry.get("format") if isinstance(entry, dict) else None
     if form == "meshwright/plan/1":
         result = plan_files.restore(where, model=model)
         check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
         if check_plan is None:
+            known = ", ".join(name for name, module in registry.each("search", "search") if hasattr(module, "check_plan"))
             raise InputError(
-                f"{where}: is a plan of --search {result.search}; plans are checked of --search piper, partition and "
-                "stage_mapping, and of "
-                "pase by the file that --set certificate=FILE writes"
+                f"{where}: is a plan of --search {result.search}; plans are checked of --search {known}, and of pase by "
+                "the file that --set certificate=FILE writes"
             )
         verdict: Verdict = check_plan(result, entry, where)
         return verdict
@@ -60,7 +59,8 @@ def _verdict(entry: Any, where: str, model: str) -> Verdict:
             '"meshwright/plan/1"'
         )
     problem = posed_again(entry, where) if entry.get("kind") == "sharding" else None
-    return _certificates.check_certificate(entry, where, problem)
+    found: Verdict = registry.load("search", "pase", "search").check_certificate(entry, where, problem)
+    return found
 
 
 def register(app: typer.Typer) -> None:

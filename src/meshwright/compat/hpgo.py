@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from meshwright import api
+from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.problem import ModelSpec, Problem, Stop
-from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.search import dapple
+from meshwright.core.result import Answer
 
 __all__ = [
     "Layer",
@@ -74,6 +74,8 @@ class Model:
     @property
     def layers(self) -> list[Layer]:
         """The model's states, scaled to the global batch."""
+        from meshwright.planners.dapple import states as _dapple_states
+
         states = _dapple_states.states_of(self.model_spec, fold=False)
         seconds, activation_bytes, parameter_bytes = _dapple_states.interval_tables(self.model_spec, states)
         ratio = self.global_batch_size / self.profile_batch_size
@@ -122,6 +124,7 @@ class SyncOrchestrate:
         InputError
             When a batch size is wrong.
         """
+        dapple = registry.load("search", "dapple", "search")
         params = dapple.Params(
             profile_batch=self.m.profile_batch_size,
             global_batch=self.m.global_batch_size,
@@ -132,7 +135,7 @@ class SyncOrchestrate:
             mode="published",
         )
         problem = Problem(model_spec=replace(self.m.model_spec, notes=()), costs="dapple")
-        answer = dapple.search(problem, params, seed=0, stop=Stop())
+        answer: Answer = dapple.search(problem, params, seed=0, stop=Stop())
         found = answer.extra["published"]
         assert isinstance(found, dict) and answer.objective is not None
         stages = [(begin, stop, width, list(cards)) for begin, stop, width, cards in found["stages"]]

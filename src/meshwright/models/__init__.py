@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 from meshwright.base import registry
-from meshwright.base.errors import InputError
+from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
@@ -35,6 +36,8 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
     ------
     InputError
         When nothing is called or recognised so, or the content is wrong.
+    PluginError
+        When the format named cannot be loaded.
     """
     if not spec:
         raise InputError("the name of the model is empty; see 'meshwright list models', or name a file")
@@ -42,14 +45,32 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
     if source.repeated_key:
         raise InputError(f"{source.path}: {source.repeated_key}")
     if form:
-        model_spec: ModelSpec = registry.load("readers", form, "format").read(source)
-        return model_spec
-    for name in registry.names("readers"):
-        module = registry.load("readers", name, "format")
-        if module.recognises(source):
-            recognised: ModelSpec = module.read(source)
-            return recognised
+        return _read(form, registry.load("readers", form, "format"), source)
+    for name, module in registry.each("readers", "format"):
+        if _recognises(name, module, source):
+            return _read(name, module, source)
     raise InputError(_unrecognised(source))
+
+
+def _recognises(name: str, module: ModuleType, source: Source) -> bool:
+    """Ask a reader; one that raises, which none may, is passed over with a warning."""
+    try:
+        return bool(module.recognises(source))
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        brought_by = registry.package("readers", name)
+        called = f"format {name} of package {brought_by}" if brought_by else f"format {name}"
+        registry.warn(f"{called} fails at recognising {source.spec}; it is left out: {said}")
+        return False
+
+
+def _read(name: str, module: ModuleType, source: Source) -> ModelSpec:
+    """Let a reader read; what it returns is a `ModelSpec`."""
+    read: ModelSpec = module.read(source)
+    registry.checked(read, ModelSpec, "readers", name)
+    return read
 
 
 def _unrecognised(source: Source) -> str:

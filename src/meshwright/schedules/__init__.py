@@ -20,7 +20,6 @@ cannot be a file's name (``1f1b``).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
@@ -188,15 +187,10 @@ def load(name: str) -> ModuleType:
     UnknownNameError
         When there is no such schedule.
     """
-    wanted = _file(name)
-    loaded = sys.modules.get(f"meshwright.schedules.{wanted}")
-    if (
-        loaded is not None
-    ):  # Searches ask hundreds of times; looking through the folder each time would cost more than the order.
-        return loaded
-    if wanted not in registry.names("schedules"):
-        raise UnknownNameError("schedule", name, words())
-    return registry.load("schedules", wanted, "schedule")
+    try:
+        return registry.load("schedules", _file(name), "schedule")
+    except UnknownNameError:
+        raise UnknownNameError("schedule", name, words()) from None
 
 
 def _file(name: str) -> str:

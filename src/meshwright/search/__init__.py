@@ -2,13 +2,21 @@
 
 Promises of a search module, checked by ``tests/contract/test_search.py``:
 
-* ``Params`` is a frozen dataclass, the recipe's own options (``--set``); ``search(problem, params, *, seed, stop) -> Answer``;
-* every layer is in exactly one stage, stages follow the edges, every device is named at most once per stage;
-* the plan fits the memory of its devices, or the answer has no plan and says what is missing;
-* same seed, same answer, whatever the number of workers; ties are broken by id;
-* where options say something about the question itself (a batch, machines), so that the plan's cost depends on them,
-  ``completed(problem, params) -> Problem`` returns the question with them, and the answer carries the same as ``problem``;
-* ``objective`` is in the recipe's own cost model at full precision; ``bound`` only where it is proven.
+* ``Params`` is a frozen dataclass, the recipe's own options (``--set``), all with defaults;
+  ``search(problem, params, *, seed, stop) -> Answer`` answers a sample of some reader (``tests/data/readers``), and what it
+  cannot read it refuses with an `InputError` of one line that names the search;
+* every layer is in exactly one stage; two stages have the same devices or none in common, and every device is there;
+* the plan fits the memory of its devices by the simulator's count, or the result says that it does not; without a plan the
+  answer says what is missing;
+* same seed, same answer; ties are broken by id;
+* ``objective`` is in the recipe's own cost model at full precision; ``bound`` only where it is proven, and never beyond the
+  objective. An objective called ``step_seconds`` or ``simulated_seconds_per_sample`` is what the simulator says, or above it;
+* ``BASELINES``, if any, names searches whose plans lie in this one's space: where both answer, this one's step is not slower.
+
+Where options say something about the question itself (a batch, machines), so that the plan's cost depends on them,
+``completed(problem, params) -> Problem`` returns the question with them, and the answer carries the same as ``problem``. A
+search may offer what others ask of it by name: ``data_parallel(problem, settings, stop) -> Answer`` for the models whose
+``ModelSpec.search`` it is, ``check_plan(result, entry, where) -> Verdict`` for ``meshwright check``.
 """
 
 from __future__ import annotations

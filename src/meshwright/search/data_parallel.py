@@ -2,58 +2,68 @@
 
 from __future__ import annotations
 
-from meshwright.base.errors import InputError
+from dataclasses import dataclass, field, fields
+
+from meshwright.base import registry
 from meshwright.core.problem import Problem, Stop
-from meshwright.core.result import Answer, Objective
-from meshwright.planners.best import answer as joint
-from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.question import with_batch, within_limits
-from meshwright.planners.pase import answer
-from meshwright.planners.pase.question import PaseSettings as Params
-from meshwright.planners.pase.question import one_stage, question_of
-from meshwright.planners.pase.readers.pase_graph import PaseInstance
-from meshwright.planners.pase.tables import splits_cost
+from meshwright.core.result import Answer
 
 __all__ = ["Params", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Options of published graphs, handed on to the search that reads them; other models have nothing to set.
+
+    Parameters
+    ----------
+    n_processors : int
+        Devices; 0 for the cluster's, or 8 where there is none.
+    batch : int
+        Samples per step; 0 for ``--global-batch``, or 128.
+    model : int
+        Scales every hidden width by ``model / 128`` (the published program ignores it).
+    flops : float
+        FLOP/s of one device. A bare number below a million is in TFLOP/s, the unit of the published program.
+    bandwidth : float
+        Bytes per second of one device. A bare number below a million is in GB/s, the unit of the published program.
+    """
+
+    n_processors: int = field(default=0, metadata={"minimum": 1})
+    batch: int = field(default=0, metadata={"minimum": 1})
+    model: int = field(default=128, metadata={"minimum": 1})
+    flops: float = field(default=10e12, metadata={"unit": "flops_per_second"})
+    bandwidth: float = field(default=16e9, metadata={"unit": "bytes_per_second"})
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the plan that splits only the batch, over all devices.
 
-    `problem` is a PaSE graph, or a model of ours on a cluster; `params` are options of PaSE graphs; `seed` is not used; `stop`
-    is as in search best, and not used for PaSE graphs, where there is nothing to choose. No bound: no plan of another kind was
-    looked for.
-    Raises `InputError` when the devices do not divide the batch.
+    Parameters
+    ----------
+    problem : Problem
+        A model of ours on a cluster, or a published graph whose search offers ``data_parallel(problem, settings, stop)``.
+    params : Params
+        Options of published graphs.
+    seed : int
+        Not used: deterministic.
+    stop : Stop
+        As in search best; not used for published graphs, where there is nothing to choose.
+
+    Returns
+    -------
+    Answer
+        The plan and its cost, without a bound: no plan of another kind was looked for.
+
+    Raises
+    ------
+    InputError
+        When the devices do not divide the batch, or options are given that the model has not.
     """
-    if isinstance(problem.model_spec.instance, PaseInstance):
-        return _on_pase_graph(problem, params)
-    if params != Params():
-        raise InputError(
-            "search data_parallel: its --set options belong to PaSE graphs; for other models there is nothing to set"
-        )
-    return _on_layers(problem, stop)
-
-
-def _on_layers(problem: Problem, stop: Stop) -> Answer:
-    """Every device a replica of the whole model; sharding of its state, micro-batch and recomputation as memory asks for."""
-    notes: list[str] = []
-    problem = with_batch(problem, "data_parallel", notes)
-    assert problem.cluster is not None
-    n = problem.cluster.n_devices
-    if problem.batch.global_batch % n:
-        raise InputError(
-            f"search data_parallel: {n} devices do not divide the global batch of {problem.batch.global_batch} samples; "
-            f"give --global-batch a multiple of {n}"
-        )
-    one = (1,)
-    limits = Limits(tensor=one, context=one, expert=one, pipeline=one, data=(n,), schedules=("1f1b",))
-    return within_limits(joint.answer(problem, limits, stop, tuple(notes)), "data_parallel")
-
-
-def _on_pase_graph(problem: Problem, params: Params) -> Answer:
-    """Every operator of a PaSE graph split along the batch, whether or not the published space contains that."""
-    question = question_of(problem, params, "data_parallel")
-    chosen = answer.data_parallel(question)
-    value = splits_cost(question.network, chosen, question.word_flop)
-    extra = answer.shardings(question, chosen)
-    return Answer(one_stage(question), Objective("flops_equivalent", value), notes=question.notes, extra=extra)
+    asked = registry.load("search", problem.model_spec.search, "search")
+    if not hasattr(asked, "data_parallel"):
+        asked = registry.load("search", "best", "search")
+    given = {option.name: getattr(params, option.name) for option in fields(params)}
+    settings = {name: value for name, value in given.items() if value != getattr(Params(), name)}
+    answer: Answer = asked.data_parallel(problem, settings, stop)
+    return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from meshwright import sim
 from meshwright.base import registry
@@ -20,10 +20,12 @@ class Params:
     Parameters
     ----------
     searches : tuple of str
-        Names of searches, each run with its default options.
+        Names of searches, each run with its default options; where none are named, those of Parmesan that are there.
     """
 
-    searches: tuple[str, ...] = ("parmesan", "stage_mapping")
+    searches: tuple[str, ...] = field(
+        default_factory=lambda: tuple(sorted({"parmesan", "stage_mapping"} & {*registry.names("search")}))
+    )
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:

@@ -1,9 +1,10 @@
 """Predictions against measured training runs. One file per published set, and one for runs of one's own; the columns tell
 which.
 
-Promises of a set's module, checked by ``tests/unit/validation``:
+Promises of a set's module, checked by ``tests/contract/test_validation.py``:
 
-* ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there;
+* ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there besides;
+* a file of the kind lies in ``data``, unless ``BUILT_IN = False`` says that it is for runs that others have;
 * ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the
   set does not tell, or that the model cannot say, is a `Skipped` with the reason.
 

@@ -108,10 +108,10 @@ def _check(path: str | Path, row: int, name: str, cell: str) -> None:
 
 
 def _named(header: Sequence[str]) -> list[str]:
-    """Return the names of the columns as the sets write them,
-    whatever their case and whether blanks or dashes join their words.
+    """Return the names of the columns as the sets write them, whatever their case and whether blanks or dashes join their
+    words.
     """
-    plugins = [registry.load("validation", name, "measured set") for name in registry.names("validation")]
+    plugins = [plugin for _, plugin in registry.each("validation", "measured set")]
     known = {name for plugin in plugins for name in (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))}
     plain = {re.sub(r"[\s_-]+", "_", name.lower()): name for name in sorted(known)}
     return [
@@ -122,16 +122,15 @@ def _named(header: Sequence[str]) -> list[str]:
 
 def _kind(path: str | Path, header: Sequence[str]) -> str:
     """Recognise the set by its columns: the one of which the file has all, and most."""
-    names = registry.names("validation")
-    columns = {name: registry.load("validation", name, "measured set").COLUMNS for name in names}
-    matching = [name for name in names if set(columns[name]) <= set(header)]
+    columns = {name: plugin.COLUMNS for name, plugin in registry.each("validation", "measured set")}
+    matching = [name for name in columns if set(columns[name]) <= set(header)]
     if matching:
         return max(matching, key=lambda name: (len(columns[name]), name))
     if len(header) == 1 and re.search(r"[;\t|]", header[0]):
         raise InputError(f"{path}: its first line is a single cell, '{header[0][:60]}'; cells are to be separated by commas")
-    share, closest = max((len(set(columns[name]) & set(header)) / len(columns[name]), name) for name in names)
+    share, closest = max((len(set(columns[name]) & set(header)) / len(columns[name]), name) for name in columns)
     if share >= ALIKE:
         lacking = ", ".join(f"'{name}'" for name in columns[closest] if name not in header)
         raise InputError(f"{path}: looks like a file of the kind {closest}, but lacks its column(s) {lacking}; add them")
     shown = ", ".join(header[:8]) + (", ..." if len(header) > 8 else "")
-    raise InputError(f"{path}: its columns ({shown}) are those of no measured set that is known: {', '.join(names)}")
+    raise InputError(f"{path}: its columns ({shown}) are those of no measured set that is known: {', '.join(sorted(columns))}")

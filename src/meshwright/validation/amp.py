@@ -25,7 +25,10 @@ from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
 from meshwright.validation._runs import Run, gpt, predict
 
-__all__ = ["COLUMNS", "points"]
+__all__ = ["BUILT_IN", "COLUMNS", "points"]
+
+BUILT_IN = False
+"""No run of it comes with the package; who has them predicts them by these columns."""
 
 COLUMNS = ("experiment", "model", "gbs", "tp", "dp", "pp", "mbs", "layer_bounds", "amp_pred_s", "real_s")
 

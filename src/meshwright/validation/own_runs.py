@@ -13,7 +13,10 @@ from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, clusters, predict
 
-__all__ = ["COLUMNS", "OPTIONAL", "points"]
+__all__ = ["BUILT_IN", "COLUMNS", "OPTIONAL", "points"]
+
+BUILT_IN = False
+"""For runs of one's own."""
 
 COLUMNS = ("model", "cluster", "global_batch", "micro_batch", "data", "tensor", "pipeline", "step_seconds")
 

@@ -20,5 +20,6 @@ def tasks(plan: Callable[..., object]) -> list[tuple[str, Callable[[], object]]]
     Returns: sorted by name.
     """
     return [
-        (name.replace("_", " "), partial(registry.load("warm", name, "warm-up").run, plan)) for name in registry.names("warm")
+        (name.replace("_", " "), partial(module.run, plan))
+        for name, module in sorted(registry.each("warm", "warm-up"), key=lambda pair: pair[0])
     ]

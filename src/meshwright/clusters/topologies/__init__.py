@@ -3,9 +3,11 @@
 Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
 
 * ``Params`` is a frozen dataclass; its first field is what stands after the colon, the others are ``key=value`` after commas
-  (the key is the field's name, or its metadata ``word``); ``EXAMPLE`` is what may stand after the colon;
+  (the key is the field's name, or its metadata ``word``); its docstring explains each (``name : type``, the meaning on the next
+  line); ``EXAMPLE`` is what may stand after the colon;
 * ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source;
-  ``name`` is what the user typed, the cluster's own name; `InputError` for a number out of range.
+  where the first field is a number of devices, any number may be given from the smallest possible on;
+* a wrong parameter is an `InputError` of one line.
 
 The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by
 `meshwright.clusters.nodes`.

@@ -49,6 +49,7 @@ def read(source: Source) -> ModelSpec:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{where}: is no captured graph; its field 'format' must be '{FORMAT}'")
     _fields(content, _TOP, where)
+    _fields(content["totals"], _FIGURES, f"{where}: totals")
     sequence = _count(content, "sequence_length", where, minimum=1)
     if source.sequence_length not in (0, sequence):
         raise InputError(

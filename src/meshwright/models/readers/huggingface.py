@@ -18,7 +18,18 @@ from meshwright.models.config import Config
 if TYPE_CHECKING:
     from meshwright.core.source import Source
 
-__all__ = ["MODEL_TYPES", "Architecture", "configuration", "describe", "graph_of", "names", "read", "recognises", "unknown"]
+__all__ = [
+    "MODEL_TYPES",
+    "OTHER_FIELDS",
+    "Architecture",
+    "configuration",
+    "describe",
+    "graph_of",
+    "names",
+    "read",
+    "recognises",
+    "unknown",
+]
 
 MODEL_TYPES = (
     "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
@@ -26,6 +37,9 @@ MODEL_TYPES = (
     "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
 )  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
+
+OTHER_FIELDS = True
+"""A configuration holds much that only the library of models reads."""
 
 _DEFAULT_SEQUENCE = 4096
 _LONGEST_SEQUENCE = 10**9

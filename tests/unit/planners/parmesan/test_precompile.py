@@ -15,12 +15,12 @@ from meshwright import api
 from meshwright._kernels.mapping import cost, frontier, search
 from meshwright._kernels.partition import annealing, convex
 from meshwright.clusters import cluster
+from meshwright.planners.parmesan.warm import mapping as warm_mapping
+from meshwright.planners.parmesan.warm import partition as warm_partition
 from meshwright.solvers.mapping.problem import StageGraph
 from meshwright.solvers.mapping.search import map_stages, pair_seconds
 from meshwright.solvers.partition.convex import partition
 from meshwright.solvers.partition.hypergraph import Operators, contract
-from meshwright.warm import mapping as warm_mapping
-from meshwright.warm import partition as warm_partition
 
 
 def _types(module: ModuleType, name: str, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from meshwright.base import registry
@@ -10,9 +11,11 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.limits import Limits as Params
-from meshwright.planners.best.question import COSTS, with_batch
+from meshwright.planners.best.question import COSTS, with_batch, within_limits
 
-__all__ = ["Params", "search"]
+__all__ = ["BASELINES", "Params", "data_parallel", "search"]
+
+BASELINES = ("data_parallel", "megatron_grid")
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
@@ -61,3 +64,29 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if found.plan is None and not found.missing_bytes:  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
     return found
+
+
+def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
+    """Return every device as a replica of the whole model; what is sharded and recomputed and the micro-batch as memory asks for.
+
+    Raises
+    ------
+    InputError
+        When the devices do not divide the batch, or there are settings: those are of published graphs.
+    """
+    if settings:
+        raise InputError(
+            "search data_parallel: its --set options belong to published graphs; for other models there is nothing to set"
+        )
+    notes: list[str] = []
+    problem = with_batch(problem, "data_parallel", notes)
+    assert problem.cluster is not None
+    n = problem.cluster.n_devices
+    if problem.batch.global_batch % n:
+        raise InputError(
+            f"search data_parallel: {n} devices do not divide the global batch of {problem.batch.global_batch} samples; "
+            f"give --global-batch a multiple of {n}"
+        )
+    one = (1,)
+    limits = Params(tensor=one, context=one, expert=one, pipeline=one, data=(n,), schedules=("1f1b",))
+    return within_limits(joint.answer(problem, limits, stop, tuple(notes)), "data_parallel")

@@ -11,7 +11,9 @@ from meshwright.core.source import Source
 from meshwright.planners.pase.networks import NAMES, build
 from meshwright.planners.pase.operators import Network
 
-__all__ = ["NAMES", "PaseInstance", "build", "graph_of", "read", "recognises"]
+__all__ = ["EXAMPLE", "NAMES", "PaseInstance", "build", "graph_of", "read", "recognises"]
+
+EXAMPLE = "pase:alexnet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meshwright.base import files
@@ -15,11 +16,12 @@ from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.pase import answer as _pase_answer
 from meshwright.planners.pase import our_models
 from meshwright.planners.pase.budget import shortage, solve_within_memory
+from meshwright.planners.pase.check import check_certificate
 from meshwright.planners.pase.question import PaseSettings, one_stage, question_of
 from meshwright.planners.pase.readers.pase_graph import PaseInstance, graph_of
-from meshwright.planners.pase.tables import tables
+from meshwright.planners.pase.tables import splits_cost, tables
 
-__all__ = ["Params", "search"]
+__all__ = ["Params", "check_certificate", "data_parallel", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,27 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
         notes=question.notes, extra=extra, certificate=_pase_answer.certificate(question, costs, found, params.memory),
     )  # fmt: skip
     return answer, graph
+
+
+def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
+    """Return every operator of a graph of PaSE's split along the batch, whether or not the published space contains that.
+
+    Parameters
+    ----------
+    problem : Problem
+        A PaSE graph.
+    settings : mapping of str to number
+        Options as in `PaseSettings`.
+    stop : Stop
+        Not used: there is nothing to choose. On other models search best answers the same question.
+    """
+    if not isinstance(problem.model_spec.instance, PaseInstance):
+        raise InputError(f"search data_parallel: {problem.model_spec.spec} is no graph of PaSE's")
+    question = question_of(problem, PaseSettings(**settings), "data_parallel")  # type: ignore[arg-type]
+    chosen = _pase_answer.data_parallel(question)
+    value = splits_cost(question.network, chosen, question.word_flop)
+    extra = _pase_answer.shardings(question, chosen)
+    return Answer(one_stage(question), Objective("flops_equivalent", value), notes=question.notes, extra=extra)
 
 
 def drawing(graph: Graph, answer: Answer, path: str) -> str:

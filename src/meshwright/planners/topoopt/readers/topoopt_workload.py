@@ -63,9 +63,14 @@ def reading_of(workload: Workload, spec: str) -> ModelSpec:
 
 def _workload(name: str, entry: Any, where: str) -> Workload:
     """Check one workload of a file."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: must be a mapping, is {type(entry).__name__}")
     unknown = set(entry) - {"global_batch", "note", "params", "ops"}
     if unknown:
         raise UnknownNameError(f"field of {where}", sorted(unknown)[0], ("global_batch", "note", "params", "ops"))
+    for needed in ("global_batch", "ops"):
+        if needed not in entry:
+            raise InputError(f"{where}: has no field '{needed}'")
     batch = _whole(entry["global_batch"], f"{where}: global_batch", 1)
     if not isinstance(entry["ops"], list) or not entry["ops"]:
         raise InputError(f"{where}: ops: must be a list with at least one operator")

@@ -1,0 +1,1 @@
+"""The joint search's kernels, compiled before they are needed."""

@@ -1,0 +1,1 @@
+"""DAPPLE's kernels, compiled before they are needed."""

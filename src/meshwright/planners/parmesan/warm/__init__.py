@@ -1,0 +1,1 @@
+"""Parmesan's kernels, compiled before they are needed."""

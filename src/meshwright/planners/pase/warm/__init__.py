@@ -1,0 +1,1 @@
+"""PaSE's kernels, compiled before they are needed."""

@@ -1,0 +1,1 @@
+"""Piper's kernels, compiled before they are needed."""

@@ -1,0 +1,1 @@
+"""TopoOpt's kernels, compiled before they are needed."""

@@ -1,0 +1,176 @@
+"""Every search keeps the promises of its room, on every sample of every reader that it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from functools import cache
+
+import pytest
+import samples
+
+from meshwright import api, clusters, sim
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Batch, Problem
+from meshwright.core.result import Result
+
+NAMES = registry.names("search")
+SPECS = [spec for name in registry.names("readers") for spec in samples.of_reader(name)]
+SIMULATED = ("step_seconds", "simulated_seconds_per_sample")
+TIGHT_BYTES = (1.7e9, 1.645e9)
+"""Of a device: about what the sample of a transformer needs whole, and split."""
+
+
+@cache
+def _question(spec: str, devices: int, memory_bytes: float) -> Problem:
+    """Return a sample as it is (0 devices) or with a batch on as many devices, if need be with less memory."""
+    if not devices:
+        return api.make_problem(samples.read(spec))
+    cluster = clusters.cluster(f"flat:{devices}")
+    if memory_bytes:
+        kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in cluster.kinds)
+        cluster = dataclasses.replace(cluster, kinds=kinds)
+    return api.make_problem(samples.read(spec), cluster, batch=Batch(8 * devices))
+
+
+def _solved(search: str, question: tuple[str, int, float], seed: int = 0) -> Result | str:
+    try:
+        return api.plan(_question(*question), search=search, seed=seed)
+    except InputError as error:
+        return str(error)
+
+
+@cache
+def _first(search: str, question: tuple[str, int, float]) -> Result | str:
+    return _solved(search, question)
+
+
+def _asked() -> list[tuple[str, int, float]]:
+    return [(spec, devices, 0.0) for spec in SPECS for devices in (0, 2)]
+
+
+def _tight() -> list[tuple[str, int, float]]:
+    return [(spec, 4, n_bytes) for spec in samples.of_reader("huggingface") for n_bytes in TIGHT_BYTES]
+
+
+def _smallest() -> str:
+    """Return the sample with the fewest layers of those that are costed from what they compute."""
+    ours = [
+        (len(result.problem.graph.ops), spec) for (spec, _, _), result in _answers("best") if result.problem.costs == "analytic"
+    ]
+    return min(ours)[1]
+
+
+def _answers(search: str) -> list[tuple[tuple[str, int, float], Result]]:
+    """Return what a search answers of all samples; what it refuses is left out."""
+    found = []
+    for question in _asked():
+        try:
+            answer = _first(search, question)
+        except InputError:  # the question itself is none: no cluster, or nothing to plan
+            continue
+        if isinstance(answer, Result):
+            found.append((question, answer))
+    return found
+
+
+def _plans(search: str) -> list[Result]:
+    return [result for _, result in _answers(search) if result.feasible]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_are_a_frozen_dataclass_with_defaults(name: str) -> None:
+    params = registry.load("search", name, "search").Params()
+    assert dataclasses.is_dataclass(params) and params == type(params)()
+    hash(params)
+    for option in dataclasses.fields(params):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(params, option.name, getattr(params, option.name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_answers_some_sample_and_refuses_others_in_one_line(name: str) -> None:
+    assert _plans(name), "no sample of any reader is planned"
+    for question in _asked():
+        answer = _first(name, question)
+        if isinstance(answer, str):
+            assert "\n" not in answer and answer, question
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layer_is_in_exactly_one_stage_and_stages_share_all_devices_or_none(name: str) -> None:
+    for result in _plans(name):
+        layers = sorted(op for stage in result.plan.stages for op in stage.ops)
+        assert layers == list(range(len(result.problem.graph.ops)))
+        for one, other in itertools.combinations(result.plan.stages, 2):
+            shared = set(one.devices) & set(other.devices)
+            assert not shared or one.devices == other.devices
+        for stage in result.plan.stages:
+            assert len(set(stage.devices)) == len(stage.devices) > 0
+            assert len(stage.recompute) in (0, len(stage.ops))
+            cluster = result.problem.cluster
+            assert cluster is None or set(stage.devices) <= set(range(cluster.n_devices))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_answer(name: str) -> None:
+    for question, result in _answers(name):
+        again = _solved(name, question)
+        assert isinstance(again, Result)
+        for field in ("plan", "objective", "bound", "alternatives", "missing_bytes", "nearest", "n_iterations", "notes"):
+            assert repr(getattr(again.answer, field)) == repr(getattr(result.answer, field)), (question, field)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bound_is_never_beyond_the_objective_and_a_simulated_objective_never_below_the_simulator(name: str) -> None:
+    for result in _plans(name):
+        objective, bound, timeline = result.answer.objective, result.answer.bound, result.timeline
+        if objective is None:
+            assert bound is None
+            continue
+        assert objective.value > 0.0
+        if bound is not None:
+            assert bound.gap_ratio(objective) >= -1e-12
+        if objective.name in SIMULATED:
+            assert timeline is not None
+            per = 1 if objective.name == "step_seconds" else result.plan.global_batch
+            assert timeline.step_seconds <= objective.value * per * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_is_kept_by_the_simulators_count_or_the_result_says_that_it_is_not(name: str) -> None:
+    tight = [*_tight(), (_smallest(), 4, 1e6)]
+    results = [result for _, result in _answers(name)]
+    results += [result for result in (_first(name, question) for question in tight) if isinstance(result, Result)]
+    for result in results:
+        if not result.feasible:
+            assert result.answer.missing_bytes > 0.0 or result.answer.notes or result.answer.nearest
+            continue
+        cluster = result.problem.cluster
+        if cluster is not None and result.timeline is not None:
+            over = sim.excess_bytes(cluster, result.plan, result.timeline.peak_bytes)
+            assert over <= 0.0 or any("does not fit" in note for note in result.answer.notes), over
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_is_not_slower_than_the_baselines_it_names(name: str) -> None:
+    compared = 0
+    baselines = getattr(registry.load("search", name, "search"), "BASELINES", ())
+    for question, result in _answers(name):
+        for baseline in baselines:
+            other = _first(baseline, question)
+            if isinstance(other, str) or not other.feasible or other.timeline is None:
+                continue
+            assert result.timeline is not None
+            assert result.timeline.step_seconds <= other.timeline.step_seconds * (1 + 1e-9), (baseline, question)
+            compared += 1
+    assert compared or not baselines
+
+
+def test_the_devices_of_the_tight_questions_are_tight() -> None:
+    """Where they are not, the promise about memory is tested by nothing."""
+    found = [_first("best", question) for question in (*_tight(), (_smallest(), 4, 1e6))]
+    assert [isinstance(result, Result) and result.feasible for result in found] == [True, True, False]
+    peaks = [max(result.timeline.peak_bytes) for result in found[:2] if isinstance(result, Result) and result.timeline]
+    assert peaks[0] > 0.95 * TIGHT_BYTES[0] and peaks[1] > 0.95 * TIGHT_BYTES[1]
