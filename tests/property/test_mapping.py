@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cases import cases
 from meshwright import clusters
 from meshwright._kernels.mapping import cost as kernel
 from meshwright.solvers.mapping import proof as mapping_proof
@@ -68,7 +69,7 @@ def brute(graph: StageGraph, slow: NDArray[np.float64]) -> float:
     return float(best)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 1, 4), (2, 2, 5), (1, 4, 5), (3, 2, 6)]))
 def test_the_mapping_is_the_best_of_all_and_proven(seed: int, shape: tuple[int, int, int]) -> None:
     graph, slow = problem_of(seed, *shape)
@@ -78,7 +79,7 @@ def test_the_mapping_is_the_best_of_all_and_proven(seed: int, shape: tuple[int, 
     assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.sampled_from([(2, 2, 4), (2, 2, 5), (1, 4, 5), (4, 1, 5), (3, 2, 6), (2, 3, 6), (6, 1, 6)]),
@@ -104,7 +105,7 @@ def test_the_bound_proves_mappings_onto_nodes() -> None:
         assert found.seconds <= found.bound_seconds * 1.15
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=cases(20), deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(4, 5, 24), (3, 8, 24), (1, 12, 12), (20, 1, 20)]))
 def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, shape: tuple[int, int, int]) -> None:
     graph, slow = problem_of(seed, *shape)
@@ -118,7 +119,7 @@ def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, sha
     assert found.seconds <= evaluate(graph, slow, start).seconds * (1 + 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 4, 14), (2, 6, 12)]))
 def test_annealing_keeps_its_costs_up_to_date(seed: int, shape: tuple[int, int, int]) -> None:
     graph, slow = problem_of(seed, *shape)
@@ -143,7 +144,7 @@ def test_the_same_seed_gives_the_same_mapping() -> None:
     assert np.array_equal(first.devices, second.devices) and np.array_equal(first.rings, second.rings)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.sampled_from([(2, 2, 5), (3, 2, 6), (6, 1, 6), (2, 3, 6), (1, 5, 5), (4, 1, 5), (5, 1, 6)]),

@@ -23,7 +23,7 @@ ANYTHING = st.one_of(
 
 
 def fields_of(name: str) -> dict[str, Any]:
-    file = importlib.resources.files("meshwright") / "data" / "models" / f"{name}.json"
+    file = importlib.resources.files("meshwright.models") / "data" / f"{name}.json"
     fields: dict[str, Any] = json.loads(file.read_text())
     return fields
 
