@@ -186,8 +186,14 @@ def _try(mutant: Mutant, package: pathlib.Path, seconds: float) -> Verdict:
     return Verdict(mutant, status != 0, why if status else "", taken)
 
 
-def try_all(drawn: Sequence[Mutant], folder: pathlib.Path, limit: float) -> tuple[list[Verdict], dict[str, str]]:
-    """Return the verdicts, two at a time, in the order drawn, and the rooms of which nothing can be said, with why."""
+def try_all(
+    drawn: Sequence[Mutant], folder: pathlib.Path, limit: float, minutes: float
+) -> tuple[list[Verdict], dict[str, str]]:
+    """Return the verdicts, two at a time, in the order drawn, and the rooms of which nothing can be said, with why.
+
+    After so many minutes no other mutant is begun: those tried are the first of the draw, as fair a sample as all of it.
+    """
+    end = time.monotonic() + 60.0 * minutes
     copies: queue.Queue[pathlib.Path] = queue.Queue()
     for i in range(N_AT_ONCE):
         package = folder / str(i)
@@ -201,10 +207,12 @@ def try_all(drawn: Sequence[Mutant], folder: pathlib.Path, limit: float) -> tupl
         finally:
             copies.put(package)
 
-    def one(mutant: Mutant) -> Verdict:
+    def one(mutant: Mutant) -> Verdict | None:
+        if time.monotonic() > end:
+            return None
         package = copies.get()
         try:
-            verdict = _try(mutant, package, 3.0 * known[mutant.room][0] + 10.0)
+            verdict = _try(mutant, package, 1.5 * known[mutant.room][0] + 5.0)
         finally:
             copies.put(package)
         print(
@@ -217,7 +225,7 @@ def try_all(drawn: Sequence[Mutant], folder: pathlib.Path, limit: float) -> tupl
         named = sorted({mutant.room for mutant in drawn})
         known = dict(zip(named, pool.map(as_it_is, named), strict=True))
         verdicts = list(pool.map(one, [mutant for mutant in drawn if not known[mutant.room][1]]))
-    return verdicts, {room: why for room, (_, why) in known.items() if why}
+    return [verdict for verdict in verdicts if verdict is not None], {room: why for room, (_, why) in known.items() if why}
 
 
 def _said(mutant: Mutant) -> str:
@@ -270,6 +278,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=180.0, help="seconds of a processor that a room's tests may take as the package is"
     )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after these no other mutant is begun")
     parser.add_argument("--draw", action="store_true", help="print the mutants, try none")
     chosen = parser.parse_args()
     drawn, n_all = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
@@ -277,7 +286,7 @@ def main() -> None:
         print("\n".join(_said(mutant) for mutant in drawn))
         return
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        verdicts, silent = try_all(drawn, pathlib.Path(folder), chosen.limit)
+        verdicts, silent = try_all(drawn, pathlib.Path(folder), chosen.limit, chosen.minutes)
     page = report(verdicts, silent, chosen.seed, n_all)
     print(page)
     if not chosen.room:
