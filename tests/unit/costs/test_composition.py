@@ -246,3 +246,55 @@ def test_the_ledger_of_hsdp_has_both_reductions() -> None:
         ("reduce", "all_reduce", 2, 2): 3 * 2 * 200.0,
         ("gather", "all_gather", 2, 1): 3 * 200.0,
     })  # fmt: skip
+
+
+def ledger(
+    strategy: Strategy, axes: Mesh, framework: Framework | None = None
+) -> dict[tuple[str, str, int, int], tuple[float, float]]:
+    """Return how many collectives of a stage of two such layers there are, and their seconds, by part, kind, size and stride."""
+    found = traffic.collectives({(0, "none"): 2}, {(0, "none"): WORK}, axes, strategy, TRAINING, framework or Framework())
+    return {(one.part, one.kind, one.size, one.stride): (one.n_times, one.seconds) for one in found}
+
+
+def test_the_ledger_parts_what_blocks_from_what_runs_beside_compute() -> None:
+    """Of the 9 s round the ring 5 are waited for: five ninths of a collective block, four ninths run beside; twice for two layers."""
+    found = ledger(Strategy(tensor=2, context=4), INSIDE)
+    assert found[("forward", "all_gather", 4, 2)] == pytest.approx((2 * 5 / 9, 2 * 5.0))
+    assert found[("forward_beside", "all_gather", 4, 2)] == pytest.approx((2 * 4 / 9, 2 * 4.0))
+    assert found[("forward", "all_gather", 2, 1)] == pytest.approx((2.0, 2 * 5.0))
+    assert found[("backward", "reduce_scatter", 2, 1)] == pytest.approx((2.0, 2 * 6.0))
+    assert len(found) == 4
+
+
+def test_the_ledger_of_zero_3_hides_what_compute_is_long_enough_for() -> None:
+    """10 of 200 s of gathering run beside the forward pass, 50 of 200 + 400 s beside the backward pass, evenly."""
+    axes = mesh(shard=Line(), n_shards=4)
+    found = ledger(Strategy(data=4, tensor=3, shard=3), axes)
+    seconds = {(part, kind): seconds for (part, kind, size, stride), (_, seconds) in found.items() if (size, stride) == (4, 3)}
+    assert seconds == pytest.approx({
+        ("forward", "all_gather"): 2 * 190.0, ("forward_beside", "all_gather"): 2 * 10.0,
+        ("backward", "all_gather"): 2 * 200 * 550 / 600, ("backward_beside", "all_gather"): 2 * 200 * 50 / 600,
+        ("backward", "reduce_scatter"): 2 * 400 * 550 / 600, ("backward_beside", "reduce_scatter"): 2 * 400 * 50 / 600,
+    })  # fmt: skip
+    later = ledger(Strategy(data=4, tensor=3, shard=3), axes, Framework(overlaps_scatter=False))
+    assert later[("backward", "reduce_scatter", 4, 3)][1] == pytest.approx(2 * 400.0)
+    assert later[("backward_beside", "all_gather", 4, 3)][1] == pytest.approx(2 * 50.0)
+
+
+def test_the_ledger_counts_the_share_of_a_bucket_and_the_experts_of_their_own_axis() -> None:
+    """400 bytes of dense gradients and 160 of experts, which lie over 2 ranks 6 apart, are parts of whole buckets."""
+    axes = mesh(shard=Line(), expert_data=Line(), n_shards=4, n_expert_shards=2)
+    found = ledger(Strategy(data=4, tensor=3, expert=2), axes)
+    assert found[("reduce", "all_reduce", 4, 3)] == pytest.approx((2 * 400 / BUCKET_BYTES, 2 * 800.0))
+    assert found[("reduce", "all_reduce", 2, 6)] == pytest.approx((2 * 160 / BUCKET_BYTES, 2 * 320.0))
+    assert len(found) == 2
+    folded = ledger(Strategy(data=2, tensor=4, expert=4), mesh(expert_data=Line(), n_expert_shards=2))
+    assert list(folded) == [("reduce", "all_reduce", 2, 4)]  # experts whole on their devices, neighbours on the tensor axis
+
+
+def test_a_rate_of_their_own_changes_the_seconds_of_collectives_not_their_bytes() -> None:
+    """At 10 bytes a second 280 bytes take 28 s where the axis says 200: the experts' axis is silent here."""
+    found = ledger(Strategy(data=4, shard=3), mesh(shard=Line(), n_shards=4), Framework(shard_bytes_per_second=10.0))
+    assert found[("forward", "all_gather", 4, 1)][1] + found[("forward_beside", "all_gather", 4, 1)][1] == pytest.approx(
+        2 * 28.0
+    )
