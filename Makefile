@@ -5,7 +5,9 @@ BIN := .venv/bin
 PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/topoopt/test_step.py tests/unit/network/test_routes.py \
 	tests/unit/planners/parmesan/test_partition.py tests/unit/planners/dapple/test_pipedream.py
 
-.PHONY: demo test check nojit parity docs hooks bench clean install install-test
+MUTANTS ?= --n 60 --without runtime
+
+.PHONY: demo test check nojit parity docs hooks bench mutants clean install install-test
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -55,6 +57,9 @@ hooks: .venv/installed-test
 
 bench: .venv/installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+mutants: .venv/installed-test
+	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 clean:
 	rm -rf .venv build dist plan.json trace.json report.html .coverage

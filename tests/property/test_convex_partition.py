@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cases import cases
 from meshwright.solvers.partition import operator_stages
 from meshwright.solvers.partition.convex import partition
 from meshwright.solvers.partition.hypergraph import Operators, contract, loads_of
@@ -38,7 +39,7 @@ def operators_of(seed: int, n: int, *, colours: bool = False, unsupported: bool 
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 7), n_stages=st.integers(1, 3))
 def test_the_partition_is_the_best_of_all(seed: int, n: int, n_stages: int) -> None:
     operators = operators_of(seed, n, colours=seed % 2 == 0)
@@ -47,7 +48,7 @@ def test_the_partition_is_the_best_of_all(seed: int, n: int, n_stages: int) -> N
     assert found.partition.value == pytest.approx(oracle.best(operators, n_stages), rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 6), limit=st.sampled_from([4.0, 7.0, 12.0]))
 def test_memory_limits_and_host_devices_are_respected_at_no_loss(seed: int, n: int, limit: float) -> None:
     operators = operators_of(seed, n, unsupported=True)
@@ -61,7 +62,7 @@ def test_memory_limits_and_host_devices_are_respected_at_no_loss(seed: int, n: i
             assert host or sum(operators.memory[v] for v in group) <= limit
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(4, 14), n_stages=st.integers(2, 6))
 def test_stages_follow_the_edges_and_hold_every_operator_once(seed: int, n: int, n_stages: int) -> None:
     operators = operators_of(seed, n, colours=True)
@@ -73,7 +74,7 @@ def test_stages_follow_the_edges_and_hold_every_operator_once(seed: int, n: int,
     assert found.partition.loads == loads_of(found.units, found.partition.groups, found.partition.hosts)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_list_of_ideals_that_is_too_short_gives_a_bound_below_the_best(seed: int) -> None:
     operators = operators_of(seed, 14)
@@ -84,7 +85,7 @@ def test_a_list_of_ideals_that_is_too_short_gives_a_bound_below_the_best(seed: i
     assert short.bound_value <= exact.value * (1 + 1e-9) <= short.value * (1 + 1e-8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 6))
 def test_unequal_devices_are_best_of_all_too(seed: int, n: int) -> None:
     import itertools

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import cases
 from meshwright.solvers.partition.annealing import annealed
 from meshwright.solvers.partition.hypergraph import Operators, Units, contract, loads_of
 from meshwright.solvers.partition.reach_bound import reach_bound
@@ -43,7 +44,7 @@ def chains(units: Units, n_stages: int) -> list[tuple[tuple[int, ...], ...]]:
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=cases(15), deadline=None)
 @given(seed=st.integers(0, 10**6), n_stages=st.sampled_from([2, 3]))
 def test_the_reach_bound_lies_below_every_partition(seed: int, n_stages: int) -> None:
     units = graph(seed, 8)
@@ -70,7 +71,7 @@ def test_a_chain_of_equal_operators_pays_its_tensors_in_the_reach_bound() -> Non
     assert 4.6 < bound <= 5.0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=cases(15), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_annealing_keeps_order_and_memory_and_is_never_worse(seed: int) -> None:
     units = graph(seed, 9)
@@ -89,7 +90,7 @@ def test_annealing_keeps_order_and_memory_and_is_never_worse(seed: int) -> None:
     assert max(loads_of(units, without, kinds, scales)) <= 1.1 * best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=cases(15), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_two_stages_cut_anew_are_the_best_of_all(seed: int) -> None:
     units = graph(seed, 8)
@@ -100,7 +101,7 @@ def test_two_stages_cut_anew_are_the_best_of_all(seed: int) -> None:
     assert max(loads_of(units, groups, (False, False), scales)) == pytest.approx(best, rel=2e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=cases(15), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_cutting_anew_keeps_order_and_memory_and_is_never_worse(seed: int) -> None:
     units = graph(seed, 9)

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cases import cases
 from meshwright import clusters
 from meshwright._kernels.mapping import cost as kernel
+from meshwright._kernels.mapping import frontier
 from meshwright.solvers.mapping import proof as mapping_proof
 from meshwright.solvers.mapping.bounds import lower_bound
 from meshwright.solvers.mapping.problem import StageGraph
@@ -68,7 +70,7 @@ def brute(graph: StageGraph, slow: NDArray[np.float64]) -> float:
     return float(best)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 1, 4), (2, 2, 5), (1, 4, 5), (3, 2, 6)]))
 def test_the_mapping_is_the_best_of_all_and_proven(seed: int, shape: tuple[int, int, int]) -> None:
     graph, slow = problem_of(seed, *shape)
@@ -78,7 +80,7 @@ def test_the_mapping_is_the_best_of_all_and_proven(seed: int, shape: tuple[int, 
     assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.sampled_from([(2, 2, 4), (2, 2, 5), (1, 4, 5), (4, 1, 5), (3, 2, 6), (2, 3, 6), (6, 1, 6)]),
@@ -104,7 +106,7 @@ def test_the_bound_proves_mappings_onto_nodes() -> None:
         assert found.seconds <= found.bound_seconds * 1.15
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=cases(20), deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(4, 5, 24), (3, 8, 24), (1, 12, 12), (20, 1, 20)]))
 def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, shape: tuple[int, int, int]) -> None:
     graph, slow = problem_of(seed, *shape)
@@ -112,13 +114,14 @@ def test_a_mapping_uses_each_device_once_and_lies_above_the_bound(seed: int, sha
     assert len(set(found.devices.ravel().tolist())) == graph.n_stages * graph.n_replicas
     assert all(sorted(ring) == list(range(graph.n_replicas)) for ring in found.rings.tolist())
     assert found.bound_seconds <= found.seconds * (1 + 1e-12)
+    assert found.exact == (found.bound_seconds == found.seconds), "a bound that meets the plan is a proof, and no other is"
     assert lower_bound(graph, slow) <= found.seconds * (1 + 1e-12)
     assert found.seconds == pytest.approx(cost(graph, slow, found.devices, found.rings), rel=1e-12)
     start = np.arange(graph.n_stages * graph.n_replicas).reshape(graph.n_stages, -1)
     assert found.seconds <= evaluate(graph, slow, start).seconds * (1 + 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from([(2, 2, 4), (3, 4, 14), (2, 6, 12)]))
 def test_annealing_keeps_its_costs_up_to_date(seed: int, shape: tuple[int, int, int]) -> None:
     graph, slow = problem_of(seed, *shape)
@@ -137,13 +140,37 @@ def test_the_smallest_mappings_are_proven(shape: tuple[int, int, int]) -> None:
     assert found.exact and found.bound_seconds == found.seconds == pytest.approx(brute(graph, slow), rel=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 4), (1, 3, 4), (3, 1, 4), (2, 2, 5)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_smallest_mappings_are_proven_without_any_other_bound(seed: int, shape: tuple[int, int, int]) -> None:
+    graph, slow = problem_of(seed, *shape)
+    worst = np.arange(shape[0] * shape[1]).reshape(shape[:2])
+    proof = mapping_proof.prove(graph.arrays(slow), worst, evaluate(graph, slow, worst).seconds, 0.0)
+    assert proof.exact and proof.bound_seconds == proof.seconds == pytest.approx(brute(graph, slow), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_table_of_rings_has_the_slowest_link_of_the_best_ring_through_every_set(size: int) -> None:
+    slow = np.random.default_rng(size).uniform(1.0, 9.0, (5, 5))
+    slow = slow + slow.T
+    np.fill_diagonal(slow, 0.0)
+    table = frontier.ring_table(slow, size)
+    for members in range(1 << 5):
+        chosen = [d for d in range(5) if members >> d & 1]
+        if len(chosen) != size:
+            assert table[members] == np.inf
+            continue
+        rings = ((chosen[0], *rest) for rest in itertools.permutations(chosen[1:]))
+        assert table[members] == min(max(slow[ring[k - 1], ring[k]] for k in range(size)) for ring in rings)
+
+
 def test_the_same_seed_gives_the_same_mapping() -> None:
     graph, slow = problem_of(3, 4, 6, 24)
     first, second = (map_stages(graph, slow, seed=5, n_moves=4000) for _ in range(2))
     assert np.array_equal(first.devices, second.devices) and np.array_equal(first.rings, second.rings)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.sampled_from([(2, 2, 5), (3, 2, 6), (6, 1, 6), (2, 3, 6), (1, 5, 5), (4, 1, 5), (5, 1, 6)]),

@@ -77,3 +77,37 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path: Path, text: str, say
     with pytest.raises(InputError, match=says) as caught:
         cluster(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def matrix(words: list[list[str]]) -> str:
+    n = len(words)
+    rows = ["\t" + "\t".join(f"GPU{i}" for i in range(n))]
+    return "\n".join([*rows, *(f"GPU{i}\t" + "\t".join(row) for i, row in enumerate(words))]) + "\n"
+
+
+def test_where_every_pair_has_all_nvlinks_they_lead_into_a_switch_and_two_devices_need_none(tmp_path: Path) -> None:
+    """Three devices with twelve links each: 12 x 25 GB/s into one switch, not between every pair; two devices have them directly."""
+    three = cluster(write(tmp_path, matrix([["X", "NV12", "NV12"], ["NV12", "X", "NV12"], ["NV12", "NV12", "X"]])))
+    ends = sorted((a, b) for a, b in zip(three.links.source.tolist(), three.links.target.tolist(), strict=True) if a < b)
+    assert (three.n_switches, ends, set(three.links.bytes_per_second)) == (1, [(0, 3), (1, 3), (2, 3)], {300e9})
+    two = cluster(write(tmp_path, matrix([["X", "NV4"], ["NV4", "X"]])))
+    assert (two.n_switches, len(two.links), set(two.links.bytes_per_second)) == (0, 2, {100e9})
+    mixed = cluster(write(tmp_path, matrix([["X", "NV4", "NV4"], ["NV4", "X", "NV2"], ["NV4", "NV2", "X"]])))
+    assert (mixed.n_switches, len(mixed.links), set(mixed.links.bytes_per_second)) == (0, 6, {100e9, 50e9})
+    host = cluster(write(tmp_path, matrix([["X", "SYS"], ["SYS", "X"]])))
+    assert (host.n_switches, len(host.links)) == (0, 2)
+
+
+def test_rings_and_full_meshes_of_an_astra_network_have_their_wires(tmp_path: Path) -> None:
+    """A ring of three, two of them fully joined: 2 x 3 wires along rings at 20, 3 x 1 across at 10 gigabytes a second."""
+    text = "topology: [ Ring, FullyConnected ]\nnpus_count: [ 3, 2 ]\nbandwidth: [ 20.0, 10.0 ]\nlatency: [ 1.0, 2.0 ]\n"
+    links = cluster(write(tmp_path, text, "net.yml")).links
+    rows = zip(links.source.tolist(), links.target.tolist(), links.bytes_per_second.tolist(), strict=True)
+    assert sorted((a, b, rate) for a, b, rate in rows if a < b) == [
+        (0, 1, 20e9), (0, 2, 20e9), (0, 3, 10e9), (1, 2, 20e9), (1, 4, 10e9), (2, 5, 10e9), (3, 4, 20e9), (3, 5, 20e9), (4, 5, 20e9),
+    ]  # fmt: skip
+    wide = "topology: [ FullyConnected ]\nnpus_count: [ 4 ]\nbandwidth: [ 30.0 ]\nlatency: [ 1.0 ]\n"
+    links = cluster(write(tmp_path, wide, "net.yml")).links
+    assert (len(links), set(links.bytes_per_second)) == (12, {10e9})  # a device's 30 over three wires
+    pair = "topology: [ Ring ]\nnpus_count: [ 2 ]\nbandwidth: [ 30.0 ]\nlatency: [ 1.0 ]\n"
+    assert len(cluster(write(tmp_path, pair, "net.yml")).links) == 2  # two devices in a ring have one wire

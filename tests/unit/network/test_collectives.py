@@ -187,3 +187,21 @@ def test_a_librarys_tree_moves_everything_twice_between_two_nodes_so_that_rings_
     assert {line.algorithm: line for line in collectives.lines(free, groups, "all_reduce")}[
         "tree"
     ].seconds_per_byte == pytest.approx(1 / (180 * GB))
+
+
+@pytest.mark.parametrize(("kind", "n_ways"), [("all_reduce", 2), ("broadcast", 1)])
+@pytest.mark.parametrize(("n", "depth"), [(2, 1), (4, 2), (8, 3), (12, 3)])
+def test_a_tree_takes_a_hop_for_every_level_and_goes_there_and_back_to_reduce(
+    n: int, depth: int, kind: str, n_ways: int
+) -> None:
+    """Every device on one switch: an edge of the tree is two links of 1 us. Root 8 of 12 has 4 and 12 below it, these 2, 6, 10, these the rest."""
+    latency, _ = _slope(f"flat:{n},bandwidth=1 GB/s,latency=1 us", [np.arange(n)], kind, "tree")
+    assert latency == pytest.approx(n_ways * depth * 2e-6)
+
+
+@pytest.mark.parametrize(("kind", "n_ways"), [("all_reduce", 2), ("broadcast", 1)])
+def test_a_tree_over_nodes_also_walks_the_chain_inside_each(kind: str, n_ways: int) -> None:
+    """Four nodes of four devices: three hops of 2 us along the chain, and two levels of 4 us between nodes (up, over, down)."""
+    spec = "two-level:16,per_node=4,node_bandwidth=300 GB/s,bandwidth=25 GB/s,latency=1 us"
+    latency, _ = _slope(spec, [np.arange(16)], kind, "tree")
+    assert latency == pytest.approx(n_ways * (3 * 2e-6 + 2 * 4e-6))

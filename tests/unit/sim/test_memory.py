@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from meshwright import sim
+from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import Strategy
 
 LOAD = StageCost(
     1.0, 1.0, weight_bytes=20.0, gradient_bytes=10.0, optimizer_bytes=60.0, activation_bytes=11.0, working_bytes=5.5,
@@ -40,3 +42,14 @@ def test_every_micro_batch_in_flight_wastes_its_share() -> None:
     assert first["activations"] == pytest.approx(20) and last["activations"] == pytest.approx(10)
     assert first["allocator"] == pytest.approx(2.5) and last["allocator"] == pytest.approx(1.5)
     assert timeline.peak_bytes[0] == pytest.approx(max(np.asarray(timeline.memory_bytes[0])))
+
+
+def test_a_plan_fits_if_the_smallest_device_of_every_rank_has_room() -> None:
+    """Rank 0 on devices of 80 and 40 bytes holds 50: 10 too many; rank 1 on two of 80 holds 79: one to spare."""
+    large, small = (Device(name, (("bf16", 1.0),), n_bytes, 1.0) for name, n_bytes in (("large", 80.0), ("small", 40.0)))
+    links = Links(np.arange(4), np.full(4, 4), np.ones(4), np.zeros(4))
+    cluster = Cluster("mixed", (large, small), np.array([0, 1, 0, 0]), 1, links, np.zeros((1, 4), dtype=np.int64))
+    plan = Plan((Stage((0,), (0, 1), Strategy(data=2)), Stage((1,), (2, 3), Strategy(data=2))), 2, 1, "1f1b", 2)
+    assert sim.excess_bytes(cluster, plan, (50.0, 79.0)) == pytest.approx(10.0)
+    assert sim.excess_bytes(cluster, plan, (30.0, 79.0)) == pytest.approx(-1.0)
+    assert sim.excess_bytes(cluster, plan, (39.0, 60.0)) == pytest.approx(-1.0)

@@ -1,0 +1,165 @@
+"""Which collectives each operator of a layer causes, and what it needs while it runs: bytes worked out by hand.
+
+One sample of 512 positions, 2 bytes an element; tensor degree 4 unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.core.graph import Operator
+from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.costs.analytic import layer
+from meshwright.costs.analytic.layer import Transfer
+from meshwright.costs.analytic.roofline import Seconds, Shape
+
+from .conftest import SEQUENCE, device, gpt_layer, product
+
+BF16 = MixedPrecision()
+WHOLE, SPLIT = Shape(tensor=4), Shape(tensor=4, sequence_parallel=True)
+NO_TIME = Seconds(0.0, 0.0, 0.0)
+
+
+def transfers(
+    body: tuple[Operator, ...], i: int, shape: Shape, seconds: Seconds = NO_TIME
+) -> tuple[list[Transfer], list[Transfer]]:
+    return layer._transfers(body, i, shape, BF16, [seconds] * len(body))
+
+
+def said(found: list[Transfer]) -> list[tuple[str, str, float]]:
+    return [(one.axis, one.kind, one.n_bytes) for one in found]
+
+
+def operator(kind: str, axis: str = "", **dims: int) -> Operator:
+    return Operator(kind, kind, tuple({"sequence": SEQUENCE, **dims}.items()), axis)
+
+
+def test_a_row_split_product_reduces_both_ways_or_gathers_and_scatters() -> None:
+    n_bytes = SEQUENCE * 32.0 * 2
+    body = (product("out", 8, 32, "in"),)
+    for found in transfers(body, 0, WHOLE):
+        assert said(found) == [("tensor", "all_reduce", n_bytes)]
+    for found in transfers(body, 0, SPLIT):
+        assert said(found) == [("tensor", "all_gather", n_bytes), ("tensor", "reduce_scatter", n_bytes)]
+    assert transfers(body, 0, Shape()) == ([], [])
+
+
+def test_a_column_split_product_is_closed_by_the_next_row_split_one_or_sends_its_gradient_alone() -> None:
+    """Inside a layer the closing product reduces for both; a head over the vocabulary gathers and scatters its own 8 columns of input."""
+    opened, closed = product("in", 8, 32, "out"), product("out", 32, 8, "in")
+    n_bytes = SEQUENCE * 8.0 * 2
+    assert transfers((opened, closed), 0, WHOLE) == transfers((opened, closed), 0, SPLIT) == ([], [])
+    there, back = transfers((opened,), 0, WHOLE)
+    assert (said(there), said(back)) == ([], [("tensor", "all_reduce", n_bytes)])
+    there, back = transfers((closed, opened), 1, SPLIT)
+    assert (said(there), said(back)) == ([("tensor", "all_gather", n_bytes)], [("tensor", "reduce_scatter", n_bytes)])
+
+
+def test_a_split_table_adds_up_what_every_rank_looked_up() -> None:
+    table = operator("embedding", "vocabulary", vocabulary=100, hidden=16)
+    n_bytes = SEQUENCE * 16.0 * 2
+    there, back = transfers((table,), 0, WHOLE)
+    assert (said(there), said(back)) == ([("tensor", "all_reduce", n_bytes)], [])
+    there, back = transfers((table,), 0, SPLIT)
+    assert (said(there), said(back)) == ([("tensor", "reduce_scatter", n_bytes)], [("tensor", "all_gather", n_bytes)])
+    assert transfers((operator("embedding", "", vocabulary=100, hidden=16),), 0, WHOLE) == ([], [])
+
+
+def test_a_loss_over_a_split_vocabulary_exchanges_three_fp32_numbers_a_position() -> None:
+    """The maximum, the sum of exponentials, and the logit of the target."""
+    there, back = transfers((operator("cross_entropy", "vocabulary", vocabulary=100),), 0, WHOLE)
+    assert (said(there), back) == ([("tensor", "all_reduce", 4.0 * SEQUENCE)] * 3, [])
+
+
+def test_experts_exchange_every_copy_of_a_token_there_and_back() -> None:
+    """Top 2 of 16 elements: each rank of the tensor axis its part of the sequence with sequence parallelism, else all of it."""
+    dispatch = operator("dispatch", "", top_k=2, hidden=16)
+    for shape, part in (
+        (Shape(expert=2), 1),
+        (Shape(expert=2, tensor=4), 1),
+        (Shape(expert=2, tensor=4, sequence_parallel=True), 4),
+    ):
+        there, back = transfers((dispatch,), 0, shape)
+        assert said(there) == said(back) == [("expert", "all_to_all", SEQUENCE * 2 * 16 * 2 / part)]
+        assert there[0].n_copies == 2
+    assert transfers((dispatch,), 0, Shape()) == ([], [])
+
+
+def test_experts_that_are_whole_on_their_device_leave_the_tensor_axis_silent() -> None:
+    expert = Operator(
+        "experts", "grouped_matmul", (("sequence", SEQUENCE), ("top_k", 2), ("in", 8), ("out", 16)), "in", expert=True
+    )
+    there, _ = transfers((expert,), 0, Shape(tensor=4, expert=2))
+    assert said(there) == [("tensor", "all_reduce", SEQUENCE * 16 * 2 * 2.0)]  # every copy
+    assert transfers((expert,), 0, Shape(tensor=4, expert=8, folded=True)) == ([], [])
+
+
+def test_keys_and_values_go_round_beside_attention_on_the_chunks_that_are_there() -> None:
+    """Four ranks: three quarters of the attention hide the round; backward, half of them hide each of two rounds.
+
+    16 key heads over 4 ranks of the tensor axis, 64 + 32 elements a head, the whole sequence.
+    """
+    dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
+    core = operator("causal_attention", "heads", **dims)
+    there, back = transfers((core,), 0, Shape(context=4, tensor=4), Seconds(8.0, 20.0, 0.0))
+    n_bytes = SEQUENCE * 4 * (64 + 32) * 2.0
+    assert said(there) == [("context", "all_gather", n_bytes)]
+    assert said(back) == [("context", "all_gather", n_bytes), ("context", "reduce_scatter", n_bytes)]
+    assert [one.hidden_seconds for one in (*there, *back)] == pytest.approx([6.0, 7.5, 7.5])
+    one_head, _ = transfers((operator("attention", "heads", **{**dims, "kv_heads": 2}),), 0, Shape(context=4, tensor=4))
+    assert said(one_head) == [("context", "all_gather", SEQUENCE * 1 * 96 * 2.0)]  # a head is never cut
+    assert transfers((core,), 0, WHOLE) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("one", "shape", "n_bytes"),
+    [
+        (product("plain", 8, 32, ""), WHOLE, 512 * 2 * (8 + 32)),
+        (product("columns", 8, 32, "out"), WHOLE, 512 * 2 * (8 + 8)),
+        (product("columns", 8, 32, "out"), SPLIT, 512 * 2 * (2 * 8 + 8)),  # the gathered input and its gradient
+        (product("rows", 8, 32, "in"), SPLIT, 512 * 2 * (2 + 32)),
+        (product("positions", 8, 32, "sequence"), SPLIT, 128 * 2 * (8 + 32)),
+        (operator("grouped_matmul", "out", top_k=3, **{"in": 8, "out": 32}), WHOLE, 128 * 3 * 2 * 32),
+        (operator("cross_entropy", "vocabulary", vocabulary=100), WHOLE, 128 * 100 * 2),
+        (operator("softmax", "hidden", hidden=100), WHOLE, 2 * 128 * 100 * 2),
+        (operator("norm", "sequence", hidden=8), WHOLE, 512 * 8 * 2),
+        (operator("norm", "sequence", hidden=8), SPLIT, 128 * 8 * 2),
+    ],
+)
+def test_an_operator_needs_the_gradients_of_its_output_and_input(one: Operator, shape: Shape, n_bytes: int) -> None:
+    assert layer._working_bytes(one, shape, BF16) == n_bytes
+
+
+def test_weights_and_what_is_saved_are_divided_as_their_axes_say() -> None:
+    shape = Shape(micro_batch=3, tensor=4, context=2, expert=5, sequence_parallel=True)
+
+    def weights(axis: str, shape: Shape = shape, expert: bool = False) -> float:
+        return layer.parameters(Operator("o", "matmul", (), axis, 240, expert=expert), shape)
+
+    assert (weights(""), weights("sequence"), weights("out"), weights("in")) == (240.0, 240.0, 60.0, 60.0)
+    assert weights("out", expert=True) == 240 / 4 / 5
+    assert weights("out", Shape(tensor=4, expert=5, folded=True), expert=True) == 240 / 5
+
+    def saved(axis: str, shape: Shape = shape) -> float:
+        kept = Operator("o", "norm", (), "", saved_elements=40, saved_extra_bytes=20, saved_axis=axis)
+        return layer.saved_bytes(kept, shape, 2.5)
+
+    whole = (40 * 2.5 + 20) * 3 / 2
+    assert (saved(""), saved("tensor"), saved("sequence")) == (whole, whole / 4, whole / 4)
+    assert saved("sequence", Shape(micro_batch=3, tensor=4, context=2)) == whole
+
+
+def test_a_layer_adds_up_its_operators() -> None:
+    """The GPT layer of this room, tensor degree 4, on a device that computes in no time: launches and collectives are all there is."""
+    quick = device(launch_seconds=1.0, memory_ratio=1e12, matmul_ratio=1e12, attention_ratio=1e12)
+    body = gpt_layer()
+    found = layer.layer_work(body, WHOLE, quick, BF16, Framework(), input_elements=10, output_elements=30)
+    assert found.forward_seconds == pytest.approx(11.0) and found.selective_seconds == pytest.approx(2.0)
+    assert found.backward_weight_seconds == pytest.approx(4.0)
+    assert [one.kind for one in found.forward] == ["all_reduce"] * 2 and found.selective == ()
+    assert (found.input_bytes, found.output_bytes) == (10 * 2, 30 * 2)
+    split = layer.layer_work(body, SPLIT, quick, BF16, Framework(), input_elements=10, output_elements=30)
+    assert (split.input_bytes, split.output_bytes) == (5.0, 15.0)
+    ring = layer.layer_work(body, Shape(context=2), quick, BF16, Framework(), input_elements=10, output_elements=30)
+    assert [one.axis for one in ring.selective] == ["context"] == [one.axis for one in ring.forward]
+    assert ring.input_bytes == 10.0

@@ -1,0 +1,60 @@
+"""Runners-up of the joint search: how many, of which degrees, in which order, and why they lost."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from meshwright import api
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch
+from meshwright.core.timeline import Timeline
+from meshwright.planners.best import incumbents
+from meshwright.planners.best.incumbents import Incumbent
+from meshwright.planners.best.space import Config, Mesh
+
+TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
+
+
+@pytest.mark.parametrize("n", [1, 3, 12])
+def test_as_many_plans_of_different_degrees_are_played_as_asked_for(n: int) -> None:
+    answer = api.plan(TINY, "flat:4", search="best", batch=Batch(16), settings={"alternatives": str(n)}).answer
+    assert len(answer.alternatives) == n - 1  # the answer is one of them
+    assert answer.objective is not None
+    steps = [answer.objective.value, *(other.objective.value for other in answer.alternatives)]
+    assert steps == sorted(steps)
+    assert all(other.why for other in answer.alternatives)
+
+
+def incumbent(seconds: float, causes: dict[str, float], **degrees: int) -> Incumbent:
+    mesh = Mesh(**{"pipeline": 1, "data": 1, "context": 1, "tensor": 1, "expert": 1, "micro_batch": 1, **degrees})
+    empty = np.zeros(0)
+    timeline = Timeline(seconds, *(empty,) * 6, (0.0,), causes=tuple(causes.items()))
+    return Incumbent(0, Config(mesh, 0, 0, "1f1b", 1, "pipeline"), Plan((Stage((0,), (0,)),)), timeline)
+
+
+def test_a_runner_up_lost_by_the_two_causes_that_cost_it_most_against_the_best() -> None:
+    """Ten seconds against thirteen: 2 s more bubble and 1.5 s of a transfer that the best has not, for half a second less compute."""
+    best = incumbent(10.0, {"compute": 8.0, "bubble": 2.0}, data=2)
+    other = incumbent(13.0, {"compute": 7.5, "bubble": 4.0, "transfer": 1.5}, pipeline=2)
+    third = incumbent(10.5, {"compute": 8.5, "bubble": 1.0, "reduce": 1.0}, tensor=2)
+    same_degrees = incumbent(14.0, {"compute": 14.0}, pipeline=2)
+    tied = incumbent(10.0 * (1 + 1e-7), {"compute": 10.0}, context=2)
+    found = incumbents.alternatives([best, tied, third, other, same_degrees])
+    assert [entry.why for entry in found] == ["reduce +10.0%, compute +5.0%", "bubble +20.0%, transfer +15.0%"]
+    assert [entry.objective.value for entry in found] == [10.5, 13.0]
+
+
+def test_of_steps_alike_the_simpler_plan_is_first() -> None:
+    plain, split = incumbent(10.0, {}, data=4), incumbent(10.0 * (1 - 1e-12), {}, data=2, tensor=2)
+    long, ring = incumbent(10.0, {}, data=2, pipeline=2), incumbent(10.0, {}, data=2, context=2)
+    quick = incumbent(9.9, {}, context=4)
+    assert sorted([ring, split, long, plain, quick], key=incumbents.rank) == [quick, plain, long, split, ring]
+
+
+def test_a_configuration_is_said_by_its_degrees() -> None:
+    assert incumbents.describe(incumbent(1.0, {}).config) == "one device, micro-batch 1, sharding level 0"
+    words = incumbents.describe(incumbent(1.0, {}, pipeline=2, data=3, context=4, tensor=5, expert=6, micro_batch=7).config)
+    assert words == "pipeline 2, data 3, context 4, tensor 5, expert 6, micro-batch 7, sharding level 0"
