@@ -1,4 +1,6 @@
-"""How many random cases a test of kernels tries: a tenth where they run as plain Python (``NUMBA_DISABLE_JIT=1``), which takes long."""
+"""How many random cases a test of kernels tries: a tenth where they run as plain Python (``NUMBA_DISABLE_JIT=1``), which takes
+long.
+"""
 
 from __future__ import annotations
 

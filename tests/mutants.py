@@ -238,12 +238,9 @@ def report(verdicts: Sequence[Verdict], silent: Mapping[str, str], seed: int, n_
     lines = [
         "# Mutants: do the tests of a room notice a bug planted in it?",
         "",
-        "Made by `make mutants`; see `tests/mutants.py` for what is planted and `tests/mutants.toml` for which tests are a room's own.",
-        "",
-        f"{len(verdicts)} mutants drawn with seed {seed} from {n_all}: {n_killed} killed ({100 * n_killed / len(verdicts):.0f} %), "
-        f"{len(verdicts) - n_killed} survived.",
-        "",
-        "| room | tried | killed | survived |",
+        "Made by `make mutants`; see `tests/mutants.py` for what is planted and `tests/mutants.toml` for which tests are a
+        room's own.", "", f"{len(verdicts)} mutants drawn with seed {seed} from {n_all}: {n_killed} killed ({100 * n_killed /
+        len(verdicts):.0f} %), " f"{len(verdicts) - n_killed} survived.", "", "| room | tried | killed | survived |",
         "|---|--:|--:|--:|",
     ]
     for room in sorted({verdict.mutant.room for verdict in verdicts}):

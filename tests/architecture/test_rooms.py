@@ -1,4 +1,6 @@
-"""Every file of the package has tests of its own room, every test belongs to a room, and planted bugs are such as could be made."""
+"""Every file of the package has tests of its own room, every test belongs to a room, and planted bugs are such as could be
+made.
+"""
 
 from __future__ import annotations
 

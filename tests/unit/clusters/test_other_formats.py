@@ -86,7 +86,9 @@ def matrix(words: list[list[str]]) -> str:
 
 
 def test_where_every_pair_has_all_nvlinks_they_lead_into_a_switch_and_two_devices_need_none(tmp_path: Path) -> None:
-    """Three devices with twelve links each: 12 x 25 GB/s into one switch, not between every pair; two devices have them directly."""
+    """Three devices with twelve links each: 12 x 25 GB/s into one switch, not between every pair; two devices have them
+    directly.
+    """
     three = cluster(write(tmp_path, matrix([["X", "NV12", "NV12"], ["NV12", "X", "NV12"], ["NV12", "NV12", "X"]])))
     ends = sorted((a, b) for a, b in zip(three.links.source.tolist(), three.links.target.tolist(), strict=True) if a < b)
     assert (three.n_switches, ends, set(three.links.bytes_per_second)) == (1, [(0, 3), (1, 3), (2, 3)], {300e9})
@@ -104,7 +106,8 @@ def test_rings_and_full_meshes_of_an_astra_network_have_their_wires(tmp_path: Pa
     links = cluster(write(tmp_path, text, "net.yml")).links
     rows = zip(links.source.tolist(), links.target.tolist(), links.bytes_per_second.tolist(), strict=True)
     assert sorted((a, b, rate) for a, b, rate in rows if a < b) == [
-        (0, 1, 20e9), (0, 2, 20e9), (0, 3, 10e9), (1, 2, 20e9), (1, 4, 10e9), (2, 5, 10e9), (3, 4, 20e9), (3, 5, 20e9), (4, 5, 20e9),
+        (0, 1, 20e9), (0, 2, 20e9), (0, 3, 10e9), (1, 2, 20e9), (1, 4, 10e9), (2, 5, 10e9), (3, 4, 20e9), (3, 5, 20e9), (4, 5,
+        20e9),
     ]  # fmt: skip
     wide = "topology: [ FullyConnected ]\nnpus_count: [ 4 ]\nbandwidth: [ 30.0 ]\nlatency: [ 1.0 ]\n"
     links = cluster(write(tmp_path, wide, "net.yml")).links

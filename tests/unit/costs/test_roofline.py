@@ -78,7 +78,8 @@ def matmul(axis: str = "", kind: str = "matmul", **sizes: int) -> Operator:
     ("axis", "rows", "inner", "columns"), [("", 64, 8, 24), ("out", 64, 8, 12), ("in", 64, 4, 24), ("sequence", 32, 8, 24)]
 )
 def test_a_product_moves_its_operands_and_its_result_three_times(axis: str, rows: int, inner: int, columns: int) -> None:
-    """2 bytes each; the gradient of the weight is read and written in 4. Split in two along each side, or along the sequence."""
+    """2 bytes each; the gradient of the weight is read and written in 4. Split in two along each side, or along the sequence.
+    """
     shape = Shape(micro_batch=2, tensor=2, sequence_parallel=True)
     found = operator_seconds(matmul(axis), shape, device(memory_ratio=1e-4), BF16)
     left, right, out = rows * inner, inner * columns, rows * columns

@@ -194,7 +194,9 @@ def test_a_librarys_tree_moves_everything_twice_between_two_nodes_so_that_rings_
 def test_a_tree_takes_a_hop_for_every_level_and_goes_there_and_back_to_reduce(
     n: int, depth: int, kind: str, n_ways: int
 ) -> None:
-    """Every device on one switch: an edge of the tree is two links of 1 us. Root 8 of 12 has 4 and 12 below it, these 2, 6, 10, these the rest."""
+    """Every device on one switch: an edge of the tree is two links of 1 us. Root 8 of 12 has 4 and 12 below it, these 2, 6,
+    10, these the rest.
+    """
     latency, _ = _slope(f"flat:{n},bandwidth=1 GB/s,latency=1 us", [np.arange(n)], kind, "tree")
     assert latency == pytest.approx(n_ways * depth * 2e-6)
 

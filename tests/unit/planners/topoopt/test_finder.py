@@ -214,7 +214,8 @@ def test_of_all_topologies_there_are_none_makes_a_small_step_faster_than_the_one
 def test_interfaces_go_to_the_group_whose_links_carry_the_most_bytes() -> None:
     """A pair adds up 10 bytes, 2 (1 / 2) 10 = 10 over its link; four servers 7, 2 (3 / 4) 7 = 10.5 over each of theirs.
 
-    Two interfaces are enough for the ring of four, or for the pair's link and no ring. With 6 bytes (9 over each link) it is the pair.
+    Two interfaces are enough for the ring of four, or for the pair's link and no ring. With 6 bytes (9 over each link) it is
+    the pair.
     """
 
     def links(n_bytes: float) -> dict[tuple[int, int], float]:
@@ -228,7 +229,9 @@ def test_interfaces_go_to_the_group_whose_links_carry_the_most_bytes() -> None:
 
 
 def test_a_group_gets_its_next_ring_where_that_carries_more_than_another_groups_first() -> None:
-    """Pairs of 10 and of 4 bytes that share a server of three interfaces: bytes over links so far and a half are 20, 8, then 6.7, then 2.7."""
+    """Pairs of 10 and of 4 bytes that share a server of three interfaces: bytes over links so far and a half are 20, 8, then
+    6.7, then 2.7.
+    """
     groups = (((0, 1), 10.0), ((0, 2), 4.0))
     count, cycles = finder.lay(Traffic(np.zeros((4, 4)), groups), 4, 3, (), 0)
     assert (count[0, 1], count[0, 2]) == (2.0, 1.0)
