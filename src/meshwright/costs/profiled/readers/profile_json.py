@@ -18,11 +18,12 @@ measured in place of one built alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op, Operator
@@ -52,12 +53,12 @@ class Measure:
     """Medians of one layer for so many rows on one device of a tensor axis; products' weight gradients apart."""
 
     layer: str
-    rows: int
-    tensor: int
-    forward_seconds: float
-    backward_input_seconds: float
-    backward_weight_seconds: float
-    saved_bytes: float
+    rows: int = field(metadata={"minimum": 1})
+    tensor: int = field(metadata={"minimum": 1})
+    forward_seconds: float = field(metadata={"minimum": 0})
+    backward_input_seconds: float = field(metadata={"minimum": 0})
+    backward_weight_seconds: float = field(metadata={"minimum": 0})
+    saved_bytes: float = field(metadata={"minimum": 0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,42 @@ class Collective:
     n_ranks: int
     latency_seconds: float
     seconds_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The link from one process to another."""
+
+    source: int = field(metadata={"minimum": 0})
+    target: int = field(metadata={"minimum": 0})
+    latency_seconds: float
+    seconds_per_byte: float = field(metadata={"above": 0})
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What was measured between processes."""
+
+    n_ranks: int = field(metadata={"minimum": 1})
+    pairs: tuple[_Pair, ...]
+    hosts: tuple[int, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The whole file."""
+
+    format: str
+    model: str
+    sequence_length: int
+    device: str
+    memory_bytes: float = field(metadata={"minimum": 0})
+    optimizer_seconds_per_byte: float
+    layers: tuple[Layer, ...]
+    measures: tuple[Measure, ...]
+    n_cores: int = 1
+    links: _Links | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,21 +147,14 @@ def read(source: Source) -> ModelSpec:
     InputError
         When a field is missing, unknown or wrong.
     """
-    entry, where = source.json, str(source.path)
-    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-        raise InputError(f'{where}: is not a profile: its "format" must be "{FORMAT}"')
-    known = {"format", "model", "sequence_length", "device", "n_cores", "memory_bytes", "optimizer_seconds_per_byte", "layers",
-             "measures", "links"}  # fmt: skip
-    unknown = sorted(set(entry) - known)
-    if unknown:
-        raise InputError(f"{where}: unknown field '{unknown[0]}'; there are {', '.join(sorted(known))}")
-    try:
-        profile = _profile(entry)
-        name, length = str(entry["model"]), int(entry["sequence_length"])
-        cluster = _cluster(entry, where) if entry.get("links") else None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
-    _check(profile, where)
+    where = str(source.path)
+    file = fields.record(_File, fields.of_format(source.json, where, FORMAT, "a profile"), where)
+    profile = _profile(file)
+    for layer in profile.layers:
+        if (layer.like, 1) not in profile.measures:
+            raise InputError(f"{where}: layer '{layer.name}' is like '{layer.like}', of which nothing was measured")
+    name, length = file.model, file.sequence_length
+    cluster = None if file.links is None else _cluster(file, file.links, where)
     ops = tuple(
         Op(layer.name, "measured", (Operator("weights", "other", (), n_parameters=layer.n_parameters),))
         for layer in profile.layers
@@ -136,62 +166,35 @@ def read(source: Source) -> ModelSpec:
     )
 
 
-def _profile(entry: dict[str, Any]) -> Profile:
-    """Return the measures."""
+def _profile(file: _File) -> Profile:
+    """Return the measures by layer and tensor degree."""
     groups: dict[tuple[str, int], list[Measure]] = {}
-    for fields in entry["measures"]:
-        measure = Measure(**fields)
+    for measure in file.measures:
         groups.setdefault((measure.layer, measure.tensor), []).append(measure)
-    links = entry.get("links") or {}
     return Profile(
-        tuple(Layer(**fields) for fields in entry["layers"]),
+        file.layers,
         {key: tuple(sorted(group, key=lambda measure: measure.rows)) for key, group in groups.items()},
-        tuple(Collective(**fields) for fields in links.get("collectives", ())),
-        float(entry["optimizer_seconds_per_byte"]),
+        () if file.links is None else file.links.collectives,
+        file.optimizer_seconds_per_byte,
     )
 
 
-def _check(profile: Profile, where: str) -> None:
-    """Refuse measures that cannot be."""
-    for group in profile.measures.values():
-        for measure in group:
-            values = (
-                measure.forward_seconds,
-                measure.backward_input_seconds,
-                measure.backward_weight_seconds,
-                measure.saved_bytes,
-            )
-            if (
-                not all(isinstance(value, (int, float)) and np.isfinite(value) and value >= 0 for value in values)
-                or measure.rows < 1
-            ):
-                raise InputError(
-                    f"{where}: layer '{measure.layer}', {measure.rows} rows: times and bytes must be finite and at least 0"
-                )
-    for layer in profile.layers:
-        if (layer.like, 1) not in profile.measures:
-            raise InputError(f"{where}: layer '{layer.name}' is like '{layer.like}', of which nothing was measured")
-
-
-def _cluster(entry: dict[str, Any], where: str) -> Cluster:
+def _cluster(file: _File, measured: _Links, where: str) -> Cluster:
     """Return the machine as a cluster: every process a device, joined to every other by its measured link."""
-    n = int(entry["links"]["n_ranks"])
-    pairs = entry["links"]["pairs"]
+    n, pairs = measured.n_ranks, measured.pairs
     device = Device(
-        str(entry["device"]),
+        file.device,
         (("fp32", 1e11), ("bf16", 1e11)),
-        float(entry["memory_bytes"]) / n,
+        file.memory_bytes / n,
         1e10,
         source="measured profile",
     )
     links = Links(
-        np.array([int(pair["source"]) for pair in pairs]),
-        np.array([int(pair["target"]) for pair in pairs]),
-        np.array([1.0 / float(pair["seconds_per_byte"]) for pair in pairs]),
-        np.array([float(pair["latency_seconds"]) for pair in pairs]),
+        np.array([pair.source for pair in pairs]),
+        np.array([pair.target for pair in pairs]),
+        np.array([1.0 / pair.seconds_per_byte for pair in pairs]),
+        np.array([pair.latency_seconds for pair in pairs]),
     )
-    hosts = entry["links"].get(
-        "hosts", ()
-    )  # on one machine every process is a node of its own: nothing is shared but the cores
-    groups = np.array(hosts if len(set(hosts)) > 1 else range(n)).reshape(1, n)
+    # on one machine every process is a node of its own: nothing is shared but the cores
+    groups = np.array(measured.hosts if len(set(measured.hosts)) > 1 else range(n)).reshape(1, n)
     return Cluster(f"{where}", (device,), np.zeros(n, np.int64), 0, links, groups, forwards=False, source="measured profile")
