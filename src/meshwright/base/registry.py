@@ -12,7 +12,7 @@ from types import ModuleType
 
 from meshwright.base.errors import UnknownNameError
 
-__all__ = ["home", "load", "names"]
+__all__ = ["beside", "home", "load", "names"]
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -79,6 +79,26 @@ def load(room: str, name: str, what: str) -> ModuleType:
             module: ModuleType = point.load()
             return module
     raise UnknownNameError(what, name, names(room))
+
+
+def beside(name: str) -> dict[str, str]:
+    """Return the dotted path of every module of this name in our packages, by the package that it lies in.
+
+    Parameters
+    ----------
+    name : str
+        A module that packages may have: ``precompile``.
+
+    Returns
+    -------
+    dict of str to str
+        Sorted by package; packages by their last word: ``{"piper": "meshwright.planners.piper.precompile", ...}``.
+    """
+    found = {}
+    for file in (*_PACKAGE.glob(f"*/{name}.py"), *_PACKAGE.glob(f"*/*/{name}.py")):
+        parts = file.parent.relative_to(_PACKAGE).parts
+        found[parts[-1]] = ".".join(("meshwright", *parts, name))
+    return dict(sorted(found.items()))
 
 
 @cache
