@@ -60,8 +60,7 @@ def changes(result: Result) -> tuple[Change, ...]:
 
 def _at_least(plan: Plan, other: Result) -> Result:
     """Return an answer to a changed question, or the plan as it was where that is quicker and fits."""
-    problem, cluster = other.problem, other.problem.cluster
-    assert cluster is not None
+    problem, cluster = other.problem, other.problem.required_cluster
     times = problem.batch.global_batch // plan.global_batch
     same = replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
     loads, timeline = api.judge(problem, same)

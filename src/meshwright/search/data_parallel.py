@@ -54,8 +54,7 @@ def _on_layers(problem: Problem, stop: Stop) -> Answer:
     """Every device a replica of the whole model; sharding of its state, micro-batch and recomputation as memory asks for."""
     notes: list[str] = []
     problem = with_batch(problem, "data_parallel", notes)
-    assert problem.cluster is not None
-    n = problem.cluster.n_devices
+    n = problem.required_cluster.n_devices
     if problem.batch.global_batch % n:
         raise InputError(
             f"search data_parallel: {n} devices do not divide the global batch of {problem.batch.global_batch} samples; "

@@ -101,9 +101,7 @@ def rows_of(problem: Problem, strategies: Sequence[Strategy], micro_batch: int, 
     An expert degree takes neighbouring replicas together: the batch is split over them wherever the stream passes, and experts may
     be. Expert and context degrees at once are left out, as are illegal strategies.
     """
-    cluster = problem.cluster
-    if cluster is None:
-        raise InputError(f"model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
+    cluster = problem.required_cluster
     row_of_op = analytic.rows(problem)
     counts = {row: row_of_op.count(row) for row in sorted(set(row_of_op)) if problem.graph.ops[row].body}
     found: list[MenuRow] = []

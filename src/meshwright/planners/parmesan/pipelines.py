@@ -102,8 +102,7 @@ def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
 
 def idle(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Return a note on devices that a plan leaves idle; nothing where it uses all."""
-    assert problem.cluster is not None
-    n, used = problem.cluster.n_devices, sum(len(stage.devices) for stage in plan.stages)
+    n, used = problem.required_cluster.n_devices, sum(len(stage.devices) for stage in plan.stages)
     return (
         ()
         if used == n
@@ -214,8 +213,7 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     Infinity alone where a device could hold all operators. Else the memory of the smallest device, and before it infinity for models
     whose state can be sharded and whose activations can be recomputed later.
     """
-    assert problem.cluster is not None
-    smallest = min(kind.memory_bytes for kind in problem.cluster.kinds)
+    smallest = min(kind.memory_bytes for kind in problem.required_cluster.kinds)
     if float(posed.operators.memory.sum()) <= smallest:
         return (math.inf,)
     return (smallest,) if problem.costs == "partition" else (math.inf, smallest)
@@ -242,7 +240,6 @@ def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_st
     missing_bytes : float
         Infinite where all that were looked at fit.
     """
-    assert problem.cluster is not None
     if not judged:
         return (), max(0.0, operator_stages.least_memory(posed.operators, most_stages) - memory_limits(problem, posed)[-1])
     module = registry.load("costs", problem.costs, "cost model")
@@ -250,7 +247,7 @@ def fitting(problem: Problem, posed: Question, judged: Sequence[Judged], most_st
     missing = float("inf")
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
         peaks = sim.simulate(problem, one.plan, module.loads(problem, one.plan)).peak_bytes
-        over = sim.excess_bytes(problem.cluster, one.plan, peaks)
+        over = sim.excess_bytes(problem.required_cluster, one.plan, peaks)
         if over > 0.0:
             missing = min(missing, over)
         else:

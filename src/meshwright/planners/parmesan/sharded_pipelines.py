@@ -49,8 +49,7 @@ def least_seconds_per_sample(problem: Problem) -> float:
     the sum of ``n[k] y[k]``, bounds it from below for every ``y >= 0``, and is its value where kinds differ by one factor and y is the
     inverse of the time that all layers take.
     """
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     module = registry.load("costs", problem.costs, "cost model")
     row_of_op = analytic.rows(problem)
     seconds = np.full((len(cluster.kinds), len(row_of_op)), np.inf)
@@ -144,8 +143,7 @@ def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> l
 
 def _limits(problem: Problem, plan: Plan) -> list[float]:
     """Return the memory of the smallest device of each stage."""
-    assert problem.cluster is not None
-    return [min(problem.cluster.device(device).memory_bytes for device in stage.devices) for stage in plan.stages]
+    return [min(problem.required_cluster.device(device).memory_bytes for device in stage.devices) for stage in plan.stages]
 
 
 def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | None, float]:

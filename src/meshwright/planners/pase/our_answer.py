@@ -179,10 +179,9 @@ def _plan(problem: Problem, strategy: Strategy, devices: list[int], recompute: s
 
 def _fits(problem: Problem, plan: Plan) -> bool:
     """Say whether a plan of one stage fits the memory of its devices."""
-    assert problem.cluster is not None
     load = analytic.loads(problem, plan)[0]
     needed = load.static_bytes + load.activation_bytes + load.working_bytes + load.reserved_bytes
-    return needed <= problem.cluster.device(0).memory_bytes
+    return needed <= problem.required_cluster.device(0).memory_bytes
 
 
 def _fallback(problem: Problem, batch: int, n_devices: int) -> Strategy:

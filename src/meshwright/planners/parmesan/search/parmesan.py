@@ -155,8 +155,7 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
     pairs = shapes(problem, params.n_stages)
     posed = question(problem, params.bandwidth)
-    assert problem.cluster is not None
-    slow = pair_seconds(problem.cluster)
+    slow = pair_seconds(problem.required_cluster)
     memory_bytes = memory_limits(problem, posed)[-1]
     units = contract(posed.operators, weigh_memory=math.isfinite(memory_bytes))
     judged: list[Judged] = []
