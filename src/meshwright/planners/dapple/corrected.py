@@ -16,7 +16,7 @@ from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
-from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
     from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
@@ -118,8 +118,7 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     ----------
     .. [1] Fan et al., DAPPLE, PPoPP 2021, section 4: T_w + T_s + T_e with the pivot stage Q.
     """
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining)
+    training = training_of(problem)
     states = _dapple_states.states_of(problem.model_spec)
     notes = _notes(states, training)
     kept = _kept_states(states, MOST_STATES)
@@ -299,8 +298,7 @@ def _candidates(problem: Problem, space: _Space, limits: Limits, upper_seconds: 
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining)
+    training = training_of(problem)
     layers = kernel.Layers(*space.layers)
     shapes: dict[tuple[float, int, int, int], Shape] = {}
     whole = space.n_replicas % space.unit == 0

@@ -19,7 +19,7 @@ from meshwright.core.result import Alternative, Answer, Objective
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import published, question
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.profile import training_of
 
 __all__ = ["Params", "completed", "search"]
 
@@ -155,8 +155,7 @@ def _asked(params: Params) -> question.Asked:
 
 def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answer:
     """Return what the authors' code answers."""
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining)
+    training = training_of(problem)
     for given, name in (
         (params.uneven, "uneven"),
         (params.max_stages, "max_stages"),

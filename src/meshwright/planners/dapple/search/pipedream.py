@@ -19,7 +19,7 @@ from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.planners.dapple import question
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.evaluate import Cut, Judge, Shape
-from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 __all__ = ["Params", "search"]
 
@@ -88,8 +88,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     micro-batch over the replicas instead, as DAPPLE does, so its plans are judged in a setting they were not made for.
     """
     problem, notes = question.completed(problem, _asked(params), "pipedream")
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining)
+    training = training_of(problem)
     states = _dapple_states.states_of(problem.model_spec)
     kept = list(range(states.n_states))
     if len(kept) > MOST_STATES:
