@@ -8,13 +8,12 @@ import time
 import numpy as np
 
 from meshwright import api, clusters
-from meshwright.network import Network
-from meshwright.warm import network as warm_up
+from meshwright.network import Network, precompile
 
 
 def main() -> None:
     """Print CPU seconds."""
-    warm_up.run(api.plan)
+    precompile.run(api.plan)
     started = time.process_time()
     cluster = clusters.cluster("dgx-h100:16384")
     print(f"dgx-h100:16384 built: {time.process_time() - started:.3f} s")

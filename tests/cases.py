@@ -1,6 +1,4 @@
-"""How many random cases a test of kernels tries: a tenth where they run as plain Python (``NUMBA_DISABLE_JIT=1``), which takes
-long.
-"""
+"""How many random cases a test of kernels tries: a tenth where they run as plain Python (``NUMBA_DISABLE_JIT=1``), which takes long."""  # noqa: E501
 
 from __future__ import annotations
 

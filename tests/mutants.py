@@ -3,7 +3,7 @@
 A room is a folder of the package; which tests are its own is said once, in ``mutants.toml``. A mutant is one change of the syntax
 tree: an operator, a comparison, a constant, a term dropped, a condition negated, a statement gone. It is planted in a copy of the
 package, and the room's tests run against it until the first fails (killed) or all pass (survived). Kernels run as plain Python.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _nearest_first(tests: list[str], path: str) -> list[str]:
 
 
 def _run(package: pathlib.Path, tests: Sequence[str], seconds: float, plain: bool) -> tuple[int, str, float]:
-    """Run tests against a copy of the package; return pytest's exit status, the first failure, and the seconds of a processor."""
+    """Run tests against a copy of the package; return pytest's exit status, the first failure, and the seconds of a processor."""  # noqa: E501
     environment = {**os.environ, "PYTHONPATH": str(package), "HYPOTHESIS_STORAGE_DIRECTORY": str(package / "hypothesis")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow"]
@@ -238,9 +238,12 @@ def report(verdicts: Sequence[Verdict], silent: Mapping[str, str], seed: int, n_
     lines = [
         "# Mutants: do the tests of a room notice a bug planted in it?",
         "",
-        "Made by `make mutants`; see `tests/mutants.py` for what is planted and `tests/mutants.toml` for which tests are a
-        room's own.", "", f"{len(verdicts)} mutants drawn with seed {seed} from {n_all}: {n_killed} killed ({100 * n_killed /
-        len(verdicts):.0f} %), " f"{len(verdicts) - n_killed} survived.", "", "| room | tried | killed | survived |",
+        "Made by `make mutants`; see `tests/mutants.py` for what is planted and `tests/mutants.toml` for which tests are a room's own.",  # noqa: E501
+        "",
+        f"{len(verdicts)} mutants drawn with seed {seed} from {n_all}: {n_killed} killed ({100 * n_killed / len(verdicts):.0f} %), "  # noqa: E501
+        f"{len(verdicts) - n_killed} survived.",
+        "",
+        "| room | tried | killed | survived |",
         "|---|--:|--:|--:|",
     ]
     for room in sorted({verdict.mutant.room for verdict in verdicts}):

@@ -1,8 +1,7 @@
-"""Every small change of a file that could be a bug: an operator, a comparison, a constant, a term dropped, a condition
-negated, ...
+"""Every small change of a file that could be a bug: an operator, a comparison, a constant, a term dropped, a condition negated, ...
 
 What is no behaviour stays as it is: docstrings, messages of errors, annotations, decorators, imports, ``__all__``.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ ARITHMETIC = {
     ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 COMPARISONS = {
-    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE), ast.Eq:
-    (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
+    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,),  # noqa: E501
+    ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
 }  # fmt: skip
 OPPOSITE = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin",
             "ceil": "floor", "floor": "ceil", "any": "all", "all": "any"}  # fmt: skip
@@ -55,8 +54,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _left_alone(node: ast.AST) -> Iterator[ast.AST]:
-    """Return the children of `node` that may hold mutants: no messages, annotations, decorators, checks for the type checker.
-    """
+    """Return the children of `node` that may hold mutants: no messages, annotations, decorators, checks for the type checker."""  # noqa: E501
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
         return
     if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):

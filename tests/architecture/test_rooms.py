@@ -1,6 +1,4 @@
-"""Every file of the package has tests of its own room, every test belongs to a room, and planted bugs are such as could be
-made.
-"""
+"""Every file of the package has tests of its own room, every test belongs to a room, and planted bugs are such as could be made."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def share(a: int = 3, b: float = 0.5) -> float:
         assert '"""Not 1 here."""' in other and "a is {a - 1}" in other and "a: int" in other
     said = {(one.before, one.after) for one in found}
     assert {
-        ("3", "4"), ("0.5", "1.0"), ("a < 0", "(a <= 0)"), ("a < 0 and b", "(a < 0 or b)"), ("a < 0 and b", "(not (a < 0 and b))"),
+        ("3", "4"), ("0.5", "1.0"), ("a < 0", "(a <= 0)"), ("a < 0 and b", "(a < 0 or b)"), ("a < 0 and b", "(not (a < 0 and b))"),  # noqa: E501
         ("a += 1", "pass"), ("max(a, b)", "min(a, b)"), ("max(a, b)", "(b)"), ("a * b", "(a / b)"),
         ("max(a, b) - a * b", "(max(a, b) + a * b)"), ("max(a, b) - a * b", "(max(a, b))"),
     } <= said  # fmt: skip

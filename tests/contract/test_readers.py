@@ -1,5 +1,4 @@
-"""Every reader keeps the promises of its room: recognises its samples alone, reads them alike, answers wrong ones in one line.
-"""
+"""Every reader keeps the promises of its room: recognises its samples alone, reads them alike, answers wrong ones in one line."""  # noqa: E501
 
 from __future__ import annotations
 

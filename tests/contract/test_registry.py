@@ -1,5 +1,4 @@
-"""The folder is the registry: a word stands once per room, none is lost by a move, and a planner goes by deleting its folder.
-"""
+"""The folder is the registry: a word stands once per room, none is lost by a move, and a planner goes by deleting its folder."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -106,7 +105,7 @@ print(json.dumps({
     "lists": {name: [word for word, _ in make()] for name, make in listing.rooms().items() if name not in ("clusters", "measured")}, "answers": answers,
     "defaults": {"searches": registry.load("search", "ensemble", "search").Params().searches},
 }))
-"""
+"""  # noqa: E501
 SEARCHES = ("", "data_parallel")
 
 

@@ -1,5 +1,4 @@
-"""Partition and mapping on devices of unlike memory, speed and links: no numbering changes an answer, and what fits is found.
-"""
+"""Partition and mapping on devices of unlike memory, speed and links: no numbering changes an answer, and what fits is found."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from meshwright import api, sim
-from meshwright.base import files
+from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.core import plan_fields
 from meshwright.core.problem import Batch, MixedPrecision
@@ -25,18 +24,8 @@ def read_plan(path: str) -> dict[str, Any]:
     InputError
         When the file cannot be read, is no JSON object of ours, or a field is of the wrong kind.
     """
-    try:
-        entry, repeated = files.load_json(Path(path).read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; name a file written by 'meshwright plan --out'") from None
-    except (ValueError, RecursionError):
-        raise InputError(
-            f"{path}: is not valid JSON (cut off, or a binary file?); name a file written by 'meshwright plan --out'"
-        ) from None
-    if repeated:
-        raise InputError(f"{path}: {repeated}")
-    if not isinstance(entry, dict) or entry.get("format") != plan_json.FORMAT:
-        raise InputError(f'{path}: is not a plan of ours: its "format" must be "{plan_json.FORMAT}"')
+    content = files.read_json(path, "name a file written by 'meshwright plan --out'")
+    entry = fields.of_format(content, path, plan_json.FORMAT, "a plan of ours")
     plan_fields.check(entry, path)
     return entry
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError
 
-__all__ = ["check_target", "check_targets", "load_json", "write"]
+__all__ = ["check_target", "check_targets", "load_json", "read_json", "write"]
 
 
 _MOST_DIGITS = 300  # a float has room for 308
@@ -50,6 +50,33 @@ def load_json(text: str) -> tuple[Any, str]:
 def _whole_number(digits: str) -> int | float:
     """Return a whole number, or infinity where no float holds it: whoever reads it refuses that like 1e400."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+def read_json(path: str | Path, hint: str = "") -> Any:
+    """Return what a JSON file holds.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    hint : str
+        What to do where it cannot be read, to end the message: ``"name a file written by 'meshwright plan --out'"``.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is no JSON, or a key stands twice in one object.
+    """
+    ending = f"; {hint}" if hint else ""
+    try:
+        content, repeated = load_json(Path(path).read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}{ending}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: is not valid JSON (cut off, or a binary file?){ending}") from None
+    if repeated:
+        raise InputError(f"{path}: {repeated}")
+    return content
 
 
 def check_target(path: str | Path, option: str) -> Path:

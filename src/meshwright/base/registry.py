@@ -21,7 +21,7 @@ from types import MappingProxyType, ModuleType
 
 from meshwright.base.errors import PluginError, PluginWarning, UnknownNameError
 
-__all__ = ["ROOMS", "checked", "each", "home", "load", "names", "package", "warn"]
+__all__ = ["ROOMS", "beside", "checked", "each", "home", "load", "names", "package", "warn"]
 
 ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -36,7 +36,6 @@ ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "search": ("Params", "search(problem, params, *, seed, stop)"),
         "topologies": ("Params", "EXAMPLE", "build(params, name)"),
         "validation": ("COLUMNS", "points(rows)"),
-        "warm": ("run(plan)",),
         "writers": ("write(result, path)",),
     }
 )
@@ -133,6 +132,26 @@ def checked(made: object, kind: type, room: str, name: str) -> None:
     """
     if not isinstance(made, kind):
         raise PluginError(f"{_title(room, name)} returned {type(made).__name__}; it must return {kind.__name__}")
+
+
+def beside(name: str) -> dict[str, str]:
+    """Return the dotted path of every module of this name in our packages, by the package that it lies in.
+
+    Parameters
+    ----------
+    name : str
+        A module that packages may have: ``precompile``.
+
+    Returns
+    -------
+    dict of str to str
+        Sorted by package; packages by their last word: ``{"piper": "meshwright.planners.piper.precompile", ...}``.
+    """
+    found = {}
+    for file in (*_PACKAGE.glob(f"*/{name}.py"), *_PACKAGE.glob(f"*/*/{name}.py")):
+        parts = file.parent.relative_to(_PACKAGE).parts
+        found[parts[-1]] = ".".join(("meshwright", *parts, name))
+    return dict(sorted(found.items()))
 
 
 @cache

@@ -62,14 +62,14 @@ def _named_nodes(file: ClusterFile, where: str) -> list[tuple[str, NodeEntry]]:
     found = []
     for i, node in enumerate(file.nodes):
         if not node.name or any(sign in node.name for sign in "*?[]/"):
-            raise InputError(f"{where}: nodes.{i}.name is '{node.name}'; must not be empty or have any of * ? [ ] /")
+            raise InputError(f"{where}: nodes[{i}]: name is '{node.name}'; it must not be empty or have any of * ? [ ] /")
         found += [(node.name, node)] if node.count is None else [(f"{node.name}-{k}", node) for k in range(node.count)]
     return found
 
 
 def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], where: str) -> tuple[tuple[Device, ...], NDArray[np.int64]]:
     """Return the kinds of device in use, in the order of the file, and that of each device."""
-    own = {name: _kind(name, entry, f"{where}: kinds.{name}") for name, entry in file.kinds.items()}
+    own = {name: _kind(name, entry, f"{where}: kinds: {name}") for name, entry in file.kinds.items()}
     index: dict[str, int] = {}
     kinds: list[Device] = []
     of_device = []
@@ -87,27 +87,27 @@ def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], where: str) ->
 def _kind(name: str, entry: KindEntry, where: str) -> Device:
     """Return one kind of device of the file."""
     if entry.builtin:
-        if entry.model_fields_set != {"builtin"}:
+        if entry != KindEntry(builtin=entry.builtin):
             raise InputError(f"{where}: has builtin and figures; give one or the other")
         return device(entry.builtin)
-    for needed in ("flops", "memory", "memory_bandwidth"):
-        if needed not in entry.model_fields_set:
-            raise InputError(f"{where}.{needed} is missing (or name a built-in device: builtin: h100-sxm-80gb)")
+    if entry.flops is None or entry.memory is None or entry.memory_bandwidth is None:
+        lacking = next(name for name in ("flops", "memory", "memory_bandwidth") if getattr(entry, name) is None)
+        raise InputError(f"{where}: the field '{lacking}' is missing (or name a built-in device: builtin: h100-sxm-80gb)")
     if not entry.flops:
-        raise InputError(f"{where}.flops is empty; give at least one precision, for example bf16: 100 TFLOP/s")
+        raise InputError(f"{where}: flops is empty; give at least one precision, for example bf16: 100 TFLOP/s")
     peaks = tuple(
-        (key, units.parse(text, "flops_per_second", where=f"{where}.flops.{key}", exclusive=True))
+        (key, units.parse(text, "flops_per_second", where=f"{where}: flops: {key}", exclusive=True))
         for key, text in entry.flops.items()
     )
     return Device(
         name=name,
         flops_per_second=peaks,
-        memory_bytes=units.parse(entry.memory, "bytes", where=f"{where}.memory", exclusive=True),
+        memory_bytes=units.parse(entry.memory, "bytes", where=f"{where}: memory", exclusive=True),
         memory_bytes_per_second=units.parse(
-            entry.memory_bandwidth, "bytes_per_second", where=f"{where}.memory_bandwidth", exclusive=True
+            entry.memory_bandwidth, "bytes_per_second", where=f"{where}: memory_bandwidth", exclusive=True
         ),
-        launch_seconds=units.parse(entry.launch, "seconds", where=f"{where}.launch"),
-        reserved_bytes=units.parse(entry.reserved, "bytes", where=f"{where}.reserved"),
+        launch_seconds=units.parse(entry.launch, "seconds", where=f"{where}: launch"),
+        reserved_bytes=units.parse(entry.reserved, "bytes", where=f"{where}: reserved"),
         source=entry.source,
         n_multiprocessors=entry.multiprocessors,
         matmul_ratio=entry.matmul_ratio,
@@ -115,7 +115,7 @@ def _kind(name: str, entry: KindEntry, where: str) -> Device:
         memory_ratio=entry.memory_ratio,
         fp8_ratio=entry.fp8_ratio,
         fp4_ratio=entry.fp4_ratio,
-        issue_seconds=units.parse(entry.issue, "seconds", where=f"{where}.issue"),
+        issue_seconds=units.parse(entry.issue, "seconds", where=f"{where}: issue"),
     )
 
 
@@ -137,10 +137,10 @@ def _inner_links(
 def _outer_links(file: ClusterFile, ids: dict[str, int], columns: list[tuple[int, int, float, float]], where: str) -> None:
     """Add the links that the file lists."""
     for k, link in enumerate(file.links):
-        place = f"{where}: links.{k}"
-        rate = units.parse(link.bandwidth, "bytes_per_second", where=f"{place}.bandwidth", exclusive=True)
-        latency_seconds = units.parse(link.latency, "seconds", where=f"{place}.latency")
-        froms, tos = _matching(link.from_, ids, f"{place}.from"), _matching(link.to, ids, f"{place}.to")
+        place = f"{where}: links[{k}]"
+        rate = units.parse(link.bandwidth, "bytes_per_second", where=f"{place}: bandwidth", exclusive=True)
+        latency_seconds = units.parse(link.latency, "seconds", where=f"{place}: latency")
+        froms, tos = _matching(link.from_, ids, f"{place}: from"), _matching(link.to, ids, f"{place}: to")
         n_before = len(columns)
         for a in froms:
             for b in tos:
@@ -181,14 +181,14 @@ def _levels(
             for text in members:
                 matched = [name for name in names if fnmatch.fnmatchcase(name, text)]
                 if not matched:
-                    raise UnknownNameError(f"node at {where}: groups.{k}.{g}", text, names[:50])
+                    raise UnknownNameError(f"node at {where}: groups[{k}][{g}]", text, names[:50])
                 for name in matched:
                     if name in group_of:
-                        raise InputError(f"{where}: groups.{k}.{g}: node '{name}' is in two groups of one level")
+                        raise InputError(f"{where}: groups[{k}][{g}]: node '{name}' is in two groups of one level")
                     group_of[name] = g
         missing = next((name for name in names if name not in group_of), None)
         if missing is not None:
-            raise InputError(f"{where}: groups.{k}: node '{missing}' is in no group; every level must have all nodes")
+            raise InputError(f"{where}: groups[{k}]: node '{missing}' is in no group; every level must have all nodes")
         levels.append(np.array([group_of[name] for name in names])[node_of_device])
     return levels
 

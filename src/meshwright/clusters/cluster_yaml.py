@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base import fields
+from meshwright.base.errors import InputError
 from meshwright.clusters import assemble
 from meshwright.clusters.file_fields import FORMAT, ClusterFile
 from meshwright.core.cluster import Cluster
@@ -71,49 +69,7 @@ def from_data(data: object, where: str) -> Cluster:
     `where`: the file, for messages; the cluster's name where the content gives none.
     Raises `InputError` as for `read`.
     """
-    if not isinstance(data, dict):
-        raise InputError(f"{where}: holds no cluster; it must have the fields {', '.join(ClusterFile.model_fields)}")
-    try:
-        file = ClusterFile.model_validate(data)
-    except ValidationError as error:
-        raise _translated(where, error) from None
+    file = fields.record(ClusterFile, data, where)
     if file.format != FORMAT:
-        raise InputError(f"{where}: format is '{file.format}'; must be {FORMAT}")
+        raise InputError(f"{where}: format is '{file.format}'; it must be {FORMAT}")
     return assemble.assemble(file, where)
-
-
-def _translated(path: str, error: ValidationError) -> InputError:
-    """Return the first complaint of the validation as our one sentence."""
-    first = error.errors()[0]
-    # pydantic adds the name of the type it tried to a union's place; it means nothing to the user
-    where = [part for part in first["loc"] if part not in ("str", "float", "int")]
-    place = ".".join(str(part) for part in where)
-    if first["type"] == "extra_forbidden":
-        model = _model_at(where[:-1])
-        known = [field.alias or name for name, field in model.model_fields.items()]
-        inside = ".".join(str(part) for part in where[:-1])
-        return UnknownNameError(f"field in {path}{': ' + inside if inside else ''}", str(where[-1]), known)
-    if first["type"] == "missing":
-        return InputError(f"{path}: {place} is missing")
-    return InputError(f"{path}: {place} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}")
-
-
-def _model_at(where: Sequence[Any]) -> type[BaseModel]:
-    """Return the part of the format that a place in the file belongs to."""
-    model: type[BaseModel] = ClusterFile
-    for part in where:
-        by_name = {field.alias or name: field for name, field in model.model_fields.items()}
-        if isinstance(part, str) and part in by_name:
-            model = _model_in(by_name[part].annotation) or model
-    return model
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model inside an annotation like ``list[LinkEntry]``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in typing.get_args(annotation):
-        found = _model_in(inner)
-        if found is not None:
-            return found
-    return None

@@ -13,16 +13,18 @@ def register(app: typer.Typer) -> None:
     @app.command(name="compile")
     def compile_() -> int:
         """Compile every kernel for the types it is used with, showing progress, and keep the result for later runs."""
+        import importlib
         import sys
         import time
 
-        from meshwright import api, warm
+        from meshwright import api
+        from meshwright.base import registry
 
-        tasks = warm.tasks(api.plan)
+        groups = registry.beside("precompile")
         started = time.perf_counter()
-        print(f"compiling {len(tasks)} groups of kernels (once; kept for later runs)", file=sys.stderr, flush=True)
-        for i, (name, task) in enumerate(tasks, 1):
-            task()
+        print(f"compiling {len(groups)} groups of kernels (once; kept for later runs)", file=sys.stderr, flush=True)
+        for i, (name, path) in enumerate(groups.items(), 1):
+            importlib.import_module(path).run(api.plan)
             elapsed = time.perf_counter() - started
-            print(f"  [{i}/{len(tasks)}] {name}: {elapsed:.1f} s", file=sys.stderr, flush=True)
+            print(f"  [{i}/{len(groups)}] {name}: {elapsed:.1f} s", file=sys.stderr, flush=True)
         return 0

@@ -30,23 +30,16 @@ def existing(path: str) -> dict[str, Any]:
 
     Raises `InputError` when the file is something else.
     """
-    import json
     from pathlib import Path
 
-    from meshwright.base.errors import InputError
+    from meshwright.base import fields, files
     from meshwright.costs.profiled.readers.profile_json import FORMAT
 
     if not Path(path).exists():
         return {"format": FORMAT, "model": "links only", "sequence_length": 1, "device": "CPU", "n_cores": 1,
                 "memory_bytes": 1e9,
                 "optimizer_seconds_per_byte": 0.0, "layers": [], "measures": []}  # fmt: skip
-    try:
-        entry = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        entry = None
-    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-        raise InputError(f"--out {path}: exists and is no profile; name another file")
-    return entry
+    return fields.of_format(files.read_json(path, "name another file"), f"--out {path}", FORMAT, "a profile")
 
 
 def tell(text: str, done_ratio: float) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError
 from meshwright.core.strategy import RECOMPUTE
 
@@ -47,35 +47,25 @@ def check(entry: dict[str, Any], where: str) -> None:
     for path, kind, minimum in _OF_THE_PLAN:
         value: Any = entry
         for key in path.split("."):
-            if not isinstance(value, dict):
-                raise InputError(f"{where}: {path.split('.')[0]} is {value!r:.60}; it must be a JSON object")
-            if key not in value:
+            if key not in fields.entry(value, f"{where}: {path.split('.')[0]}"):
                 break
             value = value[key]
         else:
             _one(value, kind, minimum, f"{where}: {path}")
-    stages = entry.get("stages", [])
-    if not isinstance(stages, list):
-        raise InputError(f"{where}: stages is {stages!r:.60}; it must be a list of JSON objects")
-    for i, stage in enumerate(stages):
+    for i, stage in enumerate(fields.items(entry.get("stages", []), f"{where}: stages", of="objects")):
         _stage(stage, f"{where}: stage {i}")
 
 
 def _stage(stage: Any, where: str) -> None:
     """Refuse a stage with a field of the wrong kind."""
-    if not isinstance(stage, dict):
-        raise InputError(f"{where}: is {stage!r:.60}; it must be a JSON object")
     for key, kind, minimum in _OF_A_STAGE:
-        if key in stage:
+        if key in fields.entry(stage, where):
             _one(stage[key], kind, minimum, f"{where}: {key}")
     if stage.get("shard", 0) > 3:
         raise InputError(f"{where}: shard is {stage['shard']}; it must be between 0 and 3")
     for key in ("ops", "recompute", "devices", "ring"):
-        held = stage.get(key, [])
-        if not isinstance(held, list):
-            raise InputError(f"{where}: {key} is {held!r:.60}; it must be a list")
         words = key in ("ops", "recompute")
-        for value in held:
+        for value in fields.items(stage.get(key, []), f"{where}: {key}"):
             _one(value, str if words else int, None if words else 0, f"{where}: {key}")
     wrong = [word for word in stage.get("recompute", []) if word not in RECOMPUTE]
     if wrong:
@@ -84,11 +74,9 @@ def _stage(stage: Any, where: str) -> None:
 
 def _one(value: Any, kind: type, minimum: int | None, where: str) -> None:
     """Refuse a value of another kind, or out of range."""
-    allowed = (int, float) if kind is float else (kind,)
-    right = isinstance(value, allowed) and (kind is bool or not isinstance(value, bool))
-    if right and minimum is not None:
-        right = math.isfinite(value) and minimum <= value <= _LARGEST
-    if not right:
-        name = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        limits = "" if minimum is None else f" between {minimum} and {_LARGEST}"
-        raise InputError(f"{where} is {value!r:.60}; it must be {name}{limits}")
+    if kind in (str, bool):
+        (fields.text if kind is str else fields.flag)(value, where)
+    else:
+        (fields.whole if kind is int else fields.number)(
+            value, where, minimum=minimum, maximum=None if minimum is None else _LARGEST
+        )

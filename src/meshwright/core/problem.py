@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 
@@ -172,3 +173,16 @@ class Problem:
     def graph(self) -> Graph:
         """The model's layers."""
         return self.model_spec.graph
+
+    @property
+    def required_cluster(self) -> Cluster:
+        """The cluster, for whoever cannot go on without one.
+
+        Raises
+        ------
+        InputError
+            When there is none.
+        """
+        if self.cluster is None:
+            raise InputError(f"model {self.model_spec.name}: say where to train it: --cluster dgx-h100:64")
+        return self.cluster

@@ -5,11 +5,11 @@ value and what is allowed.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError
 
 __all__ = ["Config"]
@@ -49,11 +49,8 @@ class Config:
         if found is None:
             return self._absent(name, meaning, default)
         key, value = found
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value != int(value):
-            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be a whole number ({meaning})")
-        if not minimum <= value <= maximum:
-            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be between {minimum} and {maximum} ({meaning})")
-        return int(value)
+        place = f"{self.where}: {key}"
+        return fields.whole(value, place, minimum=minimum, maximum=maximum, meaning=meaning, or_float=True)
 
     def ratio(self, name: str, meaning: str, default: float) -> float:
         """Return a number between 0 and 1 (a drop-out probability).
@@ -64,9 +61,7 @@ class Config:
         if found is None:
             return default
         key, value = found
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be a number between 0 and 1 ({meaning})")
-        return float(value)
+        return fields.number(value, f"{self.where}: {key}", minimum=0, maximum=1, meaning=meaning)
 
     def flag(self, name: str, meaning: str, default: bool) -> bool:
         """Return true or false.
@@ -77,9 +72,7 @@ class Config:
         if found is None:
             return default
         key, value = found
-        if not isinstance(value, bool):
-            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be true or false ({meaning})")
-        return value
+        return fields.flag(value, f"{self.where}: {key}", meaning=meaning)
 
     def text(self, name: str, meaning: str, default: str) -> str:
         """Return a text.
@@ -90,9 +83,7 @@ class Config:
         if found is None:
             return default
         key, value = found
-        if not isinstance(value, str):
-            raise InputError(f"{self.where}: {key} is {_shown(value)}; it must be a text ({meaning})")
-        return value
+        return fields.text(value, f"{self.where}: {key}", meaning=meaning)
 
     def words(self, name: str, meaning: str) -> tuple[str, ...]:
         """Return a list of texts, empty where absent.
@@ -102,9 +93,8 @@ class Config:
         value = self.fields.get(name)
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise InputError(f"{self.where}: {name} is {_shown(value)}; it must be a list of texts ({meaning})")
-        return tuple(value)
+        place = f"{self.where}: {name}"
+        return tuple(fields.text(word, place, meaning=meaning) for word in fields.items(value, place, of=f"texts ({meaning})"))
 
     def whole_numbers(self, name: str, meaning: str) -> tuple[int, ...]:
         """Return a list of whole numbers that are not negative, empty where absent.
@@ -114,9 +104,9 @@ class Config:
         value = self.fields.get(name)
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
-            raise InputError(f"{self.where}: {name} is {_shown(value)}; it must be a list of whole numbers ({meaning})")
-        return tuple(value)
+        place = f"{self.where}: {name}"
+        held = fields.items(value, place, of=f"whole numbers ({meaning})")
+        return tuple(fields.whole(item, place, minimum=0, meaning=meaning) for item in held)
 
     def part(self, name: str) -> Config:
         """Return the configuration nested in a field (``text_config``).
@@ -124,9 +114,7 @@ class Config:
         Raises `InputError` when the field is no JSON object.
         """
         value = self.fields.get(name)
-        if not isinstance(value, dict):
-            raise InputError(f"{self.where}: {name} is {_shown(value)}; it must be a JSON object with the fields of that part")
-        return Config(f"{self.where}: {name}", value)
+        return Config(f"{self.where}: {name}", fields.entry(value, f"{self.where}: {name}"))
 
     def _found(self, name: str) -> tuple[str, Any] | None:
         """Spelling and value of the first spelling given.
@@ -149,10 +137,3 @@ class Config:
             spellings = " or ".join(f"'{key}'" for key in name.split("|"))
             raise InputError(f"{self.where}: the field {spellings} is missing ({meaning}); add it")
         return default
-
-
-def _shown(value: Any) -> str:
-    """A value as JSON would spell it, cut to a readable length."""
-    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
-    text = text or repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshwright.core.cluster import Cluster
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = ["all_gather", "reduce_scatter"]
 
@@ -64,40 +69,47 @@ def reduce_scatter(cluster: Cluster, group: ArrayLike) -> float:
 
 def _bound(cluster: Cluster, group: NDArray[np.int64], source: NDArray[np.int64], target: NDArray[np.int64]) -> float:
     """Return the largest ratio of members inside to bandwidth that leaves, divided by the number of members."""
-    import networkx
+    from scipy.sparse import coo_array
 
     if len(group) < 2:
         return 0.0
     scale = float(cluster.links.bytes_per_second.max())
-    graph = networkx.DiGraph()
-    silent = set(range(0 if cluster.forwards else cluster.n_devices)) - set(group.tolist())
-    rates = (cluster.links.bytes_per_second / scale).tolist()
-    for a, b, rate in zip(source.tolist(), target.tolist(), rates, strict=True):
-        if a not in silent and b not in silent:
-            known = graph[a][b]["capacity"] if graph.has_edge(a, b) else 0.0
-            graph.add_edge(a, b, capacity=known + rate)
-    members = group.tolist()
-    ratio = (len(members) - 1) / _into(graph, members[0])  # everybody but one: the simplest part
+    passes_on = np.arange(cluster.n_devices + cluster.n_switches) >= (0 if cluster.forwards else cluster.n_devices)
+    passes_on[group] = True
+    kept = passes_on[source] & passes_on[target]
+    rates = cluster.links.bytes_per_second[kept] / scale
+    everybody = len(passes_on)  # one node more, which feeds the members
+    capacity = coo_array((rates, (source[kept], target[kept])), shape=(everybody + 1, everybody + 1)).tolil()
+    ratio = (len(group) - 1) / float(capacity[:, group[0]].sum())  # everybody but one: the simplest part
     while True:
-        better = max((_ratio_of_cut(graph, members, sink, ratio) for sink in members), default=0.0)
+        capacity[everybody, group] = 1.0 / ratio
+        table = capacity.tocsr()
+        better = max(_ratio_of_cut(table, group, int(sink)) for sink in group)
         if better <= ratio * (1 + 1e-9):
-            return ratio / scale / len(members)
+            return ratio / scale / len(group)
         ratio = better
 
 
-def _into(graph: object, node: int) -> float:
-    """Return the bandwidth into a node."""
-    return float(sum(data["capacity"] for _, _, data in graph.in_edges(node, data=True)))  # type: ignore[attr-defined]
+def _ratio_of_cut(capacity: csr_array, members: NDArray[np.int64], sink: int) -> float:
+    """Return members over leaving bandwidth of the part without `sink` that is worst where members are fed as the last row
+    says.
 
+    Notes
+    -----
+    Flows are counted in parts of the whole feed, so many that what is left both ways fits 31 bits. Rounding may choose a part
+    that is not quite the worst; its ratio is taken from the bandwidths themselves, and the ratio of every part is a bound.
+    """
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-def _ratio_of_cut(graph: object, members: list[int], sink: int, ratio: float) -> float:
-    """Return members over leaving bandwidth of the part without `sink` that is worst at the rate 1 / `ratio`."""
-    import networkx
-
-    extended = graph.copy()  # type: ignore[attr-defined]
-    for member in members:
-        extended.add_edge("all", member, capacity=1.0 / ratio)
-    _, (inside, outside) = networkx.minimum_cut(extended, "all", sink)
-    n_inside = sum(member in inside for member in members)
-    leaving = sum(extended[a][b]["capacity"] for a in inside if a != "all" for b in extended.successors(a) if b in outside)
+    feed = float(capacity[[-1]].sum())
+    counted = capacity.copy()
+    counted.data = np.floor(np.minimum(capacity.data / feed, 1.0) * (2**30 - 1)).astype(np.int32)
+    last = counted.shape[0] - 1
+    left = counted - maximum_flow(counted, last, sink).flow
+    left.eliminate_zeros()
+    inside = np.zeros(last + 1, dtype=bool)
+    inside[breadth_first_order(left, last, return_predecessors=False)] = True
+    n_inside = int(inside[members].sum())
+    inside[last] = False
+    leaving = float(capacity[inside][:, ~inside].sum())
     return n_inside / leaving if n_inside else 0.0

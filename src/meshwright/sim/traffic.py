@@ -104,9 +104,8 @@ def _on_links(
     """Return the links that collectives of one stage use and the bytes on them; `total` is zero on entry and exit."""
     from meshwright.network import Network
 
-    assert problem.cluster is not None
     for one in collectives:
-        links, per_byte = Network.of(problem.cluster).load(groups(stage, one.size, one.stride), one.kind, one.n_bytes)
+        links, per_byte = Network.of(problem.required_cluster).load(groups(stage, one.size, one.stride), one.kind, one.n_bytes)
         total[links] += one.n_times * one.n_bytes * per_byte
     used = np.flatnonzero(total)
     found = total[used]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from meshwright.base import files
+from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.clusters import stored
 from meshwright.core import plan_fields
@@ -193,9 +193,7 @@ def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> 
 
     Raises `InputError` when a field is missing or of the wrong kind, or a layer is not in the model.
     """
-    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-        raise InputError(f'{where}: is not a plan of ours: its "format" must be "{FORMAT}"')
-    if not entry.get("feasible"):
+    if not fields.of_format(entry, where, FORMAT, "a plan of ours").get("feasible"):
         raise InputError(f"{where}: holds the answer that nothing fits, so there is no plan to work with")
     plan_fields.check(entry, where)
     try:

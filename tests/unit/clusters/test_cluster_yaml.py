@@ -80,30 +80,30 @@ def _check_round_trip(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     ("path", "value", "words"),
     [
         (("nodez",), [], ("nodez", "nodes")),
-        (("links", 0, "bandwith"), "1 GB/s", ("links.0", "bandwith", "bandwidth")),
-        (("nodes", 0, "switch", "speed"), 1, ("nodes.0.switch", "speed")),
-        (("kinds", "old", "mem"), 1, ("kinds.old", "mem")),
-        (("links", 0, "bandwidth"), None, ("links.0.bandwidth",)),
-        (("links", 0, "bandwidth"), "fast", ("links.0.bandwidth", "fast")),
-        (("links", 0, "bandwidth"), "0 GB/s", ("links.0.bandwidth",)),
-        (("links", 0, "bandwidth"), float("nan"), ("links.0.bandwidth",)),
-        (("links", 0, "latency"), "3 GB/s", ("links.0.latency",)),
-        (("links", 0, "to"), "cor", ("links.0.to", "cor", "core")),
-        (("links", 0, "from"), "core", ("links.0", "itself")),
-        (("nodes", 0, "devices"), [], ("nodes.0.devices",)),
+        (("links", 0, "bandwith"), "1 GB/s", ("links[0]", "bandwith", "bandwidth")),
+        (("nodes", 0, "switch", "speed"), 1, ("nodes[0]: switch", "speed")),
+        (("kinds", "old", "mem"), 1, ("kinds: old", "mem")),
+        (("links", 0, "bandwidth"), None, ("links[0]: bandwidth",)),
+        (("links", 0, "bandwidth"), "fast", ("links[0]: bandwidth", "fast")),
+        (("links", 0, "bandwidth"), "0 GB/s", ("links[0]: bandwidth",)),
+        (("links", 0, "bandwidth"), float("nan"), ("links[0]: bandwidth",)),
+        (("links", 0, "latency"), "3 GB/s", ("links[0]: latency",)),
+        (("links", 0, "to"), "cor", ("links[0]: to", "cor", "core")),
+        (("links", 0, "from"), "core", ("links[0]", "itself")),
+        (("nodes", 0, "devices"), [], ("nodes[0]: devices",)),
         (("nodes", 0, "devices"), ["h1000"], ("h1000", "new-0")),
-        (("nodes", 0, "count"), 0, ("nodes.0.count",)),
+        (("nodes", 0, "count"), 0, ("nodes[0]: count",)),
         (("nodes", 1, "name"), "new-0", ("new-0", "twice")),
-        (("nodes", 1, "name"), "a/b", ("nodes.1.name",)),
-        (("groups",), [[["new-*"]]], ("box", "groups.0")),
+        (("nodes", 1, "name"), "a/b", ("nodes[1]: name",)),
+        (("groups",), [[["new-*"]]], ("box", "groups[0]")),
         (("groups",), [[["new-*"], ["new-0", "box"]]], ("new-0", "two groups")),
-        (("groups",), [[["x"]]], ("x", "groups.0.0")),
+        (("groups",), [[["x"]]], ("x", "groups[0][0]")),
         (("links",), [], ("cannot reach", "new-0/0", "new-1/0")),
         (("format",), "other/1", ("format", "other/1")),
         (("launch",), "1 GB", ("launch",)),
-        (("kinds", "old", "memory"), "-1 GiB", ("kinds.old.memory",)),
-        (("kinds", "old", "flops"), {}, ("kinds.old.flops",)),
-        (("kinds", "old", "builtin"), "t4-16gb", ("kinds.old", "builtin")),
+        (("kinds", "old", "memory"), "-1 GiB", ("kinds: old: memory",)),
+        (("kinds", "old", "flops"), {}, ("kinds: old: flops",)),
+        (("kinds", "old", "builtin"), "t4-16gb", ("kinds: old", "builtin")),
     ],
 )
 def test_a_mistake_is_answered_by_one_sentence_with_its_place(
@@ -129,7 +129,7 @@ def test_what_is_no_cluster_file_is_refused(tmp_path: pathlib.Path, text: str) -
 
 
 def test_a_missing_field_a_missing_file_and_a_folder_are_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(InputError, match="nodes is missing"):
+    with pytest.raises(InputError, match="'nodes' is missing"):
         _read(tmp_path, "name: a")
     with pytest.raises(InputError, match="no such file"):
         clusters.cluster(str(tmp_path / "none.yaml"))

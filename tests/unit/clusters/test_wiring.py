@@ -32,9 +32,7 @@ def ports(devices: range, first: int, per_switch: int = 1) -> Wires:
 
 
 def test_rails_join_the_same_device_of_every_node_and_the_spine_joins_rails() -> None:
-    """Two pods of two nodes of two devices: node switches 8 to 11, leaves 12 and 13 of the first pod, 14 and 15 of the second,
-    spine 16.
-    """
+    """Two pods of two nodes of two devices: node switches 8 to 11, leaves 12 and 13 of the first pod, 14 and 15 of the second, spine 16."""  # noqa: E501
     spec = "rail-optimised:8,per_node=2,nodes_per_pod=2,node_bandwidth=10 GB/s,bandwidth=3 GB/s,latency=2 us"
     cluster = clusters.cluster(spec)
     assert wires(cluster) == {
@@ -56,9 +54,7 @@ def test_one_node_of_rails_has_its_switch_alone_and_one_pod_is_no_level() -> Non
 
 
 def test_a_dgx_1_is_a_cube_mesh_over_four_pcie_switches_with_an_adapter_each() -> None:
-    """V100: six NVLinks a device, two to the next in the ring; a PCIe switch for two devices; switches of a node meet over the
-    host.
-    """
+    """V100: six NVLinks a device, two to the next in the ring; a PCIe switch for two devices; switches of a node meet over the host."""  # noqa: E501
     found = wires(clusters.cluster("dgx-v100:16"))
     single = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
     double = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
@@ -92,9 +88,7 @@ def test_a_switched_node_has_an_adapter_for_each_device_and_leaves_meet_at_the_s
 
 
 def test_a_dragonfly_joins_all_routers_of_a_group_and_every_pair_of_groups() -> None:
-    """Two devices a router, four routers a group, two global links each: two groups have all eight, one for every router and
-    port.
-    """
+    """Two devices a router, four routers a group, two global links each: two groups have all eight, one for every router and port."""  # noqa: E501
     cluster = clusters.cluster("dragonfly:12,devices_per_router=2,bandwidth=5 GB/s,latency=1 us")
     first, second = range(12, 16), range(16, 20)
     inside = [(a, b) for group in (first, second) for a in group for b in group if a < b]
@@ -108,9 +102,7 @@ def test_a_dragonfly_joins_all_routers_of_a_group_and_every_pair_of_groups() -> 
 
 
 def test_a_fat_tree_of_four_ports_has_two_of_everything() -> None:
-    """Edges 8 to 11 with two devices each, two aggregation switches a pod (12 to 15), cores 16 to 19 with one port for each
-    pod.
-    """
+    """Edges 8 to 11 with two devices each, two aggregation switches a pod (12 to 15), cores 16 to 19 with one port for each pod."""  # noqa: E501
     up = [(8, 12), (8, 13), (9, 12), (9, 13), (10, 14), (10, 15), (11, 14), (11, 15)]
     core = [(12, 16), (12, 17), (13, 18), (13, 19), (14, 16), (14, 17), (15, 18), (15, 19)]
     cluster = clusters.cluster("fat-tree:8,k=4,bandwidth=5 GB/s,latency=1 us")

@@ -1,5 +1,4 @@
-"""Nouns and what is said of them: defaults that mean nothing special, plans by hand, the words of reports, pictures of graphs.
-"""
+"""Nouns and what is said of them: defaults that mean nothing special, plans by hand, the words of reports, pictures of graphs."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -122,9 +121,7 @@ def timeline(step_seconds: float, rows: list[tuple[int, int, str, int, float, fl
 
 
 def test_utilization_is_the_work_of_all_devices_over_the_peak_of_those_used() -> None:
-    """100 FLOPs x 6 micro-batches x 2 devices and 50 x 6 x 1 in ten seconds, on devices of 100, 100 and 300 FLOP/s: 150 of
-    500.
-    """
+    """100 FLOPs x 6 micro-batches x 2 devices and 50 x 6 x 1 in ten seconds, on devices of 100, 100 and 300 FLOP/s: 150 of 500."""  # noqa: E501
     a, b = Device("A", (("bf16", 100.0),), 1.0, 1.0), Device("B", (("bf16", 300.0),), 1.0, 1.0)
     plan = Plan((Stage((0,), (0, 1), Strategy(data=2)), Stage((1,), (2,))), 6)
     loads = (StageCost(1.0, 1.0, model_flops=100.0), StageCost(1.0, 1.0, model_flops=50.0))

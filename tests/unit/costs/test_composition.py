@@ -1,8 +1,8 @@
 """How the work of layers becomes the load of a stage: every formula on figures that can be added up in the head.
 
-The layer computes 10 s forward, 20 s and 30 s backward; axes of the mesh take a second per byte (an all-reduce two) and no
-latency; it has 100 dense weights and 40 of experts, of 2, 4 and 12 bytes (weights, gradients, optimizer state).
-"""
+The layer computes 10 s forward, 20 s and 30 s backward; axes of the mesh take a second per byte (an all-reduce two) and no latency;
+it has 100 dense weights and 40 of experts, of 2, 4 and 12 bytes (weights, gradients, optimizer state).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -103,9 +103,7 @@ def test_replicas_reduce_every_gradient_once_a_step_dense_and_experts() -> None:
 
 @pytest.mark.parametrize("shard", [1, 2, 3])
 def test_with_hsdp_replicas_add_up_their_shards(shard: int) -> None:
-    """Four ranks, two shards: the 400 bytes of dense gradients are halved, and the 200 of a shard are all-reduced between
-    replicas.
-    """
+    """Four ranks, two shards: the 400 bytes of dense gradients are halved, and the 200 of a shard are all-reduced between replicas."""  # noqa: E501
     axes = mesh(shard=Line(), replicate=Line(), n_shards=2, n_expert_shards=1)
     found = load(Strategy(data=4, shard=shard, shard_degree=2), axes)
     scattered = 400.0 if shard == 1 else 0.0  # ZeRO-2 and 3 scatter every micro-batch
@@ -135,9 +133,7 @@ def test_zero_2_scatters_gradients_every_micro_batch_and_gathers_weights_once_a_
 
 
 def test_copies_that_nothing_hides_are_of_all_weights_dense_and_experts() -> None:
-    """Weights out and in again at 2 bytes, gradients from 2 bytes to 4: 560 and 840 bytes of 140 weights at a terabyte a
-    second.
-    """
+    """Weights out and in again at 2 bytes, gradients from 2 bytes to 4: 560 and 840 bytes of 140 weights at a terabyte a second."""  # noqa: E501
     seconds = stage._copy_seconds(WORK, Strategy(shard=3), device(memory_ratio=0.5), TRAINING)
     assert seconds == pytest.approx((560 / 0.5e12, 840 / 0.5e12))
     assert stage._copy_seconds(WORK, Strategy(shard=2), device(), TRAINING) == pytest.approx((0.0, 840e-12))
@@ -187,9 +183,7 @@ def test_only_what_is_sharded_needs_buffers() -> None:
     ],
 )
 def test_the_update_reads_and_writes_state_once(shard: int, moved: float) -> None:
-    """Gradients, optimizer state and weights of 140 weights, a quarter of what is sharded; ZeRO-1 only reads its gradients'
-    shard.
-    """
+    """Gradients, optimizer state and weights of 140 weights, a quarter of what is sharded; ZeRO-1 only reads its gradients' shard."""  # noqa: E501
     axes = mesh(n_shards=4, n_expert_shards=4)
     assert load(Strategy(data=4, shard=shard), axes).optimizer_seconds == pytest.approx(moved / MEMORY_RATE)
 
@@ -210,15 +204,13 @@ def test_a_small_gradient_pays_its_share_of_a_buckets_latency() -> None:
 
 
 def test_a_stage_adds_up_its_layers_and_takes_the_largest_of_what_is_needed_at_a_time() -> None:
-    """Two of one layer and one of another; only the second's 4 s of the 2 x 3 + 4 s of reductions come after the backward
-    pass.
-    """
+    """Two of one layer and one of another; only the second's 4 s of the 2 x 3 + 4 s of reductions come after the backward pass."""  # noqa: E501
     one = StageCost(
-        1.0, 2.0, 3.0, 0.5, (("tensor", 1.0),), (("gather", 2.0),), 11.0, 3.0, 0.0, 0.1, 0.2, 10.0, 20.0, 30.0, 40.0, 5.0, 9.0, 100.0,
+        1.0, 2.0, 3.0, 0.5, (("tensor", 1.0),), (("gather", 2.0),), 11.0, 3.0, 0.0, 0.1, 0.2, 10.0, 20.0, 30.0, 40.0, 5.0, 9.0, 100.0,  # noqa: E501
         communication_bytes=6.0, fragmentation_ratio=0.1,
     )  # fmt: skip
     other = replace(one, forward_seconds=7.0, reduce_seconds=4.0, output_bytes=13.0, working_bytes=6.0, reserved_bytes=8.0,
-                    forward_communication=(("context", 5.0), ("tensor", 2.0)), communication_bytes=7.0, fragmentation_ratio=0.05)  # fmt: skip
+                    forward_communication=(("context", 5.0), ("tensor", 2.0)), communication_bytes=7.0, fragmentation_ratio=0.05)  # fmt: skip  # noqa: E501
     both = stage.combine([(one, 2), (other, 1), (replace(one, forward_seconds=99.0, output_bytes=13.0), 0)])
     assert (both.forward_seconds, both.backward_input_seconds, both.backward_weight_seconds) == (9.0, 6.0, 9.0)
     assert both.recompute_seconds == 1.5
@@ -259,16 +251,13 @@ def test_the_ledger_of_hsdp_has_both_reductions() -> None:
 def ledger(
     strategy: Strategy, axes: Mesh, framework: Framework | None = None
 ) -> dict[tuple[str, str, int, int], tuple[float, float]]:
-    """Return how many collectives of a stage of two such layers there are, and their seconds, by part, kind, size and stride.
-    """
+    """Return how many collectives of a stage of two such layers there are, and their seconds, by part, kind, size and stride."""  # noqa: E501
     found = traffic.collectives({(0, "none"): 2}, {(0, "none"): WORK}, axes, strategy, TRAINING, framework or Framework())
     return {(one.part, one.kind, one.size, one.stride): (one.n_times, one.seconds) for one in found}
 
 
 def test_the_ledger_parts_what_blocks_from_what_runs_beside_compute() -> None:
-    """Of the 9 s round the ring 5 are waited for: five ninths of a collective block, four ninths run beside; twice for two
-    layers.
-    """
+    """Of the 9 s round the ring 5 are waited for: five ninths of a collective block, four ninths run beside; twice for two layers."""  # noqa: E501
     found = ledger(Strategy(tensor=2, context=4), INSIDE)
     assert found[("forward", "all_gather", 4, 2)] == pytest.approx((2 * 5 / 9, 2 * 5.0))
     assert found[("forward_beside", "all_gather", 4, 2)] == pytest.approx((2 * 4 / 9, 2 * 4.0))

@@ -45,9 +45,7 @@ def test_a_row_split_product_reduces_both_ways_or_gathers_and_scatters() -> None
 
 
 def test_a_column_split_product_is_closed_by_the_next_row_split_one_or_sends_its_gradient_alone() -> None:
-    """Inside a layer the closing product reduces for both; a head over the vocabulary gathers and scatters its own 8 columns
-    of input.
-    """
+    """Inside a layer the closing product reduces for both; a head over the vocabulary gathers and scatters its own 8 columns of input."""  # noqa: E501
     opened, closed = product("in", 8, 32, "out"), product("out", 32, 8, "in")
     n_bytes = SEQUENCE * 8.0 * 2
     assert transfers((opened, closed), 0, WHOLE) == transfers((opened, closed), 0, SPLIT) == ([], [])
@@ -152,9 +150,7 @@ def test_weights_and_what_is_saved_are_divided_as_their_axes_say() -> None:
 
 
 def test_a_layer_adds_up_its_operators() -> None:
-    """The GPT layer of this room, tensor degree 4, on a device that computes in no time: launches and collectives are all
-    there is.
-    """
+    """The GPT layer of this room, tensor degree 4, on a device that computes in no time: launches and collectives are all there is."""  # noqa: E501
     quick = device(launch_seconds=1.0, memory_ratio=1e12, matmul_ratio=1e12, attention_ratio=1e12)
     body = gpt_layer()
     found = layer.layer_work(body, WHOLE, quick, BF16, Framework(), input_elements=10, output_elements=30)

@@ -78,8 +78,7 @@ def matmul(axis: str = "", kind: str = "matmul", **sizes: int) -> Operator:
     ("axis", "rows", "inner", "columns"), [("", 64, 8, 24), ("out", 64, 8, 12), ("in", 64, 4, 24), ("sequence", 32, 8, 24)]
 )
 def test_a_product_moves_its_operands_and_its_result_three_times(axis: str, rows: int, inner: int, columns: int) -> None:
-    """2 bytes each; the gradient of the weight is read and written in 4. Split in two along each side, or along the sequence.
-    """
+    """2 bytes each; the gradient of the weight is read and written in 4. Split in two along each side, or along the sequence."""  # noqa: E501
     shape = Shape(micro_batch=2, tensor=2, sequence_parallel=True)
     found = operator_seconds(matmul(axis), shape, device(memory_ratio=1e-4), BF16)
     left, right, out = rows * inner, inner * columns, rows * columns
@@ -101,7 +100,7 @@ def test_casts_move_bytes_of_both_operands_forward_and_of_the_gradient_backward(
 def test_grouped_products_take_a_share_of_the_tokens_each() -> None:
     """2 x 32 tokens, 2 experts each of 8, of which a device of 4 holds 2: 64 x 2 / 2 rows for each of its two products."""
     operator = Operator(
-        "experts", "grouped_matmul", (("sequence", 32), ("top_k", 2), ("experts", 8), ("in", 8), ("out", 24)), "out", 8 * 8 * 24,
+        "experts", "grouped_matmul", (("sequence", 32), ("top_k", 2), ("experts", 8), ("in", 8), ("out", 24)), "out", 8 * 8 * 24,  # noqa: E501
         expert=True,
     )  # fmt: skip
     found = operator_seconds(operator, Shape(micro_batch=2, expert=4), device(memory_ratio=1e-4), BF16)

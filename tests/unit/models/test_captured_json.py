@@ -100,7 +100,7 @@ def _change(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> None
         (("ops", 1, "body"), 9, "ops[1]: body is 9; there are 3 bodies"),
         (("ops", 1, "name"), "embed", "names must be unique"),
         (("bodies", 1, 0, "kind"), "matmull", "did you mean 'matmul'"),
-        (("bodies", 1, 0, "dims"), [], "must be an object of axes and sizes"),
+        (("bodies", 1, 0, "dims"), [], "dims is []; it must be an object"),
         (("bodies", 1, 0, "dims", "in"), -3, "in is -3"),
         (("bodies", 1, 0, "tensor_axis"), "left", "tensor_axis"),
         (("bodies", 1, 0, "flops"), -1.0, "flops is -1.0"),

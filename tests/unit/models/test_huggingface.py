@@ -218,5 +218,5 @@ def test_the_language_model_of_a_configuration_of_several_parts_is_read_and_note
     model_spec = models.read(write(tmp_path, {"model_type": "gemma3", "text_config": text, "vision_config": {}}))
     assert model_spec.graph.n_parameters == 3_880_263_168  # Gemma 3 report, arXiv 2503.19786, table 1: 675 M + 3,209 M
     assert "vision tower is left out" in model_spec.notes[0]
-    with pytest.raises(InputError, match="text_config is 3; it must be a JSON object"):
+    with pytest.raises(InputError, match="text_config is 3; it must be an object"):
         models.read(write(tmp_path, {"model_type": "gemma3", "text_config": 3}))

@@ -9,8 +9,7 @@ from meshwright import clusters
 from meshwright.network import collectives
 
 RAILS = "rail-optimised:8,per_node=4,node_bandwidth=100 GB/s,bandwidth=10 GB/s,latency=1 us"
-"""Two nodes of four devices: 100 GB/s and 2 us over a node's switch, 10 GB/s and 2 us between the same devices of both nodes.
-"""
+"""Two nodes of four devices: 100 GB/s and 2 us over a node's switch, 10 GB/s and 2 us between the same devices of both nodes."""  # noqa: E501
 TORUS = "torus:4x3,bandwidth=1 GB/s,latency=1 us"
 RING = "ring:5,bandwidth=1 GB/s,latency=1 us"
 

@@ -58,12 +58,13 @@ def test_packed_rings_reach_the_bound_on_a_dgx_1() -> None:
 def _clusters(draw: st.DrawFn) -> tuple[Cluster, int]:
     n_devices, n_switches = draw(st.integers(2, 4)), draw(st.integers(0, 2))
     n_nodes = n_devices + n_switches
+    rates = st.sampled_from((1.0, 2.0, 3.0, 4.0, 1e4))  # one link may carry more than all that there is
     wires = Wires()
     for node in range(1, n_nodes):  # a tree, so that all is connected
-        wires.join(node, draw(st.integers(0, node - 1)), float(draw(st.integers(1, 4))), 0.0)
+        wires.join(node, draw(st.integers(0, node - 1)), draw(rates), 0.0)
     for a, b in draw(st.lists(st.tuples(st.integers(0, n_nodes - 1), st.integers(0, n_nodes - 1)), max_size=5)):
         if a != b:
-            wires.join(a, b, float(draw(st.integers(1, 4))), 0.0)
+            wires.join(a, b, draw(rates), 0.0)
     links: Links = wires.links()
     kind = Device("test", (("bf16", 1.0),), 1.0, 1.0)
     return (
@@ -75,7 +76,18 @@ def _clusters(draw: st.DrawFn) -> tuple[Cluster, int]:
 @settings(max_examples=60, deadline=None)
 @given(_clusters())
 def test_the_bound_is_the_worst_of_all_cuts(drawn: tuple[Cluster, int]) -> None:
-    cluster, size = drawn
+    _check_all_cuts(*drawn)
+
+
+def test_a_link_faster_than_all_that_is_sent_is_no_cut() -> None:
+    wires = Wires()
+    for a, b, rate in ((1, 0, 1e5), (2, 0, 1.0), (3, 0, 3.0), (4, 1, 3.0), (2, 4, 1.0)):
+        wires.join(a, b, rate, 0.0)
+    kind = Device("test", (("bf16", 1.0),), 1.0, 1.0)
+    _check_all_cuts(Cluster("test", (kind,), np.zeros(5, np.int64), 0, wires.links(), np.arange(5)[None]), 5)
+
+
+def _check_all_cuts(cluster: Cluster, size: int) -> None:
     links = cluster.links
     n_nodes = cluster.n_devices + cluster.n_switches
     worst = 0.0

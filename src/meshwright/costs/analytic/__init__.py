@@ -65,9 +65,7 @@ def row_loads(
     Returns: ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
     Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
     """
-    cluster = problem.cluster
-    if cluster is None:
-        raise InputError(f"model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
+    cluster = problem.required_cluster
     if len(devices) != strategy.n_devices:
         raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
     axes = mesh(cluster, devices, strategy, inside_only=inside_only)
@@ -185,8 +183,7 @@ def _collectives(
     problem: Problem, stage: Stage, micro_batch: int, counts: dict[tuple[int, str], int]
 ) -> tuple[Collective, ...]:
     """Return the collectives of a stage; where devices differ, beside the compute of the kind that every layer waits for."""
-    cluster, strategy = problem.cluster, stage.strategy
-    assert cluster is not None
+    cluster, strategy = problem.required_cluster, stage.strategy
     axes, shape = mesh(cluster, stage.ring_devices, strategy), _shape(strategy, micro_batch)
     devices = [cluster.kinds[kind] for kind in _kinds(cluster, stage.ring_devices)]
     works = [_works(problem, shape, device) for device in devices]

@@ -67,8 +67,7 @@ def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bo
     temporarily than the widest operator of Megatron's layer; Megatron's split is one of them, so none is worse.
     Expert and context degrees at once are not looked at.
     """
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     degrees = strategy.expert, strategy.context, strategy.tensor
     if math.prod(degrees) == 1 or (strategy.expert > 1 and strategy.context > 1) or len(cluster.kinds) > 1:
         return {}

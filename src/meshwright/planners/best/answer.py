@@ -41,7 +41,6 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     InputError
         When more than all of the memory is asked for.
     """
-    assert problem.cluster is not None
     if params.memory_ratio > 1.0:
         raise InputError(f"--set memory_ratio={params.memory_ratio:g}: more than all of the memory; give a share up to 1")
     first: list[Incumbent] = []
@@ -57,11 +56,10 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
 
 def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumbent]) -> Search:
     """Return the search after it has run, with plans known before it starts."""
-    assert problem.cluster is not None
     state = Search(problem, params, stop)
     played = [state.play(known.pool, known.config, known.plan) for known in first]
     state.found += [known for known in played if known is not None]
-    for pool in pools(problem.cluster):
+    for pool in pools(problem.required_cluster):
         state.add(pool)
     state.run()
     splits.improve(state)

@@ -30,8 +30,7 @@ def of_mesh(costs: Costs, mesh: Mesh, n_microbatches: int, *, with_communication
     with_communication : bool
         Whether to count communication inside layers too, which takes longer to find.
     """
-    cluster = costs.problem.cluster
-    assert cluster is not None
+    cluster = costs.problem.required_cluster
     chain, config = costs.chain, Config(mesh, 0, 0, "1f1b", 1, "pipeline")
     kinds = [devices for devices in costs.pool.devices if len(devices) >= mesh.rank_size]
     rates, layer_rates = 0.0, 0.0

@@ -62,8 +62,7 @@ class Search:
 
     def add(self, pool: Pool) -> None:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
-        problem, cluster = self.problem, self.problem.cluster
-        assert cluster is not None
+        problem, cluster = self.problem, self.problem.required_cluster
         costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio)
         self.costs.append(costs)
         n_layers = len(self.chain.layers)
@@ -245,8 +244,7 @@ class Search:
 
     def _memory_note(self, best: Incumbent) -> tuple[str, ...]:
         """Warn where the plan leaves little room for an error of the memory model."""
-        cluster = self.problem.cluster
-        assert cluster is not None
+        cluster = self.problem.required_cluster
         shares = [
             peak / cluster.device(ranks[0]).memory_bytes
             for peak, ranks in zip(best.timeline.peak_bytes, best.plan.ranks(), strict=True)
@@ -278,8 +276,7 @@ class Search:
 
 def _enough_devices(problem: Problem, params: Limits) -> str:
     """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
-    assert problem.cluster is not None
-    kind, _, count = problem.cluster.name.partition(":")
+    kind, _, count = problem.required_cluster.name.partition(":")
     if not count.isdigit() or params.data:
         return ""
     for doubling in range(1, 8):

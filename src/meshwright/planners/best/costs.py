@@ -126,8 +126,7 @@ class Costs:
 
     def memory_bytes(self, config: Config) -> list[float]:
         """Return the memory of a device of every pipeline rank."""
-        cluster = self.problem.cluster
-        assert cluster is not None
+        cluster = self.problem.required_cluster
         size = config.mesh.rank_size
         per_kind = [
             cluster.device(int(devices[0])).memory_bytes

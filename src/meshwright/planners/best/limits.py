@@ -105,8 +105,7 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     tuple of int
         0 stands for all of them.
     """
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     inside = node // replica_size
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
@@ -170,8 +169,7 @@ def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
     str
         A sentence without a full stop.
     """
-    assert problem.cluster is not None
-    n_devices, batch = problem.cluster.n_devices, problem.batch.global_batch
+    n_devices, batch = problem.required_cluster.n_devices, problem.batch.global_batch
     given = {name: getattr(params, name) for name in ("tensor", "context", "pipeline", "data") if getattr(params, name)}
     words = " x ".join(f"{name} {min(values)}" for name, values in given.items())
     n_needed = math.prod(min(values) for values in given.values())

@@ -27,8 +27,7 @@ def within_limits(answer: Answer, search: str) -> Answer:
 
 def default_batch(problem: Problem) -> int:
     """Return the samples of a step where the user gives none: 4 Mi tokens, and at least a sample per eight devices."""
-    assert problem.cluster is not None
-    wanted = max(4 * 2**20 / problem.graph.sequence_length, problem.cluster.n_devices / 8, 1)
+    wanted = max(4 * 2**20 / problem.graph.sequence_length, problem.required_cluster.n_devices / 8, 1)
     return int(2 ** round(math.log2(wanted)))
 
 

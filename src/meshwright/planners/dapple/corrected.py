@@ -16,7 +16,7 @@ from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.arrays import Limits, Space, kept_states, samples, space_of
 from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
-from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
     from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
@@ -62,8 +62,7 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     ----------
     .. [1] Fan et al., DAPPLE, PPoPP 2021, section 4: T_w + T_s + T_e with the pivot stage Q.
     """
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    training = training_of(problem)
     states = _dapple_states.states_of(problem.model_spec)
     notes = _notes(states, training)
     kept = kept_states(states, MOST_STATES)
@@ -86,7 +85,7 @@ def answer(problem: Problem, limits: Limits) -> Answer:
         return _infeasible(judge, space, problem, limits, tuple(notes))
     best = judge.polished(best, around)
     best, bound = _proof(judge, space, kept, limits, best)
-    if space.max_stages < min(len(kept), problem.cluster.n_devices) and not limits.max_stages:
+    if space.max_stages < min(len(kept), problem.required_cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
     extra = _extra(judge, first, problem, states)
     overlapped = extra["baselines"]["data_parallel_overlap"]
@@ -166,14 +165,15 @@ def _candidates(problem: Problem, space: Space, limits: Limits, upper_seconds: f
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    training = training_of(problem)
     layers = kernel.Layers(*space.layers)
     shapes: dict[tuple[float, int, int, int], Shape] = {}
     whole = space.n_replicas % space.unit == 0
     n_units = space.n_replicas[whole] // space.unit
     for which, order in enumerate(space.orders):
-        tables = device_orders.tables(problem.cluster, order, n_units, space.unit, published_links=training.published_links)
+        tables = device_orders.tables(
+            problem.required_cluster, order, n_units, space.unit, published_links=training.published_links
+        )
         for n_microbatches in space.n_microbatches:
             n_samples = problem.batch.global_batch // n_microbatches
             allowed = samples(space, n_samples, limits)[whole]
@@ -211,13 +211,12 @@ def _proof(
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
     problem, training = judge.problem, judge.training
-    assert problem.cluster is not None
     if len(kept) < judge.n_states:
         # on all cuts: the work of the step, shared out evenly
         alone = float(judge.states.compute_seconds[-1]) * problem.batch.global_batch / training.profile_batch
-        return best, Bound(min(best[0], alone / problem.cluster.n_devices), "relaxation")
-    lines = device_orders.free_reductions(problem.cluster, space.n_replicas, published_links=training.published_links)
-    n_units, n_positions = space.n_replicas // space.unit, -(-problem.cluster.n_devices // space.unit)
+        return best, Bound(min(best[0], alone / problem.required_cluster.n_devices), "relaxation")
+    lines = device_orders.free_reductions(problem.required_cluster, space.n_replicas, published_links=training.published_links)
+    n_units, n_positions = space.n_replicas // space.unit, -(-problem.required_cluster.n_devices // space.unit)
     layers, lowest, numbers = kernel.Layers(*space.layers), best[0], []
     for n_microbatches in space.n_microbatches:
         n_samples = problem.batch.global_batch // n_microbatches
@@ -229,7 +228,7 @@ def _proof(
         compute = layers.forward_seconds + layers.backward_seconds + recomputed
         numbers.append(exact.Numbers(n_microbatches, space.n_replicas, allowed, layers.forward_seconds, compute, table))
     # devices of a machine are exchangeable only where the machines are all there is to the cluster
-    small = problem.cluster.n_devices <= MOST_PROVEN[0]
+    small = problem.required_cluster.n_devices <= MOST_PROVEN[0]
     if training.published_links and small and len(kept) <= MOST_PROVEN[1] and not limits.max_stages:
         first, following = layers.following_first, layers.following
         rows = [following[first[k] : first[k + 1]].tolist() for k in range(len(first) - 1)]
@@ -252,14 +251,13 @@ def _rules(
 
 def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
     """Say by how much the nearest plan misses."""
-    assert problem.cluster is not None
     nearest = math.inf
     for n_microbatches in space.n_microbatches:
         allowed = samples(space, problem.batch.global_batch // n_microbatches, limits)
         widths = space.n_replicas[allowed > 0]
         for order in space.orders:
             for width in {int(widths[0]), int(widths[-1])}:
-                for n_stages in range(1, min(judge.n_states, problem.cluster.n_devices // width) + 1):
+                for n_stages in range(1, min(judge.n_states, problem.required_cluster.n_devices // width) + 1):
                     shape = judge.even_shape(n_microbatches, order, width, n_stages)
                     nearest = min(nearest, judge.missing_bytes(shape))
     why = "more devices, devices with more memory, a smaller min_micro_batch, or a lower optimizer_memory_scaling"
@@ -273,8 +271,7 @@ def _uneven(
 ) -> Alternative | None:
     """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
     problem = judge.problem
-    assert problem.cluster is not None
-    if limits.uneven or problem.cluster.n_devices > MOST_UNEVEN or len(kept) > COARSE_STATES:
+    if limits.uneven or problem.required_cluster.n_devices > MOST_UNEVEN or len(kept) > COARSE_STATES:
         return None
     limits = replace(limits, uneven=True)
     space = space_of(problem, judge.training, states, kept, limits)

@@ -125,8 +125,7 @@ class Judge:
         )
 
     def _memory(self, devices: tuple[int, ...]) -> float:
-        cluster = self.problem.cluster
-        assert cluster is not None
+        cluster = self.problem.required_cluster
         if devices not in self._smallest:
             self._smallest[devices] = sim.free_bytes(map(cluster.device, devices))
         return self._smallest[devices]
@@ -174,8 +173,7 @@ class Judge:
 
     def _send_seconds(self, shape: Shape, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return what each stage's transfers take alone, forward and backward."""
-        cluster = self.problem.cluster
-        assert cluster is not None
+        cluster = self.problem.required_cluster
         seconds = np.zeros((2, len(loads)))
         for i, (here, there) in enumerate(itertools.pairwise(shape.cuts)):
             n_bytes = loads[i].output_bytes * len(here.devices)
@@ -312,8 +310,7 @@ class Judge:
 
     def _elsewhere(self, shape: Shape) -> Iterator[Shape]:
         """Yield plans with one stage on devices that no stage uses, from either end of their ids."""
-        cluster = self.problem.cluster
-        assert cluster is not None
+        cluster = self.problem.required_cluster
         taken = {device for cut in shape.cuts for device in cut.devices}
         free = tuple(device for device in range(cluster.n_devices) if device not in taken)
         for i, cut in enumerate(shape.cuts):

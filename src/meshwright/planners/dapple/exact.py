@@ -111,8 +111,7 @@ def proven(
 
 def _machines(judge: Judge) -> list[tuple[int, ...]]:
     """Return the devices of each machine."""
-    cluster = judge.problem.cluster
-    assert cluster is not None
+    cluster = judge.problem.required_cluster
     node = cluster.node_of_device
     return [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
 

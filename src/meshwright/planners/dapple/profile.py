@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LinearisedProfile", "Profile", "ProfileNode", "ProfiledTraining", "cleaned"]
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Problem
+
+__all__ = ["LinearisedProfile", "Profile", "ProfileNode", "ProfiledTraining", "cleaned", "training_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,22 @@ class ProfiledTraining:
     optimizer_scaling_ratio: float
     activation_ratio: float = 1.0
     published_links: bool = False
+
+
+def training_of(problem: Problem) -> ProfiledTraining:
+    """Return what a question that is completed trains.
+
+    Raises
+    ------
+    InputError
+        When it was not completed by `meshwright.planners.dapple.question`.
+    """
+    training = problem.model_spec.instance
+    if not isinstance(training, ProfiledTraining):
+        raise InputError(
+            f"model {problem.model_spec.name}: is no profile with its training; ask through --search dapple or pipedream"
+        )
+    return training
 
 
 def cleaned(profile: Profile) -> Profile:

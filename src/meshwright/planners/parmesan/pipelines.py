@@ -99,8 +99,7 @@ def one_batch(problem: Problem, n_microbatches: int, usual: int) -> None:
 
 def idle(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Return a note on devices that a plan leaves idle; nothing where it uses all."""
-    assert problem.cluster is not None
-    n, used = problem.cluster.n_devices, sum(len(stage.devices) for stage in plan.stages)
+    n, used = problem.required_cluster.n_devices, sum(len(stage.devices) for stage in plan.stages)
     return (
         ()
         if used == n

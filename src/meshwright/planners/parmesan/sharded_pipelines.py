@@ -44,8 +44,7 @@ def least_seconds_per_sample(problem: Problem) -> float:
     ``sum over l of min over k of y[k] c[l, k]``, divided by the sum of ``n[k] y[k]``, bounds it from below for every
     ``y >= 0``, and is its value where kinds differ by one factor and y is the inverse of the time that all layers take.
     """
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     module = registry.load("costs", problem.costs, "cost model")
     row_of_op = analytic.rows(problem)
     seconds = np.full((len(cluster.kinds), len(row_of_op)), np.inf)
@@ -117,8 +116,7 @@ class _Candidate:
 
 
 def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> list[_Candidate]:
-    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the least work first.
-    """
+    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the least work first."""
     assert problem.cluster is not None
     found = []
     for one in pipelines:

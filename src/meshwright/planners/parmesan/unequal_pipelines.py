@@ -37,8 +37,7 @@ def slowness(problem: Problem, posed: Question) -> NDArray[np.float64]:
 
     The cost model is asked once for each kind of device; files with times of their own hold on every device.
     """
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     result = np.ones(cluster.n_devices)
     if cluster.homogeneous or problem.costs == "partition":
         return result
@@ -85,12 +84,11 @@ def unequal_plans(
     `slower`, shape (n_devices,), float64: how many times longer each device takes; see `slowness`.
     `limits`: bytes under which stages are cut.
     """
-    assert problem.cluster is not None
     promising: list[tuple[float, tuple[int, ...], Groups, list[str]]] = []
     micro_batch, asked = problem.batch.micro_batch or 1, problem.batch.global_batch
     patterns = (
         pattern
-        for pattern in _patterns(problem.cluster.n_devices, min(_MOST_STAGES, len(problem.graph.ops)))
+        for pattern in _patterns(problem.required_cluster.n_devices, min(_MOST_STAGES, len(problem.graph.ops)))
         if asked % (micro_batch * max(pattern)) == 0  # the widest stage splits the batch
     )
     for pattern in itertools.islice(patterns, _CUT):

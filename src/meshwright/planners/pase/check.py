@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.planners.pase.memory import held_bytes
@@ -54,10 +55,10 @@ def check_certificate(entry: Any, where: str, problem: Problem | None = None) ->
     try:
         kind = entry["kind"]
         if kind not in ("pase", "sharding"):
-            raise InputError(f"{where}: its kind is {kind!r}; must be 'pase' or 'sharding'")
+            raise InputError(f"{where}: kind is {fields.show(kind)}; it must be 'pase' or 'sharding'")
         asked = entry["question"]
         memory = asked["memory_bytes"]
-        budget = math.inf if memory is None else _real(memory, "memory_bytes", where)
+        budget = math.inf if memory is None else fields.number(memory, f"{where}: memory_bytes")
         posed = _pase(asked, where) if kind == "pase" else _sharding(asked, problem)
         return _judge(posed, entry, budget, where)
     except (KeyError, TypeError, ValueError) as error:
@@ -68,9 +69,13 @@ def check_certificate(entry: Any, where: str, problem: Problem | None = None) ->
 
 def _pase(asked: Any, where: str) -> _Posed:
     """Build the problem of one of PaSE's graphs."""
-    network = build(str(asked["graph"]), _whole(asked["batch"], "batch", where), _whole(asked["model"], "model", where))
-    word_flop = _real(asked["flop_per_word"], "flop_per_word", where)
-    costs = tables(network, _whole(asked["n_processors"], "n_processors", where), word_flop)
+    network = build(
+        str(asked["graph"]),
+        fields.whole(asked["batch"], f"{where}: batch", minimum=1),
+        fields.whole(asked["model"], f"{where}: model", minimum=1),
+    )
+    word_flop = fields.number(asked["flop_per_word"], f"{where}: flop_per_word")
+    costs = tables(network, fields.whole(asked["n_processors"], f"{where}: n_processors", minimum=1), word_flop)
     names = tuple(operator.name for operator in network.operators)
     return _Posed(costs.problem, held_bytes(costs), names, tuple(tuple(rows.tolist()) for rows in costs.splits))
 
@@ -86,8 +91,8 @@ def _sharding(asked: Any, problem: Problem | None) -> _Posed:
 
 def _judge(posed: _Posed, entry: Any, budget_bytes: float, where: str) -> Verdict:
     """Compare what is claimed with what adds up."""
-    value, bound = _real(entry["value"], "value", where), _real(entry["bound"], "bound", where)
-    multiplier = _real(entry["multiplier"], "multiplier", where)
+    value, bound = fields.number(entry["value"], f"{where}: value"), fields.number(entry["bound"], f"{where}: bound")
+    multiplier = fields.number(entry["multiplier"], f"{where}: multiplier")
     to_source = [np.asarray(message, dtype=np.float64).ravel() for message in entry["to_source"]]
     to_target = [np.asarray(message, dtype=np.float64).ravel() for message in entry["to_target"]]
     claimed = [list(way) for way in entry["shardings"]]
@@ -116,17 +121,3 @@ def _judge(posed: _Posed, entry: Any, budget_bytes: float, where: str) -> Verdic
 
 def _refused(reason: str) -> Verdict:
     return Verdict(False, math.nan, math.nan, reason)
-
-
-def _real(value: Any, name: str, where: str) -> float:
-    """Return a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{where}: {name} is {value!r}; must be a finite number")
-    return float(value)
-
-
-def _whole(value: Any, name: str, where: str) -> int:
-    """Return a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{where}: {name} is {value!r}; must be a whole number of at least 1")
-    return value

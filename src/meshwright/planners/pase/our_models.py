@@ -32,10 +32,7 @@ def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: s
     `recompute`: ``none``, ``selective`` or ``full``.
     Raises `InputError` when there is no cluster, no operator, several kinds of device, or the shape does not fit.
     """
-    cluster = problem.cluster
-    name = problem.model_spec.name
-    if cluster is None:
-        raise InputError(f"model {name}: say where to train it: --cluster dgx-h100:64")
+    cluster = problem.required_cluster
     if problem.costs != "analytic":
         raise InputError(f"search pase: on a cluster it prices operators by --costs analytic, not by {problem.costs}")
     if not cluster.homogeneous:
@@ -171,7 +168,6 @@ def _graph(problem: Problem, sharding: ShardingProblem) -> Graph:
 
 def _certificate(problem: Problem, sharding: ShardingProblem, found: Budgeted, limit_bytes: float) -> dict[str, Any]:
     """Return the certificate: the question, the ways chosen, their cost, the bound, and the messages that prove it."""
-    assert problem.cluster is not None
     bound = found.bound_value
     if found.multiplier_ratio > 0:
         bound = min(found.relaxed.bound_value - found.multiplier_ratio * limit_bytes, found.value)
@@ -183,7 +179,7 @@ def _certificate(problem: Problem, sharding: ShardingProblem, found: Budgeted, l
         "question": {
             "model": problem.model_spec.spec,
             "sequence_length": problem.batch.sequence_length,
-            "cluster": problem.cluster.name,
+            "cluster": problem.required_cluster.name,
             "mesh": [axis.size for axis in sharding.costs.axes],
             "batch": sharding.costs.batch,
             "precision": problem.training.precision,

@@ -139,8 +139,7 @@ def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
 
 def _cases(problem: Problem, options: ModelOptions) -> Iterator[_Case]:
     """Yield the instances for every micro-batch and number of replicas."""
-    assert problem.cluster is not None
-    n_devices, total = problem.cluster.n_devices, problem.batch.global_batch
+    n_devices, total = problem.required_cluster.n_devices, problem.batch.global_batch
     micro = (problem.batch.micro_batch,) if problem.batch.micro_batch else MICRO_BATCHES
     for micro_batch in micro:
         for data in range(1, n_devices + 1) if options.data_parallel else (1,):
@@ -152,14 +151,13 @@ def _cases(problem: Problem, options: ModelOptions) -> Iterator[_Case]:
 
 def _case(problem: Problem, options: ModelOptions, micro_batch: int, data: int) -> _Case | None:
     """Return one instance, or None where no degree is legal."""
-    assert problem.cluster is not None
-    n_devices = problem.cluster.n_devices
+    n_devices = problem.required_cluster.n_devices
     shard = 1 if options.shard_optimizer and data > 1 else 0
     widths = [2**i for i in range(n_devices.bit_length()) if data * 2**i <= n_devices]
     strategies = [
         Strategy(data=data, tensor=t, sequence_parallel=t > 1, shard=shard)
         for t in widths
-        if t <= int(np.bincount(problem.cluster.node_of_device).max()) and (t == 1 or options.tensor_parallel)
+        if t <= int(np.bincount(problem.required_cluster.node_of_device).max()) and (t == 1 or options.tensor_parallel)
     ]
     strategies = [strategy for strategy in strategies if not analytic.illegal(problem, strategy, micro_batch)]
     if not strategies:
@@ -183,9 +181,8 @@ def _menu(
     n_microbatches: int,
 ) -> StageMenu:
     """Return the instance as arrays: what a layer does once a step is spread over the micro-batches of its replica."""
-    assert problem.cluster is not None
     graph, rows = problem.graph, analytic.rows(problem)
-    memory = sim.free_bytes(problem.cluster.kinds)
+    memory = sim.free_bytes(problem.required_cluster.kinds)
     repeated = {row for row in rows if rows.count(row) > 1} or set(rows)
     working = max(
         load.working_bytes for table in loads for (row, word), load in table.items() if row in repeated and word in words
@@ -225,7 +222,7 @@ def _menu(
         seconds, weight, activation, fixed,
         np.array(into, np.int64), np.array(sync_in), np.array(out_of, np.int64), np.array(sync_out),
         np.array([data], np.int64), np.array([1.0 / data]), np.zeros((len(strategies), 1)),
-        problem.cluster.n_devices, problem.cluster.n_devices, memory - working,
+        problem.required_cluster.n_devices, problem.required_cluster.n_devices, memory - working,
         exact=options.exact, names=tuple(names),
     )  # fmt: skip
 
@@ -236,9 +233,9 @@ def _link(problem: Problem, strategy: Strategy) -> tuple[float, float]:
     """
     assert problem.cluster is not None
     n = strategy.n_devices
-    if 2 * n > problem.cluster.n_devices:
+    if 2 * n > problem.required_cluster.n_devices:
         return 0.0, 0.0
-    return Network.of(problem.cluster).transfer([(i, i + n) for i in range(n)])
+    return Network.of(problem.required_cluster).transfer([(i, i + n) for i in range(n)])
 
 
 def _candidates(solved: search.Solved, options: ModelOptions) -> Iterator[Found]:
@@ -253,7 +250,6 @@ def _candidates(solved: search.Solved, options: ModelOptions) -> Iterator[Found]
 
 def _stage_seconds(problem: Problem, found: Found, case: _Case) -> list[float]:
     """Return each stage's time with tensors over the links on which the stages' own devices lie, in one node or between two."""
-    assert problem.cluster is not None
     rows, seconds = analytic.rows(problem), [stage.seconds for stage in found.stages]
     word = {v: case.menu.names[c] for stage in found.stages for v, c in zip(stage.nodes, stage.choices, strict=True)}
     at = {v: i for i, stage in enumerate(found.stages) for v in stage.nodes}
@@ -264,7 +260,7 @@ def _stage_seconds(problem: Problem, found: Found, case: _Case) -> list[float]:
         if i == j:
             continue
         pairs = [(first[i] + a % sizes[i], first[j] + a % sizes[j]) for a in range(max(sizes[i], sizes[j]))]
-        latency, per_byte = Network.of(problem.cluster).transfer(pairs)
+        latency, per_byte = Network.of(problem.required_cluster).transfer(pairs)
         for end, v in ((i, edge.source), (j, edge.target)):
             degree = found.stages[end].degree
             n_bytes = case.loads[degree][rows[edge.source], word[v]].output_bytes

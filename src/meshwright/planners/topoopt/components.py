@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError
 
 __all__ = ["PARTS", "Bill", "Prices", "bill", "equal_cost_bandwidth", "prices"]
@@ -62,14 +63,19 @@ def prices(path: str = "") -> Prices:
     file = Path(path) if path else Path(__file__).parent / "data" / "components.toml"
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-        fixed = tuple(float(data[part]["per_port"]) for part in PARTS)
-        rate = tuple(float(data[part]["per_gbit"]) for part in PARTS)
     except OSError as error:
         raise InputError(f"components {path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"components {path}: needs per_port and per_gbit for each of {', '.join(PARTS)}: {error}") from None
-    if min(*fixed, *rate) < 0:
-        raise InputError(f"components {path}: prices must be at least 0")
+    except ValueError as error:
+        raise InputError(f"components {path}: is not valid TOML: {error}") from None
+    where = f"components {path}"
+    fields.entry(data, where, needed=PARTS)
+    tables = [fields.entry(data[part], f"{where}: {part}", needed=("per_port", "per_gbit")) for part in PARTS]
+    fixed, rate = (
+        tuple(
+            fields.number(table[key], f"{where}: {part}: {key}", minimum=0) for part, table in zip(PARTS, tables, strict=True)
+        )
+        for key in ("per_port", "per_gbit")
+    )
     return Prices(fixed, rate, str(data["nic"].get("source", "")))
 
 

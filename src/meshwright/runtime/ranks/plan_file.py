@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.base import files
+from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.writers import plan_json
@@ -61,14 +60,7 @@ def read_plan(path: str) -> PlanFile:
 
     Raises `InputError` when it cannot be read, is no plan, holds no answer, or names a layer twice.
     """
-    try:
-        entry, repeated = files.load_json(Path(path).read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; name a file written by 'meshwright plan --out'") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: is not valid JSON (cut off?); name a file written by 'meshwright plan --out'") from None
-    if repeated:
-        raise InputError(f"{path}: {repeated}")
+    entry = files.read_json(path, "name a file written by 'meshwright plan --out'")
     try:
         names = tuple(str(name) for stage in entry["stages"] for name in stage["ops"]) if entry.get("feasible") else ()
     except (KeyError, TypeError, AttributeError):
@@ -85,9 +77,7 @@ def read_plan(path: str) -> PlanFile:
         if stage.recompute and len(stage.recompute) != len(stage.ops):
             raise InputError(f"{path}: stage {i}: recompute has {len(stage.recompute)} entries for {len(stage.ops)} layers")
     for name in ("n_microbatches", "micro_batch", "global_batch"):
-        count = getattr(plan, name)
-        if not isinstance(count, int) or count < 1:
-            raise InputError(f"{path}: {name} is {count!r}; it must be a whole number from 1 on")
+        fields.whole(getattr(plan, name), f"{path}: {name}", minimum=1)
     batch = entry.get("batch")
     length = batch.get("sequence_length", 1) if isinstance(batch, dict) else 1
     return PlanFile(plan, names, length if isinstance(length, int) and length > 0 else 1, MappingProxyType(entry))

@@ -21,7 +21,7 @@ class IntegerProgram:
     labels : ndarray, shape (n_nodes,), int64, or None
         The best labels; None when none was found.
     bound_value : float
-        No labels within the budget cost less; infinite when there are none.
+        No labels within the budget cost less; infinite when there are none, -infinite where time ran out before any were found.
     infeasible : bool
         Whether it is proven that no labels fit the budget.
     """
@@ -51,35 +51,28 @@ def solve(
     One binary variable per label; per edge one continuous variable for each pair of layouts, whose sums over rows and columns
     equal the labels with that layout (the local polytope over layouts).
     """
-    import highspy
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
 
-    matrix, lower, upper, cost = _local_polytope(problem)
+    (starts, indices, values), lower, upper, cost = _local_polytope(problem)
+    if weights is not None:
+        (starts, indices, values), lower, upper = _with_budget((starts, indices, values), lower, upper, weights, budget_bytes)
     n_labels = len(problem.node_cost)
     scale = float(np.abs(cost).max()) or 1.0
-    highs = highspy.Highs()
-    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", gap_ratio), ("mip_abs_gap", 0.0),
-                          ("time_limit", float(seconds)), ("random_seed", 0)):  # fmt: skip
-        highs.setOptionValue(option, value)
-    program = highspy.HighsLp()
-    if weights is not None:
-        matrix, lower, upper = _with_budget(matrix, lower, upper, weights, budget_bytes)
-    program.num_col_, program.num_row_ = len(cost), len(lower)
-    program.col_cost_ = cost / scale * 1e6
-    program.col_lower_, program.col_upper_ = np.zeros(len(cost)), np.ones(len(cost))
-    program.row_lower_, program.row_upper_ = lower, upper
-    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_, program.a_matrix_.index_, program.a_matrix_.value_ = matrix
-    kinds = [highspy.HighsVarType.kInteger] * n_labels + [highspy.HighsVarType.kContinuous] * (len(cost) - n_labels)
-    program.integrality_ = kinds
-    highs.passModel(program)
-    highs.run()
-    status, info = highs.getModelStatus(), highs.getInfo()
-    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+    table = csr_array((values, indices, starts), shape=(len(lower), len(cost)))
+    found = milp(
+        cost / scale * 1e6,  # HiGHS stops at an absolute gap of a millionth too: a trillionth of the largest cost
+        integrality=np.arange(len(cost)) < n_labels,
+        bounds=Bounds(0.0, 1.0),
+        constraints=LinearConstraint(table, lower, upper),
+        options={"time_limit": float(seconds), "mip_rel_gap": gap_ratio},
+    )
+    if found.status == 2:
         return IntegerProgram(None, np.inf, True)
-    bound = info.mip_dual_bound * scale / 1e6
-    if info.primal_solution_status != 2:
+    bound = -np.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale / 1e6
+    if found.x is None:
         return IntegerProgram(None, bound, False)
-    chosen = np.array(highs.getSolution().col_value)[:n_labels]
+    chosen = found.x[:n_labels]
     labels = [int(np.argmax(chosen[problem.first[v] : problem.first[v + 1]])) for v in range(problem.n_nodes)]
     return IntegerProgram(np.array(labels, dtype=np.int64), bound, False)
 

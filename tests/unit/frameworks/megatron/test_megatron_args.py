@@ -62,8 +62,7 @@ def test_gradients_and_weights_are_sharded_by_megatrons_fsdp() -> None:
 def test_degrees_are_said_where_they_are_more_than_one() -> None:
     said = flags(one(Strategy(data=2, tensor=2, context=2, sequence_parallel=True)))
     assert said[:4] == [
-        "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 1", "--context-parallel-size 2",
-        "--sequence-parallel",
+        "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 1", "--context-parallel-size 2", "--sequence-parallel",  # noqa: E501
     ]  # fmt: skip
     assert not any(words.startswith(("--context", "--expert", "--sequence")) for words in flags(one(Strategy(data=2))))
     assert "--expert-model-parallel-size 2" in flags(one(Strategy(data=2, expert=2)))

@@ -36,9 +36,7 @@ def incumbent(seconds: float, causes: dict[str, float], **degrees: int) -> Incum
 
 
 def test_a_runner_up_lost_by_the_two_causes_that_cost_it_most_against_the_best() -> None:
-    """Ten seconds against thirteen: 2 s more bubble and 1.5 s of a transfer that the best has not, for half a second less
-    compute.
-    """
+    """Ten seconds against thirteen: 2 s more bubble and 1.5 s of a transfer that the best has not, for half a second less compute."""  # noqa: E501
     best = incumbent(10.0, {"compute": 8.0, "bubble": 2.0}, data=2)
     other = incumbent(13.0, {"compute": 7.5, "bubble": 4.0, "transfer": 1.5}, pipeline=2)
     third = incumbent(10.5, {"compute": 8.5, "bubble": 1.0, "reduce": 1.0}, tensor=2)

@@ -46,10 +46,9 @@ def problem(tmp_path: pathlib.Path) -> Problem:
 def check(found: tuple[StageCost, ...]) -> None:
     """Compare with the plan's stages by hand.
 
-    Two micro-batches of 7 samples: over three replicas the fullest takes 3, which is 3 / 4 of what was measured; a tensor sent
-    on is of 7 / 3 samples on average. Activations hold 2.5 times what the file says; weights, gradients and optimizer three
-    times the weights.
-    """
+    Two micro-batches of 7 samples: over three replicas the fullest takes 3, which is 3 / 4 of what was measured; a tensor sent on is of
+    7 / 3 samples on average. Activations hold 2.5 times what the file says; weights, gradients and optimizer three times the weights.
+    """  # noqa: E501
     first, _ = found
     assert (first.forward_seconds, first.backward_input_seconds) == pytest.approx((0.040 * 3 / 4, 0.070 * 3 / 4))
     assert (first.recompute_seconds, first.working_bytes) == (0.0, 0.0)
@@ -60,9 +59,7 @@ def check(found: tuple[StageCost, ...]) -> None:
 
 
 def recomputed(last: StageCost) -> None:
-    """Seven samples of the last layer: it keeps what enters, 1000 bytes of four samples, and holds its own activation while it
-    runs.
-    """
+    """Seven samples of the last layer: it keeps what enters, 1000 bytes of four samples, and holds its own activation while it runs."""  # noqa: E501
     assert (last.forward_seconds, last.backward_input_seconds) == pytest.approx((0.002 * 7 / 4, 0.003 * 7 / 4))
     assert last.recompute_seconds == last.forward_seconds
     assert last.activation_bytes == pytest.approx(1000 * 7 / 4)

@@ -15,8 +15,7 @@ from meshwright import api
 from meshwright._kernels.mapping import cost, frontier, search
 from meshwright._kernels.partition import annealing, convex
 from meshwright.clusters import cluster
-from meshwright.planners.parmesan.warm import mapping as warm_mapping
-from meshwright.planners.parmesan.warm import partition as warm_partition
+from meshwright.planners.parmesan import precompile
 from meshwright.solvers.mapping.problem import StageGraph
 from meshwright.solvers.mapping.search import map_stages, pair_seconds
 from meshwright.solvers.partition.convex import partition
@@ -52,10 +51,10 @@ def _mapped() -> object:
 @pytest.mark.parametrize(
     ("module", "name", "beforehand", "real"),
     [
-        (annealing, "anneal", partial(warm_partition.run, api.plan), _wide_partition),
-        (convex, "solve_pool", partial(warm_partition.run, api.plan), _wide_partition),
-        (cost, "anneal", partial(warm_mapping.run, api.plan), _mapped),
-        (frontier, "expand", partial(warm_mapping.run, api.plan), _mapped),
+        (annealing, "anneal", partial(precompile.run, api.plan), _wide_partition),
+        (convex, "solve_pool", partial(precompile.run, api.plan), _wide_partition),
+        (cost, "anneal", partial(precompile.run, api.plan), _mapped),
+        (frontier, "expand", partial(precompile.run, api.plan), _mapped),
     ],
 )
 def test_kernels_are_compiled_for_the_types_that_searches_use(
@@ -67,4 +66,4 @@ def test_kernels_are_compiled_for_the_types_that_searches_use(
 
 
 def test_backtracking_is_compiled_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _types(search, "branch", partial(warm_mapping.run, api.plan), monkeypatch)
+    assert _types(search, "branch", partial(precompile.run, api.plan), monkeypatch)

@@ -47,8 +47,8 @@ def test_of_two_rows_with_one_key_the_first_counts(tmp_path: Path) -> None:
         ({"extra": 1}, {}, "extra"),
         ({}, {"batch_size": 0}, "batch_size"),
         ({}, {"measurements": []}, "at least one"),
-        ({}, {"measurements": [1]}, "must be a mapping"),
-        ({}, {"other": 1}, "no field of"),
+        ({}, {"measurements": [1]}, "must be an object"),
+        ({}, {"other": 1}, "no field in"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(
@@ -64,7 +64,7 @@ def test_a_file_that_is_cut_off_or_missing_is_refused(tmp_path: Path) -> None:
     Path(path).write_text(Path(path).read_text()[:40])
     with pytest.raises(InputError, match="cut off"):
         flexflow_measures.load(path)
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         flexflow_measures.load(str(tmp_path / "none.json"))
 
 

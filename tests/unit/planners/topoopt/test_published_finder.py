@@ -9,9 +9,7 @@ from meshwright.solvers.graph.circulants import geometric
 
 
 def test_the_largest_groups_share_takes_all_interfaces_and_its_jumps_grow_by_a_ratio() -> None:
-    """Total 150, of which the whole ring has 100: 150 x 4 / 100 = 6 links each way, and there are 4. Jumps 1, then 7 ** (1 /
-    2) or more: 3.
-    """
+    """Total 150, of which the whole ring has 100: 150 x 4 / 100 = 6 links each way, and there are 4. Jumps 1, then 7 ** (1 / 2) or more: 3."""  # noqa: E501
     found = published.find(8, 4, {8: 100.0, 4: 50.0})
     assert found.jumps == ((8, (1, 3)),)
     paths = dict(found.paths)

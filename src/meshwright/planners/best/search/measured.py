@@ -101,8 +101,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         notes.append(f"no --global-batch given: {most} samples a step are assumed")
     if not 0.0 < params.memory_ratio <= 1.0:
         raise InputError(f"--set memory_ratio={params.memory_ratio:g}: give a share of the memory, up to 1")
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     choices = sorted(_choices(problem, profile, params), key=lambda choice: choice.bound_seconds)
     if not choices:
         raise InputError(
@@ -145,8 +144,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 def _choices(problem: Problem, profile: Profile, params: Params) -> Iterator[_Choice]:
     """Return all degrees, numbers of micro-batches, schedules and shardings that the batch and the profile allow."""
-    assert problem.cluster is not None
-    n, batch, n_layers = problem.cluster.n_devices, problem.batch.global_batch, len(profile.layers)
+    n, batch, n_layers = problem.required_cluster.n_devices, problem.batch.global_batch, len(profile.layers)
     measured = sorted({tensor for _, tensor in profile.measures})
     counts = [m for m in range(1, batch + 1) if batch % m == 0]
     if any(allowed and 1 not in allowed for allowed in (params.context, params.expert)):
@@ -208,11 +206,10 @@ def _judged(problem: Problem, choice: _Choice, sizes: tuple[int, ...], devices: 
 
 def _polished(problem: Problem, start: _Found, memory_ratio: float) -> _Found:
     """Return a plan improved by moving layers over cuts and swapping devices until nothing helps."""
-    assert problem.cluster is not None
     best = start
     sizes = tuple(len(stage.ops) for stage in start.plan.stages)
     used = tuple(device for stage in start.plan.stages for device in stage.devices)
-    devices = (*used, *(d for d in range(problem.cluster.n_devices) if d not in used))
+    devices = (*used, *(d for d in range(problem.required_cluster.n_devices) if d not in used))
     for _ in range(_SWEEPS):
         before = best
         for moved in _moves(sizes):

@@ -63,8 +63,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     notes: list[str] = []
     problem = with_batch(problem, "megatron_grid", notes)
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     node = params.largest_tensor or int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     powers = tuple(2**i for i in range(15))
     limits = Limits(

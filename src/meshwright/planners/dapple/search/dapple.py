@@ -19,7 +19,7 @@ from meshwright.core.result import Alternative, Answer, Objective
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import published, question
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.profile import training_of
 
 __all__ = ["Params", "completed", "search"]
 
@@ -124,8 +124,7 @@ def _asked(params: Params) -> question.Asked:
 
 def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answer:
     """Return what the authors' code answers."""
-    training, cluster = problem.model_spec.instance, problem.cluster
-    assert isinstance(training, ProfiledTraining) and cluster is not None
+    training = training_of(problem)
     for given, name in (
         (params.uneven, "uneven"),
         (params.max_stages, "max_stages"),
@@ -182,8 +181,7 @@ def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answ
 
 def _sizes(problem: Problem) -> tuple[int, ...]:
     """Return the devices of each machine, whose ids must follow each other."""
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     node = cluster.node_of_device
     if np.any(np.diff(node) < 0):
         raise InputError(f"cluster {cluster.name}: mode=published needs the devices of a machine to have consecutive ids")

@@ -19,7 +19,7 @@ from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.planners.dapple import question
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.evaluate import Cut, Judge, Shape
-from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 __all__ = ["Params", "search"]
 
@@ -72,8 +72,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     micro-batch over the replicas instead, as DAPPLE does, so its plans are judged in a setting they were not made for.
     """
     problem, notes = question.completed(problem, _asked(params), "pipedream")
-    training = problem.model_spec.instance
-    assert isinstance(training, ProfiledTraining) and problem.cluster is not None
+    training = training_of(problem)
     states = _dapple_states.states_of(problem.model_spec)
     kept = list(range(states.n_states))
     if len(kept) > MOST_STATES:
@@ -170,8 +169,7 @@ def _stages(
 
 def _machines(problem: Problem) -> list[tuple[int, ...]]:
     """Return the devices of each machine; all machines must be alike."""
-    cluster = problem.cluster
-    assert cluster is not None
+    cluster = problem.required_cluster
     node = cluster.node_of_device
     machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
     if len({len(machine) for machine in machines}) > 1:
@@ -186,7 +184,6 @@ def _rates(problem: Problem, training: ProfiledTraining, machines: list[tuple[in
         return _dapple_links.NVLINK_BYTES_PER_SECOND, _dapple_links.ETHERNET_BYTES_PER_SECOND
     from meshwright.network import Network
 
-    assert problem.cluster is not None
     pairs = [machines[0][:2], (machines[0][0], machines[-1][0])]
-    rates = [1.0 / Network.of(problem.cluster).transfer([pair])[1] if len(set(pair)) == 2 else 1e30 for pair in pairs]
+    rates = [1.0 / Network.of(problem.required_cluster).transfer([pair])[1] if len(set(pair)) == 2 else 1e30 for pair in pairs]
     return rates[0], rates[1]

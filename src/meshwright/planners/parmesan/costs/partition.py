@@ -83,9 +83,8 @@ def _load(
     if own_links and stage.strategy.data > 1 and weights > 0:
         from meshwright.network import Network
 
-        assert problem.cluster is not None
         groups = np.array(stage.ring_devices, dtype=np.int64).reshape(stage.strategy.data, -1).T
-        reduce_seconds = Network.of(problem.cluster).axis(groups).seconds("all_reduce", weights)
+        reduce_seconds = Network.of(problem.required_cluster).axis(groups).seconds("all_reduce", weights)
     inside = () if own_links or host else ((("transfer", paid[0] * unit),), (("transfer", paid[1] * unit),))
     held = float(posed.operators.memory[ops].sum())
     once = isinstance(problem.model_spec.instance, PlacementGraph)

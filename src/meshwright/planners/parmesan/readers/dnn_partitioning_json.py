@@ -4,11 +4,11 @@ nodes with times on accelerator and host.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base import fields
+from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
@@ -107,9 +107,7 @@ def read(source: Source) -> ModelSpec:
        published with the paper.
     """
     content = source.json
-    if not isinstance(content, dict):
-        raise InputError(f"{source.spec}: is not a JSON object with {', '.join(_TOP)} (no file, or cut off?)")
-    instance = _instance(content, str(source.path))
+    instance = _instance(content, str(source.path or source.spec))
     name = source.path.stem if source.path is not None else source.spec
     ops = tuple(Op(node.name, "backward" if node.backward else "forward") for node in instance.nodes)
     edges = tuple(Edge(edge.source, edge.target) for edge in instance.edges)
@@ -125,22 +123,13 @@ def read(source: Source) -> ModelSpec:
 
 def _instance(content: dict[str, Any], path: str) -> PlacementGraph:
     """Check the whole file and return it."""
-    for key in content:
-        if key not in _TOP:
-            raise UnknownNameError(f"field (of {path})", key, _TOP)
-    for key in _TOP:
-        if key not in content:
-            raise InputError(f"{path}: the field '{key}' is missing; the format needs {', '.join(_TOP)}")
-    for key in ("nodes", "edges"):
-        if not isinstance(content[key], list):
-            raise InputError(f"{path}: '{key}' is {_show(content[key])}; must be a list")
-    if not content["nodes"]:
-        raise InputError(f"{path}: 'nodes' is empty; there is nothing to place")
+    fields.entry(content, path, _TOP, _TOP)
+    entries = fields.items(content["nodes"], f"{path}: nodes", at_least=1)
+    links = fields.items(content["edges"], f"{path}: edges")
     memory_bytes = _number(content, "maxSizePerFPGA", path)
-    n_accelerators = _whole(content, "maxFPGAs", path)
-    n_hosts = _whole(content, "maxCPUs", path)
-    nodes = _nodes(content["nodes"], path)
-    edges = _edges(content["edges"], nodes, path)
+    n_accelerators, n_hosts = (_whole(content, key, path, minimum=0) for key in ("maxFPGAs", "maxCPUs"))
+    nodes = _nodes(entries, path)
+    edges = _edges(links, nodes, path)
     return PlacementGraph(memory_bytes, n_accelerators, n_hosts, nodes, edges)
 
 
@@ -155,17 +144,15 @@ def _nodes(entries: list[Any], path: str) -> tuple[PlacementNode, ...]:
     seen: dict[int, int] = {}
     for i, entry in enumerate(entries):
         where = f"{path}: nodes[{i}]"
-        _fields(entry, known, ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode", "size"), where)
-        number = _whole(entry, "id", where, minimum=None)
+        fields.entry(entry, where, known, ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode", "size"))
+        number = _whole(entry, "id", where)
         if number in seen:
             raise InputError(f"{where}: the id {number} is that of nodes[{seen[number]}] too; ids must be unique")
         seen[number] = i
         colour = entry.get("colorClass")
         if colour is not None:
-            colour = _whole(entry, "colorClass", where, minimum=None)
-        name = entry.get("name")
-        if name is not None and not isinstance(name, str):
-            raise InputError(f"{where}: 'name' is {_show(name)}; must be text")
+            colour = _whole(entry, "colorClass", where)
+        name = "" if entry.get("name") is None else fields.text(entry["name"], f"{where}: name")
         if not name:
             name = str(number)
         elif names[name] > 1:
@@ -185,8 +172,8 @@ def _edges(entries: list[Any], nodes: tuple[PlacementNode, ...], path: str) -> t
     edges: list[PlacementEdge] = []
     for i, entry in enumerate(entries):
         where = f"{path}: edges[{i}]"
-        _fields(entry, ("sourceId", "destId", "cost", "size"), ("sourceId", "destId", "cost"), where)
-        source, target = (_whole(entry, key, where, minimum=None) for key in ("sourceId", "destId"))
+        fields.entry(entry, where, ("sourceId", "destId", "cost", "size"), ("sourceId", "destId", "cost"))
+        source, target = (_whole(entry, key, where) for key in ("sourceId", "destId"))
         for key, end in (("sourceId", source), ("destId", target)):
             if end not in index:
                 raise InputError(f"{where}: '{key}' is {end}, but no node has this id")
@@ -203,47 +190,18 @@ def _edges(entries: list[Any], nodes: tuple[PlacementNode, ...], path: str) -> t
     return tuple(edges)
 
 
-def _fields(entry: Any, known: tuple[str, ...], needed: tuple[str, ...], where: str) -> None:
-    """Refuse what is not an object, has an unknown field or lacks a needed one."""
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: is {_show(entry)}; must be an object with {', '.join(needed)}")
-    for key in entry:
-        if key not in known:
-            raise UnknownNameError(f"field (of {where})", key, known)
-    for key in needed:
-        if key not in entry:
-            raise InputError(f"{where}: the field '{key}' is missing; needed are {', '.join(needed)}")
-
-
 def _number(entry: dict[str, Any], key: str, where: str) -> float:
-    """Return a finite number that is not negative."""
-    value = entry[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{where}: '{key}' is {_show(value)}; must be a number")
-    if not math.isfinite(value) or value < 0:
-        raise InputError(f"{where}: '{key}' is {value}; must be finite and >= 0")
-    return float(value)
+    """Return a number that is not negative."""
+    return fields.number(entry[key], f"{where}: {key}", minimum=0)
 
 
-def _whole(entry: dict[str, Any], key: str, where: str, minimum: int | None = 0) -> int:
-    """Return a whole number."""
-    value = entry[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or int(value) != value:
-        raise InputError(f"{where}: '{key}' is {_show(value)}; must be a whole number")
-    if minimum is not None and value < minimum:
-        raise InputError(f"{where}: '{key}' is {value}; must be >= {minimum}")
-    return int(value)
+def _whole(entry: dict[str, Any], key: str, where: str, minimum: int | None = None) -> int:
+    """Return a whole number, which programs that write the format also spell ``3.0``."""
+    return fields.whole(entry[key], f"{where}: {key}", minimum=minimum, or_float=True)
 
 
 def _flag(entry: dict[str, Any], key: str, where: str) -> bool:
     """Return a yes or no, written as true/false or 1/0."""
-    value = entry[key]
-    if value not in (0, 1):
-        raise InputError(f"{where}: '{key}' is {_show(value)}; must be true, false, 0 or 1")
-    return bool(value)
-
-
-def _show(value: Any) -> str:
-    """Return a value as in JSON, cut to a readable length."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    if entry[key] not in (0, 1):
+        raise InputError(f"{where}: {key} is {fields.show(entry[key])}; it must be true, false, 0 or 1")
+    return bool(entry[key])

@@ -127,12 +127,11 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     if problem.costs != "partition":  # a tensor degree may share replicas out that do not split the batch
         pairs = tuple(dict.fromkeys((*shapes(problem, params.n_stages, whole_batch=False), *pairs)))
     posed = question(problem)
-    assert problem.cluster is not None
-    slow = pair_seconds(problem.cluster)
+    slow = pair_seconds(problem.required_cluster)
     limits = memory_limits(problem, posed)
     units = contract(posed.operators, weigh_memory=math.isfinite(limits[-1]))
     slower = slowness(problem, posed)
-    laid = device_orders(problem.cluster)
+    laid = device_orders(problem.required_cluster)
     judged: list[Judged] = []
     mapped: list[_Mapped] = []
     for shape in pairs:
@@ -190,13 +189,13 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     )  # fmt: skip
     problem = costed(replace(result.problem, batch=batch))
     posed = question(problem)
-    assert result.plan is not None and problem.cluster is not None
+    assert result.plan is not None
     if result.timeline is None:
         return Verdict(False, float("nan"), float("nan"), "the plan cannot be simulated")
     value = result.timeline.step_seconds / result.plan.global_batch
     bound = _bound(posed, problem)
     bound_value = 0.0 if bound is None else bound.value
-    slow = check_mapping.pair_table(problem.cluster)
+    slow = check_mapping.pair_table(problem.required_cluster)
     number = {op.name: i for i, op in enumerate(problem.graph.ops)}
     try:
         claimed = float(entry["objective"]["value"]), float(entry["bound"]["value"]) if entry.get("bound") else 0.0
@@ -224,7 +223,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
             tuple(graph.compute_seconds.tolist()), {(a, b): volume for a, b, volume in graph.transfers},
             tuple((ring * graph.reduce_bytes).tolist()),
         )  # fmt: skip
-        proven = lower_bound(graph, pair_seconds(problem.cluster)) if len(slow) > _TRIED else 0.0
+        proven = lower_bound(graph, pair_seconds(problem.required_cluster)) if len(slow) > _TRIED else 0.0
         wrong = check_mapping.check(stages, slow, mapping, proven)
         if wrong:
             return Verdict(False, value, bound_value, f"mapping of {graph.n_stages} stages x {graph.n_replicas}: {wrong}")
@@ -276,10 +275,9 @@ def _published(problem: Problem, params: Params, seed: int) -> list[Judged]:
 
 def _bound(posed: Question, problem: Problem) -> Bound | None:
     """Return the least time per sample of all devices together: compute alone, no pipeline ever empty."""
-    assert problem.cluster is not None
     if problem.costs == "partition":
         total = float(posed.operators.compute.sum()) * posed.unit_seconds / (problem.batch.micro_batch or 1)
-        seconds = total / problem.cluster.n_devices
+        seconds = total / problem.required_cluster.n_devices
     else:
         seconds = least_seconds_per_sample(problem)
     return Bound(seconds, "compute") if seconds > 0.0 else None
@@ -287,9 +285,8 @@ def _bound(posed: Question, problem: Problem) -> Bound | None:
 
 def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
     """Say what a reader would otherwise wonder about."""
-    assert problem.cluster is not None
     notes = (*posed.notes, f"from {first.label}", *idle(problem, first.plan))
-    if problem.costs == "partition" and not problem.cluster.homogeneous:
+    if problem.costs == "partition" and not problem.required_cluster.homogeneous:
         notes += ("the file's times are taken to hold on every kind of device of the cluster",)
     return notes
 

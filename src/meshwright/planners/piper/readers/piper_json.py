@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op
@@ -56,8 +57,6 @@ def read(source: Source) -> ModelSpec:
     """
     where = str(source.path or source.spec)
     content = source.json
-    if not isinstance(content, dict):
-        raise InputError(f"{where}: is not a JSON object; a Piper file is one, with nodes and edges")
     instance = _instance(content, where)
     name = Path(where).stem
     if source.fragment:
@@ -81,7 +80,7 @@ def _changed(instance: PiperInstance, fragment: str, where: str) -> PiperInstanc
         "bandwidth": "bandwidth",
         "memory": "memory_bytes",
     }
-    flags = {field.name: field.type for field in fields(Counting)}
+    flags = {field.name: field.type for field in dataclasses.fields(Counting)}
     for part in fragment.split(","):
         key, _, text = part.partition("=")
         if key not in ("layers", *limits, *flags):
@@ -143,8 +142,8 @@ def flat_cluster(instance: PiperInstance) -> Cluster:
 
 def _instance(content: dict[str, Any], where: str) -> PiperInstance:
     """Check the whole object and return its content."""
-    _check_fields(content, _TOP, ("maxMemoryPerDevice", "maxDevices", "bandwidth", "nodes", "edges"), where)
-    batches = {field: _whole(content[field], f"{where}: {field}", 1, None) for field in _TOP[2:4] if field in content}
+    fields.entry(content, where, _TOP, ("maxMemoryPerDevice", "maxDevices", "bandwidth", "nodes", "edges"))
+    batches = {name: fields.whole(content[name], f"{where}: {name}", minimum=1) for name in _TOP[2:4] if name in content}
     if not batches:
         raise InputError(
             f"{where}: the field mbsInBatch (or maxBatchSize) is missing; it is the number of micro-batches, at least 1"
@@ -154,25 +153,23 @@ def _instance(content: dict[str, Any], where: str) -> PiperInstance:
             f"{where}: mbsInBatch is {batches['mbsInBatch']} but maxBatchSize is {batches['maxBatchSize']}; "
             "they are two names of one number: keep one"
         )
-    for field in ("nodes", "edges"):
-        if not isinstance(content[field], list) or not content[field]:
-            raise InputError(f"{where}: {field} must be a list with at least one entry, not {_show(content[field])}")
-    position = _positions(content["nodes"], where)
-    edges = _edges(content["edges"], position, where)
+    entries, links = (fields.items(content[name], f"{where}: {name}", at_least=1) for name in ("nodes", "edges"))
+    position = _positions(entries, where)
+    edges = _edges(links, position, where)
     ids = [str(node_id) for node_id in position]
     tails: list[dict[str, int]] = [{} for _ in ids]
     heads: list[dict[str, int]] = [{} for _ in ids]
     for edge in edges:
         heads[edge.source][ids[edge.target]] = edge.target
         tails[edge.target][ids[edge.source]] = edge.source
-    nodes = tuple(_node(entry, tails[i], heads[i], where) for i, entry in enumerate(content["nodes"]))
+    nodes = tuple(_node(entry, tails[i], heads[i], where) for i, entry in enumerate(entries))
     return PiperInstance(
         nodes,
         edges,
-        _whole(content["maxDevices"], f"{where}: maxDevices", 1, LARGEST),
+        fields.whole(content["maxDevices"], f"{where}: maxDevices", minimum=1, maximum=LARGEST),
         next(iter(batches.values())),
-        _number(content["bandwidth"], f"{where}: bandwidth", SMALLEST),
-        _number(content["maxMemoryPerDevice"], f"{where}: maxMemoryPerDevice", SMALLEST),
+        fields.number(content["bandwidth"], f"{where}: bandwidth", minimum=SMALLEST),
+        fields.number(content["maxMemoryPerDevice"], f"{where}: maxMemoryPerDevice", minimum=SMALLEST),
     )
 
 
@@ -180,15 +177,10 @@ def _positions(entries: list[Any], where: str) -> dict[int, int]:
     """Return the position of every node id."""
     position: dict[int, int] = {}
     for i, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise InputError(f"{where}: node number {i} must be an object, not {_show(entry)}")
-        if "id" not in entry:
-            raise InputError(f"{where}: node number {i} has no id; give every node a whole number of its own")
-        node_id = _whole(entry["id"], f"{where}: node number {i}: id", None, None)
+        place = f"{where}: nodes[{i}]"
+        node_id = fields.whole(fields.entry(entry, place, _NODE, ("id", "TMPCs"))["id"], f"{place}: id")
         if node_id in position:
-            raise InputError(
-                f"{where}: the id {node_id} is given to nodes number {position[node_id]} and {i}; ids must be unique"
-            )
+            raise InputError(f"{place}: the id {node_id} is that of nodes[{position[node_id]}] too; ids must be unique")
         position[node_id] = i
     return position
 
@@ -198,13 +190,13 @@ def _edges(entries: list[Any], position: dict[int, int], where: str) -> tuple[Pi
     edges = []
     seen: set[tuple[int, int]] = set()
     for i, entry in enumerate(entries):
-        place = f"{where}: edge number {i}"
-        _check_fields(entry, _EDGE, _EDGE, place)
+        place = f"{where}: edges[{i}]"
+        fields.entry(entry, place, _EDGE, _EDGE)
         ends = []
-        for field in ("sourceId", "destId"):
-            node_id = _whole(entry[field], f"{place}: {field}", None, None)
+        for name in ("sourceId", "destId"):
+            node_id = fields.whole(entry[name], f"{place}: {name}")
             if node_id not in position:
-                raise InputError(f"{place}: {field} is {node_id}, but no node has that id")
+                raise InputError(f"{place}: {name} is {node_id}, but no node has that id")
             ends.append(position[node_id])
         place += f" ({entry['sourceId']} -> {entry['destId']})"
         if ends[0] == ends[1]:
@@ -212,28 +204,22 @@ def _edges(entries: list[Any], position: dict[int, int], where: str) -> tuple[Pi
         if (ends[0], ends[1]) in seen:
             raise InputError(f"{place}: is given twice; add up the bytes and keep one")
         seen.add((ends[0], ends[1]))
-        edges.append(PiperEdge(ends[0], ends[1], _number(entry["communicationCost"], f"{place}: communicationCost", 0.0)))
+        n_bytes = fields.number(entry["communicationCost"], f"{place}: communicationCost", minimum=0)
+        edges.append(PiperEdge(ends[0], ends[1], n_bytes))
     return tuple(edges)
 
 
 def _node(entry: dict[str, Any], tails: dict[str, int], heads: dict[str, int], where: str) -> PiperNode:
     """Return one node with its choices."""
     place = f"{where}: node {entry['id']}"
-    _check_fields(entry, _NODE, ("id", "TMPCs"), place)
-    name = entry.get("name", "")
-    if not isinstance(name, str):
-        raise InputError(f"{place}: name must be text, not {_show(name)}")
-    table = entry["TMPCs"]
-    if not isinstance(table, dict):
-        raise InputError(f"{place}: TMPCs must be an object from tensor degree to a list of choices, not {_show(table)}")
+    name = fields.text(entry.get("name", ""), f"{place}: name")
     menu = []
-    for key, entries in table.items():
+    for key, entries in fields.entry(entry["TMPCs"], f"{place}: TMPCs").items():
         if not re.fullmatch(r"[1-9][0-9]{0,4}", key) or int(key) > LARGEST:
             raise InputError(f"{place}: TMPCs has the key '{key}'; keys are tensor degrees, whole numbers from 1 to {LARGEST}")
-        if not isinstance(entries, list):
-            raise InputError(f"{place}: TMPCs at degree {key} must be a list of choices, not {_show(entries)}")
-        spot = f"{place}: TMPCs at degree {key}"
-        choices = tuple(_choice(choice, tails, heads, f"{spot}: choice {j}") for j, choice in enumerate(entries))
+        spot = f"{place}: TMPCs: {key}"
+        listed = fields.items(entries, spot, of="choices")
+        choices = tuple(_choice(choice, tails, heads, f"{spot}[{j}]") for j, choice in enumerate(listed))
         ids = [choice.id for choice in choices]
         for choice_id in ids:
             if ids.count(choice_id) > 1:
@@ -244,13 +230,12 @@ def _node(entry: dict[str, Any], tails: dict[str, int], heads: dict[str, int], w
 
 def _choice(entry: Any, tails: dict[str, int], heads: dict[str, int], place: str) -> PiperChoice:
     """Return one choice of one node at one degree."""
-    _check_fields(entry, (*_CHOICE, "name"), _CHOICE, place)
-    if not isinstance(entry["id"], str) or not entry["id"]:
-        raise InputError(f"{place}: id must be text that is not empty, not {_show(entry['id'])}")
-    place += f" ('{entry['id']}')"
-    seconds, weight, activation, static = (_number(entry[field], f"{place}: {field}", 0.0) for field in _CHOICE[1:5])
+    fields.entry(entry, place, (*_CHOICE, "name"), _CHOICE)
+    choice_id = fields.text(entry["id"], f"{place}: id", at_least=1)
+    place += f" ('{choice_id}')"
+    seconds, weight, activation, static = (fields.number(entry[name], f"{place}: {name}", minimum=0) for name in _CHOICE[1:5])
     return PiperChoice(
-        entry["id"],
+        choice_id,
         seconds,
         weight,
         activation,
@@ -262,57 +247,14 @@ def _choice(entry: Any, tails: dict[str, int], heads: dict[str, int], place: str
 
 def _sync(table: Any, keys: dict[str, int], place: str, which: str) -> tuple[tuple[int, float], ...]:
     """Return sync bytes by position of the neighbour; the keys must be exactly the neighbours."""
-    if not isinstance(table, dict):
-        raise InputError(f"{place} must be an object from node id to bytes, not {_show(table)}")
-    for key in table:
+    for key in fields.entry(table, place):
         if key not in keys:
             allowed = ", ".join(sorted(keys)) or "none"
             raise InputError(f"{place} has the key '{key}'; the keys are exactly the {which} edges: {allowed}")
     for key in keys:
         if key not in table:
             raise InputError(f"{place} lacks the key '{key}'; the keys are exactly the {which} edges")
-    return tuple(sorted((keys[key], _number(value, f"{place}['{key}']", 0.0)) for key, value in table.items()))
-
-
-def _check_fields(entry: Any, known: Iterable[str], needed: Iterable[str], place: str) -> None:
-    """Refuse what is no object, an unknown field (with the closest known one) and a missing one."""
-    if not isinstance(entry, dict):
-        raise InputError(f"{place} must be an object, not {_show(entry)}")
-    for field in entry:
-        if field not in known:
-            raise UnknownNameError(f"field in {place}", field, known)
-    for field in needed:
-        if field not in entry:
-            raise InputError(f"{place}: the field {field} is missing")
-
-
-def _number(value: Any, place: str, minimum: float) -> float:
-    """Return a finite number that is at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{place} must be a number, not {_show(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or number < minimum:
-        raise InputError(f"{place} is {_show(value)}; it must be finite and at least {minimum:g}")
-    return number
-
-
-def _whole(value: Any, place: str, minimum: int | None, maximum: int | None) -> int:
-    """Return a whole number in its range."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{place} must be a whole number, not {_show(value)}")
-    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-        upper = "" if maximum is None else f" and at most {maximum}"
-        raise InputError(f"{place} is {_show(value)}; it must be at least {minimum}{upper}")
-    return value
-
-
-def _show(value: Any) -> str:
-    """Return a value for a message, cut short."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return tuple(sorted((keys[key], fields.number(value, f"{place}: {key}", minimum=0)) for key, value in table.items()))
 
 
 def with_limits(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base import fields, files
+from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
@@ -90,62 +90,24 @@ def load(path: str) -> Measurements:
 
     Raises `InputError` when it does not exist, is no JSON, or a field is missing, unknown or of the wrong kind.
     """
-    source = Source(path)
-    if source.content is None:
-        raise InputError(f"{path}: no such file")
-    content = source.json
-    if content is None:
-        raise InputError(f"{path}: is not valid JSON (cut off?)")
-    if source.repeated_key:
-        raise InputError(f"{path}: {source.repeated_key}")
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: must be a mapping with {', '.join(_TOP)}")
-    _fields(content, _TOP, path)
-    rows = content["measurements"]
-    if not isinstance(rows, list) or not rows:
-        raise InputError(f"{path}: measurements: must be a list with at least one entry")
-    made = tuple(_row(row, f"{path}: measurement {i}") for i, row in enumerate(rows))
-    return Measurements(
-        _whole(content["batch_size"], f"{path}: batch_size", 1), _whole(content["ngpus"], f"{path}: ngpus", 1), made
-    )
-
-
-def _fields(entry: dict[str, Any], names: tuple[str, ...], where: str) -> None:
-    """Check that a mapping has these fields and no others."""
-    for name in names:
-        if name not in entry:
-            raise InputError(f"{where}: has no field '{name}'; needed are {', '.join(names)}")
-    for name in entry:
-        if name not in names:
-            raise UnknownNameError(f"field of {where}", name, names)
+    content = fields.entry(files.read_json(path), path, _TOP, _TOP)
+    rows = fields.items(content["measurements"], f"{path}: measurements", at_least=1)
+    made = tuple(_row(row, f"{path}: measurements[{i}]") for i, row in enumerate(rows))
+    batch, n_gpus = (fields.whole(content[key], f"{path}: {key}", minimum=1) for key in ("batch_size", "ngpus"))
+    return Measurements(batch, n_gpus, made)
 
 
 def _row(entry: Any, where: str) -> Measurement:
     """Check one measurement."""
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: must be a mapping, is {type(entry).__name__}")
-    _fields(entry, _ROW, where)
-    if not isinstance(entry["name"], str) or not entry["name"]:
-        raise InputError(f"{where}: name: must be a word, is {entry['name']!r}")
+    fields.entry(entry, where, _ROW, _ROW)
+    name = fields.text(entry["name"], f"{where}: name", at_least=1)
     try:
         n_dims, *split = [int(part) for part in str(entry["pc_str"]).split("-")]
     except ValueError:
         n_dims, split = 0, []
     if not split or len(split) != n_dims or min(split) < 1:
         raise InputError(
-            f"{where}: pc_str is {entry['pc_str']!r}; must be the number of axes, then the parts of each axis: 2-1-16"
+            f"{where}: pc_str is {fields.show(entry['pc_str'])}; it must be the number of axes, then the parts of each axis: 2-1-16"
         )
-    times = []
-    for name in ("fw_time", "bw_time"):
-        value = entry[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise InputError(f"{where}: {name} is {value!r}; must be milliseconds of at least 0")
-        times.append(float(value))
-    return Measurement(entry["name"], tuple(split), (times[0], times[1]), _whole(entry["mem_req"], f"{where}: mem_req", 0))
-
-
-def _whole(value: Any, where: str, minimum: int) -> int:
-    """Return a whole number of at least `minimum` (InputError otherwise)."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InputError(f"{where}: is {value!r}; must be a whole number of at least {minimum}")
-    return value
+    forward, backward = (fields.number(entry[key], f"{where}: {key}", minimum=0, meaning="milliseconds") for key in _ROW[2:4])
+    return Measurement(name, tuple(split), (forward, backward), fields.whole(entry["mem_req"], f"{where}: mem_req", minimum=0))

@@ -1,11 +1,10 @@
-"""Workloads of TopoOpt: one of a JSON file (``workloads.json#dlrm16``),
-or built from parameters (``topoopt:dlrm,tables=16``).
-"""
+"""Workloads of TopoOpt: one of a JSON file (``workloads.json#dlrm16``), or built from parameters (``topoopt:dlrm,tables=16``)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshwright.base import fields
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
@@ -34,15 +33,19 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Return the workload named after ``#`` (or the only one of the file), or built from parameters.
 
-    Raises `UnknownNameError` when the file, or this program, has no such workload.
+    Raises
+    ------
+    UnknownNameError
+        When the file, or this program, has no such workload.
+    InputError
+        When a field is missing, unknown or of the wrong kind.
     """
     if source.spec.startswith(_PREFIX):
         from meshwright.planners.topoopt.workloads import families
 
         return reading_of(families.build(source.spec.removeprefix(_PREFIX), source.spec), source.spec)
     content = source.json
-    if not isinstance(content, dict):
-        raise InputError(f"{source.spec}: must hold a mapping of names to workloads")
+    fields.entry(content, source.spec)
     name = source.fragment
     if not name and len(content) == 1:
         name = next(iter(content))
@@ -63,72 +66,43 @@ def reading_of(workload: Workload, spec: str) -> ModelSpec:
 
 def _workload(name: str, entry: Any, where: str) -> Workload:
     """Check one workload of a file."""
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: must be a mapping, is {type(entry).__name__}")
-    unknown = set(entry) - {"global_batch", "note", "params", "ops"}
-    if unknown:
-        raise UnknownNameError(f"field of {where}", sorted(unknown)[0], ("global_batch", "note", "params", "ops"))
-    for needed in ("global_batch", "ops"):
-        if needed not in entry:
-            raise InputError(f"{where}: has no field '{needed}'")
-    batch = _whole(entry["global_batch"], f"{where}: global_batch", 1)
-    if not isinstance(entry["ops"], list) or not entry["ops"]:
-        raise InputError(f"{where}: ops: must be a list with at least one operator")
-    operations = tuple(_operation(i, op, f"{where}: operator {i}") for i, op in enumerate(entry["ops"]))
+    fields.entry(entry, where, ("global_batch", "note", "params", "ops"), ("global_batch", "ops"))
+    batch = fields.whole(entry["global_batch"], f"{where}: global_batch", minimum=1)
+    listed = fields.items(entry["ops"], f"{where}: ops", at_least=1)
+    operations = tuple(_operation(i, op, f"{where}: ops[{i}]") for i, op in enumerate(listed))
     workload = Workload(name, batch, operations)
-    if "params" in entry and _whole(entry["params"], f"{where}: params", 0) != workload.n_parameters:
+    if "params" in entry and fields.whole(entry["params"], f"{where}: params") != workload.n_parameters:
         raise InputError(
-            f"{where}: params is {entry['params']}, but the weights of its operators are {workload.n_parameters}; correct one "
-            "of them"
+            f"{where}: params is {entry['params']}, but the weights of its operators are {workload.n_parameters}; correct one of them"
         )
     return workload
 
 
 def _operation(i: int, entry: Any, where: str) -> Operation:
     """Check one operator of a workload."""
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: must be a mapping, is {type(entry).__name__}")
-    for field in _COMMON:
-        if field not in entry:
-            raise InputError(f"{where}: has no field '{field}'; needed are {', '.join(_COMMON)}")
-    for field in entry:
-        if field not in _COMMON + _EXTRA:
-            raise UnknownNameError(f"field of {where}", field, _COMMON + _EXTRA)
+    fields.entry(entry, where, _COMMON + _EXTRA, _COMMON)
     if entry["id"] != i:
         raise InputError(f"{where}: id is {entry['id']}; ids must count up from 0")
-    kind = entry["type"]
-    if kind not in KINDS:
-        raise UnknownNameError(f"operator type of {where}", str(kind), KINDS)
+    kind = fields.text(entry["type"], f"{where}: type", choices=KINDS)
     inputs = _inputs(i, entry["inputs"], where)
-    if not isinstance(entry["key"], str) or not entry["key"]:
-        raise InputError(f"{where}: key: must be a word, is {entry['key']!r}")
+    key = fields.text(entry["key"], f"{where}: key", at_least=1)
     shape = _sizes(entry["out_shape_per_sample"], f"{where}: out_shape_per_sample", 1)
     weights = _sizes(entry["weight_elems"], f"{where}: weight_elems", 0)
-    bag = _whole(entry.get("bag", 0), f"{where}: bag", 0)
+    bag = fields.whole(entry.get("bag", 0), f"{where}: bag", minimum=0)
     if kind in ("linear", "conv2d", "mha", "embedding") and not weights:
         raise InputError(f"{where}: a {kind} needs at least one entry in weight_elems")
-    return Operation(f"{kind}.{i}", kind, entry["key"], inputs, shape, weights, bag)
+    return Operation(f"{kind}.{i}", kind, key, inputs, shape, weights, bag)
 
 
 def _inputs(i: int, producers: Any, where: str) -> tuple[int, ...]:
     """Check the producers of an operator; null is training data."""
-    if not isinstance(producers, list) or not producers:
-        raise InputError(f"{where}: inputs: must be a list of ids, null for training data")
-    for producer in producers:
-        if producer is not None and _whole(producer, f"{where}: inputs", 0) >= i:
+    for producer in fields.items(producers, f"{where}: inputs", at_least=1, of="ids, null for training data,"):
+        if producer is not None and fields.whole(producer, f"{where}: inputs", minimum=0) >= i:
             raise InputError(f"{where}: inputs: {producer} is not before operator {i}; operators must be in topological order")
     return tuple(DATA if producer is None else producer for producer in producers)
 
 
-def _whole(value: Any, where: str, minimum: int) -> int:
-    """Return a whole number of at least `minimum` (InputError otherwise)."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InputError(f"{where}: is {value!r}; must be a whole number of at least {minimum}")
-    return value
-
-
 def _sizes(value: Any, where: str, minimum_length: int) -> tuple[int, ...]:
     """Return a list of positive whole numbers (InputError otherwise)."""
-    if not isinstance(value, list) or len(value) < minimum_length:
-        raise InputError(f"{where}: is {value!r}; must be a list of whole numbers")
-    return tuple(_whole(size, where, 1) for size in value)
+    sizes = fields.items(value, where, at_least=minimum_length, of="whole numbers")
+    return tuple(fields.whole(size, f"{where}[{i}]", minimum=1) for i, size in enumerate(sizes))

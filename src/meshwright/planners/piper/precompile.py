@@ -5,18 +5,16 @@ and models.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from meshwright.core.problem import ModelSpec
+from meshwright.core.problem import Batch, ModelSpec
+from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance, PiperNode
+from meshwright.planners.piper.readers import piper_json
 
 __all__ = ["run"]
 
 
 def run(plan: Callable[..., object]) -> object:
     """Plan four layers in a row, many side by side (more downsets than are searched), and a small model on one node."""
-    from meshwright.core.problem import Batch
-
     row, many = _layers(4, side_by_side=False), _layers(20, side_by_side=True)
     every = {"any_replicas": "true", "tensor_once": "true", "shard_optimizer": "true", "layer_buffers": "true"}
     for model_spec, settings in (
@@ -35,10 +33,6 @@ def run(plan: Callable[..., object]) -> object:
 
 def _layers(n_layers: int, *, side_by_side: bool) -> ModelSpec:
     """Return layers behind a first one, each with two choices at two tensor degrees, in memory that makes them choose."""
-    from meshwright.core.problem import ModelSpec
-    from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance, PiperNode
-    from meshwright.planners.piper.readers import piper_json
-
     tail = [0 if side_by_side else v - 1 for v in range(n_layers)]
     edges = tuple(PiperEdge(tail[v], v, 1.0) for v in range(1, n_layers))
     nodes = []

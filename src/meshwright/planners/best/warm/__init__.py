@@ -1,1 +1,0 @@
-"""The joint search's kernels, compiled before they are needed."""

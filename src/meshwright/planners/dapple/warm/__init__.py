@@ -1,1 +1,0 @@
-"""DAPPLE's kernels, compiled before they are needed."""

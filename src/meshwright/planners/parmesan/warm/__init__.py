@@ -1,1 +1,0 @@
-"""Parmesan's kernels, compiled before they are needed."""

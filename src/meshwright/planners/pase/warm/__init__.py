@@ -1,1 +1,0 @@
-"""PaSE's kernels, compiled before they are needed."""

@@ -1,1 +1,0 @@
-"""Piper's kernels, compiled before they are needed."""

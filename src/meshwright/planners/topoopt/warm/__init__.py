@@ -1,1 +1,0 @@
-"""TopoOpt's kernels, compiled before they are needed."""

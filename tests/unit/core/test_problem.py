@@ -1,0 +1,17 @@
+"""The one argument of a search."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from meshwright import api
+from meshwright.base.errors import InputError
+
+
+def test_who_needs_a_cluster_is_told_in_words_that_there_is_none() -> None:
+    problem = api.make_problem("gpt2", "flat:4")
+    assert problem.required_cluster is problem.cluster
+    with pytest.raises(InputError, match="model gpt2: say where to train it: --cluster"):
+        _ = dataclasses.replace(problem, cluster=None).required_cluster
