@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from unlike_brute_force import least_load
 
-from meshwright.planners.parmesan.check_unlike import ClaimedPartition, check
+from meshwright.planners.parmesan.check.unlike import ClaimedPartition, check
 from meshwright.solvers.partition import unlike
 from meshwright.solvers.partition.hypergraph import Operators
 from meshwright.solvers.partition.unlike import DeviceKind, cut_unlike, least_excess

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import clusters
-from meshwright.planners.parmesan import check_mapping, check_partition
-from meshwright.planners.parmesan.check_mapping import ClaimedMapping, MappedStages
-from meshwright.planners.parmesan.check_partition import ClaimedPartition
+from meshwright.planners.parmesan.check import mapping as check_mapping
+from meshwright.planners.parmesan.check import partition as check_partition
+from meshwright.planners.parmesan.check.mapping import ClaimedMapping, MappedStages
+from meshwright.planners.parmesan.check.partition import ClaimedPartition
 from meshwright.solvers.mapping.problem import StageGraph
 from meshwright.solvers.mapping.search import map_stages, pair_seconds
 from meshwright.solvers.partition import operator_stages

@@ -12,7 +12,8 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective, Result
-from meshwright.planners.parmesan import check_partition, check_unlike
+from meshwright.planners.parmesan.check import partition as check_partition
+from meshwright.planners.parmesan.check import unlike as check_unlike
 from meshwright.planners.parmesan.device_kinds import Kinds, kinds_of
 from meshwright.planners.parmesan.on_unlike import partition_answer
 from meshwright.planners.parmesan.operators import Question, costed, question

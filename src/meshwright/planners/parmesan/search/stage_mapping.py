@@ -15,7 +15,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
-from meshwright.planners.parmesan import check_mapping
+from meshwright.planners.parmesan.check import mapping as check_mapping
 from meshwright.planners.parmesan.numbering import numbered_alike
 from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question

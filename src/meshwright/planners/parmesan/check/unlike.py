@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright.planners.parmesan.check_partition import ROUNDING
+from meshwright.planners.parmesan.check.partition import ROUNDING
 from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.hypergraph import Operators
 from meshwright.solvers.partition.unlike import DeviceKind

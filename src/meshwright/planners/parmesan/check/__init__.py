@@ -1,0 +1,1 @@
+"""Checks of partitions and mappings in plain Python, without the search."""
