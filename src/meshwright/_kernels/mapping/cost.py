@@ -135,43 +135,6 @@ def _power(x, n_squarings):
     return x
 
 
-class Changed(NamedTuple):
-    """Slots whose cost one move changes: which, the last move that changed each, and their compute and transfers after it."""
-
-    slots: NDArray[np.int64]
-    stamp: NDArray[np.int64]
-    own: NDArray[np.float64]
-
-
-@njit(inline="always")
-def _costly_slot(own, ring, n_replicas, random):
-    """Return the most expensive of four slots drawn: what costs much is more likely worth moving."""
-    slot = random.integers(0, len(own))
-    for _ in range(3):
-        other = random.integers(0, len(own))
-        if own[other] + ring[other // n_replicas] > own[slot] + ring[slot // n_replicas]:
-            slot = other
-    return slot
-
-
-@njit(inline="always")
-def _device_near(m, place, rings, near, slot, random):
-    """Return a device near one that the slot talks to; sometimes any device, so that no mapping is out of reach."""
-    n_replicas = rings.shape[1]
-    s = slot // n_replicas
-    if random.random() < 0.8:
-        n_links = m.first[s + 1] - m.first[s]
-        pick = random.integers(0, n_links + 2)
-        if pick < n_links:
-            anchor = place[m.stage[m.first[s] + pick] * n_replicas + slot - s * n_replicas]
-        else:
-            anchor = place[s * n_replicas + rings[s, random.integers(0, n_replicas)]]
-        device = near[anchor, random.integers(0, near.shape[1])]
-    else:
-        device = random.integers(0, m.slow.shape[0])
-    return device
-
-
 @njit(inline="always")
 def _reverse(rings, s, x, y):
     """Reverse the replicas x to y of a ring; twice is as before."""
@@ -182,13 +145,12 @@ def _reverse(rings, s, x, y):
 
 
 @njit(inline="always")
-def _note(m, place, n_replicas, slot, move, changed, n_changed):
-    """Find a slot's cost anew, once a move; return how many slots the move changed so far."""
-    if changed.stamp[slot] != move:
-        changed.stamp[slot] = move
-        changed.slots[n_changed] = slot
+def _mark(slots, stamp, slot, move, n_changed):
+    """Note a slot whose cost a move changes, once a move; return how many there are so far."""
+    if stamp[slot] != move:
+        stamp[slot] = move
+        slots[n_changed] = slot
         n_changed += 1
-        changed.own[slot] = own_seconds(m, place, slot, n_replicas)
     return n_changed
 
 
@@ -235,11 +197,15 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
     top = _largest(own, ring, n_replicas)
     best, best_place, best_rings = top, place.copy(), rings.copy()
     reference = top  # costs are taken relative to it, as their powers would overflow
-    changed = Changed(np.zeros(n_slots, np.int64), np.zeros(n_slots, np.int64), np.zeros(n_slots))
+    changed, stamp, new_own = np.zeros(n_slots, np.int64), np.zeros(n_slots, np.int64), np.zeros(n_slots)
     new_ring = np.zeros(n_stages)
     for move in range(n_moves):
         temperature = heat * 0.01 ** (move / n_moves)
-        slot = _costly_slot(own, ring, n_replicas, random)
+        slot = random.integers(0, n_slots)
+        for _ in range(3):  # a slot that costs much is more likely worth moving
+            other = random.integers(0, n_slots)
+            if own[other] + ring[other // n_replicas] > own[slot] + ring[slot // n_replicas]:
+                slot = other
         s = slot // n_replicas
         reverse = n_replicas > 3 and m.ring[s] > 0.0 and random.random() < 0.3
         x = y = 0
@@ -250,7 +216,16 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
             y = random.integers(x + 1, n_replicas)
             _reverse(rings, s, x, y)
         else:
-            new_device = _device_near(m, place, rings, near, slot, random)
+            if random.random() < 0.8:  # near a device that the slot talks to; else any, so that no mapping is out of reach
+                n_links = m.first[s + 1] - m.first[s]
+                pick = random.integers(0, n_links + 2)
+                if pick < n_links:
+                    anchor = place[m.stage[m.first[s] + pick] * n_replicas + slot - s * n_replicas]
+                else:
+                    anchor = place[s * n_replicas + rings[s, random.integers(0, n_replicas)]]
+                new_device = near[anchor, random.integers(0, near.shape[1])]
+            else:
+                new_device = random.integers(0, len(slot_of))
             if new_device == old_device:
                 continue
             other = slot_of[new_device]
@@ -267,18 +242,19 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
             r = moved - t * n_replicas
             for e in range(m.first[t] - 1, m.first[t + 1]):
                 neighbour = moved if e < m.first[t] else m.stage[e] * n_replicas + r
-                n_changed = _note(m, place, n_replicas, neighbour, move + 1, changed, n_changed)
+                n_changed = _mark(changed, stamp, neighbour, move + 1, n_changed)
             new_ring[t] = ring_seconds(m, place, rings, t, n_replicas)
             if new_ring[t] != ring[t]:
                 for k in range(n_replicas):
-                    n_changed = _note(m, place, n_replicas, t * n_replicas + k, move + 1, changed, n_changed)
+                    n_changed = _mark(changed, stamp, t * n_replicas + k, move + 1, n_changed)
         t_other = other // n_replicas if other >= 0 else s
         change, highest_before, highest_after = 0.0, 0.0, 0.0
         for k in range(n_changed):
-            one = changed.slots[k]
+            one = changed[k]
+            new_own[one] = own_seconds(m, place, one, n_replicas)
             t = one // n_replicas
             before = own[one] + ring[t]
-            after = changed.own[one] + (new_ring[t] if t == s or t == t_other else ring[t])
+            after = new_own[one] + (new_ring[t] if t == s or t == t_other else ring[t])
             change += _power(after / reference, n_squarings) - _power(before / reference, n_squarings)
             highest_before = max(highest_before, before)
             highest_after = max(highest_after, after)
@@ -291,7 +267,7 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
                     place[other] = new_device
             continue
         for k in range(n_changed):
-            own[changed.slots[k]] = changed.own[changed.slots[k]]
+            own[changed[k]] = new_own[changed[k]]
         ring[s] = new_ring[s]
         if other >= 0:
             ring[t_other] = new_ring[t_other]
