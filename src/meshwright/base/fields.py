@@ -174,8 +174,12 @@ def record(kind: type[R], value: Any, place: str) -> R:
     parts = _parts(kind)  # type: ignore[arg-type]
     found = entry(value, place, [part[0] for part in parts], [part[0] for part in parts if part[4]])
     return kind(
-        **{attribute: _typed(found[name], f"{place}: {name}", hint, limits) for name, attribute, hint, limits, _ in parts if name in found}
-    )  # fmt: skip
+        **{
+            attribute: _typed(found[name], f"{place}: {name}", hint, limits)
+            for name, attribute, hint, limits, _ in parts
+            if name in found
+        }
+    )
 
 
 @cache

@@ -61,7 +61,8 @@ def read(source: Source) -> ModelSpec:
     sequence = _count(content, "sequence_length", where, minimum=1)
     if source.sequence_length not in (0, sequence):
         raise InputError(
-            f"{where}: --sequence-length {source.sequence_length}: the graph was captured with {sequence}; capture it again with "
+            f"{where}: --sequence-length {source.sequence_length}: the graph was captured with {sequence}; "
+            "capture it again with "
             "--sequence-length"
         )
     listed = {key: fields.items(content[key], f"{where}: {key}") for key in ("bodies", "ops", "edges", "notes")}
@@ -76,7 +77,8 @@ def read(source: Source) -> ModelSpec:
         raise InputError(f"{where}: {error}") from None
     if graph.n_parameters != _count(content, "n_parameters", where):
         raise InputError(
-            f"{where}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; the file was changed"
+            f"{where}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; "
+            "the file was changed"
         )
     notes = tuple(str(note) for note in listed["notes"])
     return ModelSpec(graph.name, "captured_json", source.spec, graph, notes=notes)

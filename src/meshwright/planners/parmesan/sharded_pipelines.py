@@ -116,7 +116,8 @@ class _Candidate:
 
 
 def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> list[_Candidate]:
-    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the least work first."""
+    """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the "
+    "least work first."""
     assert problem.cluster is not None
     found = []
     for one in pipelines:

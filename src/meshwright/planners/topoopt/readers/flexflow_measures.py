@@ -107,7 +107,8 @@ def _row(entry: Any, where: str) -> Measurement:
         n_dims, split = 0, []
     if not split or len(split) != n_dims or min(split) < 1:
         raise InputError(
-            f"{where}: pc_str is {fields.show(entry['pc_str'])}; it must be the number of axes, then the parts of each axis: 2-1-16"
+            f"{where}: pc_str is {fields.show(entry['pc_str'])}; it must be the number of axes, then the parts "
+            "of each axis: 2-1-16"
         )
     forward, backward = (fields.number(entry[key], f"{where}: {key}", minimum=0, meaning="milliseconds") for key in _ROW[2:4])
     return Measurement(name, tuple(split), (forward, backward), fields.whole(entry["mem_req"], f"{where}: mem_req", minimum=0))

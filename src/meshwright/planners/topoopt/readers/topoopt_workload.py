@@ -1,4 +1,5 @@
-"""Workloads of TopoOpt: one of a JSON file (``workloads.json#dlrm16``), or built from parameters (``topoopt:dlrm,tables=16``)."""
+"""Workloads of TopoOpt: one of a JSON file (``workloads.json#dlrm16``), or built from parameters
+(``topoopt:dlrm,tables=16``)."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def _workload(name: str, entry: Any, where: str) -> Workload:
     workload = Workload(name, batch, operations)
     if "params" in entry and fields.whole(entry["params"], f"{where}: params") != workload.n_parameters:
         raise InputError(
-            f"{where}: params is {entry['params']}, but the weights of its operators are {workload.n_parameters}; correct one of them"
+            f"{where}: params is {entry['params']}, but the weights of its operators are "
+            f"{workload.n_parameters}; correct one of them"
         )
     return workload
 
