@@ -5,7 +5,7 @@ BIN := .venv/bin
 PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/topoopt/test_step.py tests/unit/network/test_routes.py \
 	tests/unit/planners/parmesan/test_partition.py tests/unit/planners/dapple/test_pipedream.py
 
-.PHONY: demo test check nojit parity docs hooks bench clean install install-test
+.PHONY: demo test check nojit parity docs hooks bench prove clean install install-test
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -53,8 +53,11 @@ hooks: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pre-commit
 	$(BIN)/pre-commit install
 
+prove: .venv/installed
+	$(BIN)/python benchmarks/prove.py
+
 bench: .venv/installed
-	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	for file in $(filter-out benchmarks/prove.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file || exit 1; done
 
 clean:
 	rm -rf .venv build dist plan.json trace.json report.html .coverage

@@ -1,14 +1,14 @@
 """The one judge: play a plan task by task and see how long it takes and what it holds.
 
 `simulate` plays a plan on the links of its cluster and returns the whole `Timeline`. For searches that ask many times,
-`least_seconds` returns the seconds of the same step if collectives had links of their own, `estimate` those if nothing shared a
-link, and `step_seconds` those of a pipeline without its end of step.
+`least_seconds` returns the seconds of the same step if collectives had links of their own, `estimate` those with given transfers,
+`order` the order of its tasks, and `step_seconds` the seconds of a pipeline without its end of step.
 """
 
 from __future__ import annotations
 
-from meshwright.sim.engine import estimate, least_seconds, simulate, step_seconds
+from meshwright.sim.engine import estimate, least_seconds, order, simulate, step_seconds
 from meshwright.sim.memory import excess_bytes
 from meshwright.sim.tasks import check_plan
 
-__all__ = ["check_plan", "estimate", "excess_bytes", "least_seconds", "simulate", "step_seconds"]
+__all__ = ["check_plan", "estimate", "excess_bytes", "least_seconds", "order", "simulate", "step_seconds"]
