@@ -7,7 +7,7 @@ PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/
 
 MUTANTS ?= --n 60 --without runtime
 
-.PHONY: demo test check nojit parity docs hooks bench mutants clean install install-test
+.PHONY: demo test check nojit parity docs hooks bench mutants prove clean install install-test
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -55,8 +55,11 @@ hooks: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pre-commit
 	$(BIN)/pre-commit install
 
+prove: .venv/installed
+	$(BIN)/python benchmarks/prove.py
+
 bench: .venv/installed
-	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	for file in $(filter-out benchmarks/prove.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file || exit 1; done
 
 mutants: .venv/installed-test
 	$(BIN)/python tests/mutants.py $(MUTANTS)

@@ -1,14 +1,14 @@
 """The one judge: play a plan task by task and see how long it takes and what it holds.
 
 `simulate` plays a plan on the links of its cluster and returns the whole `Timeline`. For searches that ask many times,
-`least_seconds` returns the seconds of the same step if collectives had links of their own, `estimate` those if nothing shared a
-link, and `step_seconds` those of a pipeline without its end of step. Whether a plan fits is decided in `meshwright.sim.fits`
-only.
+`least_seconds` returns the seconds of the same step if collectives had links of their own, `estimate` those with given
+transfers, `order` the order of its tasks, and `step_seconds` the seconds of a pipeline without its end of step. Whether a plan
+fits is decided in `meshwright.sim.fits` only.
 """
 
 from __future__ import annotations
 
-from meshwright.sim.engine import estimate, least_seconds, simulate, step_seconds
+from meshwright.sim.engine import estimate, least_seconds, order, simulate, step_seconds
 from meshwright.sim.fits import excess_bytes, free_bytes, rank_excess_bytes, tightest
 from meshwright.sim.tasks import check_plan
 
@@ -18,6 +18,7 @@ __all__ = [
     "excess_bytes",
     "free_bytes",
     "least_seconds",
+    "order",
     "rank_excess_bytes",
     "simulate",
     "step_seconds",

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright._kernels.events import order, shared_events
+from meshwright._kernels.events import order as events
+from meshwright._kernels.events import shared_events
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
@@ -21,7 +22,7 @@ from meshwright.sim.links import busiest
 from meshwright.sim.traffic import Traffic, traffic
 from meshwright.sim.transfers import Transfers
 
-__all__ = ["estimate", "least_seconds", "play", "played_seconds", "simulate", "step_seconds"]
+__all__ = ["estimate", "least_seconds", "order", "play", "played_seconds", "simulate", "step_seconds"]
 
 
 def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Timeline:
@@ -58,6 +59,26 @@ def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) ->
     Raises `InputError` when the plan's stages do not go with its schedule.
     """
     return played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
+
+
+def order(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Actions:
+    """Return the order of tasks that `simulate` plays.
+
+    Parameters
+    ----------
+    problem : Problem
+        Where it runs.
+    plan : Plan
+        The plan.
+    loads : tuple of StageCost
+        What each stage does.
+
+    Raises
+    ------
+    InputError
+        When the plan's stages do not go with its schedule.
+    """
+    return tasks.order(plan, tasks.times(loads, transfers.transfers(problem, plan, loads).seconds[0, :-1]))
 
 
 def play(
@@ -196,7 +217,7 @@ class _Played(NamedTuple):
     """What was played: the order of work, when tasks and transfers ran, the end of the step."""
 
     slots: Actions
-    moments: order.TaskTimes
+    moments: events.TaskTimes
     end: StepTail
 
 
@@ -222,21 +243,21 @@ def _played(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collecti
         *_arguments(slots, task_seconds, sends), flows, what.ends, slots.rank_of_stage, slots.n_microbatches
     )
     _check(status, plan.schedule)
-    moments = order.TaskTimes(*moments)
+    moments = events.TaskTimes(*moments)
     return _Played(slots, moments, ending(slots, moments.end, what, item_start, item_end))
 
 
-def _alone(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> order.TaskTimes:
+def _alone(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> events.TaskTimes:
     """Run the order of work where nothing shares a link."""
-    status, moments = order.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
+    status, moments = events.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
     _check(status, schedule)
-    return order.TaskTimes(*moments)
+    return events.TaskTimes(*moments)
 
 
-def _arguments(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[order.Orders, order.Seconds]:
+def _arguments(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[events.Orders, events.Seconds]:
     """Return the order of work and its seconds as kernels take them."""
-    orders = order.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
-    return orders, order.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
+    orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
+    return orders, events.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
 
 
 def _check(status: int, schedule: str) -> None:
@@ -245,7 +266,7 @@ def _check(status: int, schedule: str) -> None:
         raise InputError(f"schedule {schedule}: its order of work deadlocks: some task waits for one that never runs")
 
 
-def _spans(slots: Actions, moments: order.TaskTimes, end: StepTail) -> dict[str, NDArray[Any]]:
+def _spans(slots: Actions, moments: events.TaskTimes, end: StepTail) -> dict[str, NDArray[Any]]:
     """Return the columns of the spans: tasks, transfers, end of step; in order of start, then as listed here."""
     rank = np.repeat(np.arange(slots.n_ranks), np.diff(slots.first))
     sent = np.flatnonzero(moments.send_end > moments.end)

@@ -21,7 +21,18 @@ from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
 
-__all__ = ["RowLoads", "combine", "compute_seconds", "distinct_rows", "illegal", "loads", "row_loads", "rows", "table"]
+__all__ = [
+    "RowLoads",
+    "axis_times",
+    "combine",
+    "compute_seconds",
+    "distinct_rows",
+    "illegal",
+    "loads",
+    "row_loads",
+    "rows",
+    "table",
+]
 
 RowLoads = dict[tuple[int, str], StageCost]
 """``(row, recompute) -> StageCost`` of one layer."""
@@ -79,6 +90,34 @@ def row_loads(
         for row in works[0][1]
         for recompute in RECOMPUTE
     }
+
+
+def axis_times(
+    problem: Problem, strategy: Strategy, devices: Sequence[int], *, inside_only: bool = False
+) -> tuple[object, ...]:
+    """Return all that the place of a stage's devices decides in `row_loads`: equal for places of equal loads, whatever is
+    trained.
+
+    Parameters
+    ----------
+    problem, strategy, devices, inside_only
+        As in `row_loads`.
+
+    Returns
+    -------
+    tuple
+        The times of the collectives that run along every axis, to be compared.
+    """
+    assert problem.cluster is not None
+    axes = mesh(problem.cluster, devices, strategy, inside_only=inside_only)
+    parts = ("all_gather", "reduce_scatter")
+    between = parts if strategy.shard else ("all_reduce",)
+    kinds = (
+        (axes.tensor, (*parts, "all_reduce")), (axes.context, parts), (axes.expert, ("all_to_all",)), (axes.shard, between),
+        (axes.replicate, ("all_reduce",)), (axes.expert_data, between),
+    )  # fmt: skip
+    times = tuple(axis.lines(kind) for axis, own in kinds if axis is not None for kind in own)
+    return (axes.n_expert_targets, *times)
 
 
 def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[int]:

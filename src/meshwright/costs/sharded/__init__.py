@@ -13,7 +13,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded.against_megatron import Saving, savings
 
-__all__ = ["compute_seconds", "described", "illegal", "loads", "row_loads", "splits"]
+__all__ = ["axis_times", "compute_seconds", "described", "illegal", "loads", "row_loads", "splits"]
 
 _INSIDE = ("tensor", "context", "expert")
 
@@ -42,6 +42,15 @@ def row_loads(
     layers = analytic.row_loads(problem, strategy, devices, micro_batch, inside_only=inside_only)
     saved = savings(problem, strategy, micro_batch, alone=inside_only)
     return {key: _less(load, saved[key[0]]) if key[0] in saved else load for key, load in layers.items()}
+
+
+def axis_times(
+    problem: Problem, strategy: Strategy, devices: Sequence[int], *, inside_only: bool = False
+) -> tuple[object, ...]:
+    """Return all that the place of devices decides: as in `meshwright.costs.analytic.axis_times`; savings are those of one
+    place.
+    """
+    return analytic.axis_times(problem, strategy, devices, inside_only=inside_only)
 
 
 def _less(load: StageCost, saving: Saving) -> StageCost:

@@ -16,11 +16,12 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.best import bounds, limits, plans
-from meshwright.planners.best.costs import Costs, spread
+from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, alternatives, degrees_key, describe, rank
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import Config, Mesh, Pool, meshes, pools, schedules_of
+from meshwright.planners.best.space import ANY, Config, Mesh, Pool, meshes, pools, schedules_of
+from meshwright.planners.best.virtual import spread
 
 __all__ = ["Search"]
 
@@ -63,7 +64,7 @@ class Search:
     def add(self, pool: Pool) -> None:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
         problem, cluster = self.problem, self.problem.required_cluster
-        costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio)
+        costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio, self.params.shard)
         self.costs.append(costs)
         n_layers = len(self.chain.layers)
         degrees = limits.allowed_degrees(problem, self.params, pool.n_devices)
@@ -99,7 +100,7 @@ class Search:
                 else:
                     self._expand(costs, config, pool)
             elif level == _SCHEDULE:
-                for variant in _variants(config, costs, self.params):
+                for variant in limits.variants(config, self.problem, costs.pool, self.params.shard):
                     self._push_config(costs, variant, pool, _LIGHT)
             elif level == _LIGHT:
                 full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9))
@@ -120,12 +121,12 @@ class Search:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
 
     def _expand(self, costs: Costs, mesh: Mesh, pool: int) -> None:
-        """Put the schedules of a mesh on the heap, each as if everything were sharded and nothing gathered."""
+        """Put the schedules of a mesh on the heap, each with a bound on all its shardings and layouts: `Costs.rows` has the lemma."""
         n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
             if self.params.uniform and n_layers % (mesh.pipeline * chunks):
                 continue
-            config = Config(mesh, 3, 0, schedule, chunks, "pipeline")
+            config = Config(mesh, ANY, 0, schedule, chunks, "")
             self._push_config(costs, config, pool, _SCHEDULE)
 
     def _push_config(self, costs: Costs, config: Config, pool: int, level: int) -> None:
@@ -142,38 +143,49 @@ class Search:
         costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
-            self.too_large.append((pool, config, False))
-            if not config.one_way:
-                # its bound stays part of the proof: a split that building does not find may still fit
+            if not self._never_fits(costs, config):
+                # its bound stays part of the proof: a split, or a mixture of what is recomputed, that building does not find may fit
                 self.open.append((bound, pool, config))
+            self.too_large.append((pool, config, False))
             return
-        if config.one_way and not plan.recomputes:
-            full = self.least_seconds(config, plan)  # its only plan
-        elif config.one_way and not config.split_backward:
+        if self._closed(config, plan):
+            full = self.least_seconds(costs, config, plan)  # its only plan
+        elif config.one_way:
             # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
             even = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
             bare = plans.bare(costs, config, n_microbatches, even)
-            full = bound if bare is None else self.least_seconds(config, bare)
-        elif config.one_way:
-            full = bound
+            full = bound if bare is None else self.least_seconds(costs, config, bare)
         else:
-            hops = costs.transfer_seconds(config, plan, self.model.loads(self.problem, plan, ledger=False))
+            hops = costs.transfer_seconds(config, plan, costs.loads(config, plan))
             full = bounds.of_config(costs, config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
         self._push(max(bound, full), _BUILT, pool, config, plan)
 
-    def least_seconds(self, config: Config, plan: Plan) -> float:
+    def _never_fits(self, costs: Costs, config: Config) -> bool:
+        """Return whether no plan of a configuration that building found none of fits: proven for its only split."""
+        if not config.one_way:
+            return False
+        if config.mesh.pipeline == 1 and self.chain.equal:
+            return True  # what it recomputes was searched through
+        counts = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
+        return plans.never_fits(costs, config, self.n_microbatches(config.mesh), counts)
+
+    def least_seconds(self, costs: Costs, config: Config, plan: Plan) -> float:
         """Return what a plan takes at least, found quickly: with links for every collective, and fixed orders without transfers.
 
         An order that is fitted to durations is that of the plan itself only with its transfers.
         """
-        loads = self.model.loads(self.problem, plan, ledger=False)
+        loads = costs.loads(config, plan)
         if config.split_backward:
             return sim.least_seconds(self.problem, plan, loads)
         return sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
 
     def _closed(self, config: Config, plan: Plan) -> bool:
-        """Return whether no other plan of a configuration can be quicker: one split, and nothing or the least recomputed."""
-        return config.one_way and (not plan.recomputes or (config.mesh.pipeline == 1 and self.chain.equal))
+        """Return whether a configuration has no other plan: one split, and the least recomputed that fits.
+
+        With virtual stages that is the rule of the space. Without a pipeline any mixture is part of it, but of like layers the least
+        is the quickest.
+        """
+        return config.one_way and (config.mesh.pipeline > 1 or not plan.recomputes or self.chain.equal)
 
     def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
         """Play the plan of a configuration, quickly with links for every collective first, then as it is."""
@@ -181,13 +193,15 @@ class Search:
         if not self._closed(config, plan):
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
             self.open.append((bound, pool, config))
-        least = self.least_seconds(config, plan)
+        least = self.least_seconds(self.costs[pool], config, plan)
         if least >= self.best_seconds:
             self.others.append((least, config, pool, plan))
             return
         found = self.play(pool, config, plan)
         if found is not None:
             self.found.append(found)
+        elif self._closed(config, plan):
+            self.open.append((bound, pool, config))
 
     def play(self, pool: int, config: Config, plan: Plan) -> Incumbent | None:
         """Return the plan simulated; None when it does not fit its devices after all."""
@@ -258,20 +272,46 @@ class Search:
 
     def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
         """Say which configuration misses the least memory, and by how much."""
-        closest: tuple[float, Config] | None = None
-        for pool, config, light in self.too_large:
-            missing = plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light)
-            if missing > 0 and (closest is None or (missing, config) < closest):
-                closest = (missing, config)
-        if closest is None:
+        closest = self._closest()
+        if closest is None and not self.open:
             reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
                 None,
                 notes=(*notes, f"no plan of the space is legal for {self.problem.model_spec.name}: {reasons}"),
                 extra=extra,
             )
-        nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(closest[1])}"
-        return Answer(None, missing_bytes=closest[0], nearest=nearest, notes=notes, extra=extra)
+        if self.open:
+            notes = (
+                *notes,
+                f"no plan was found that fits, which is not proven for {len(self.open)} configurations of the space",
+            )
+        if "zb_h1" in self.params.schedules and "1f1b" not in self.params.schedules:
+            notes = (
+                *notes,
+                "a plan under zb_h1 must fit with as many micro-batches as its order may hold; 1f1b, which is not allowed here, holds fewer",
+            )
+        missing, config = closest or (1.0, min(config for _, _, config in self.open))
+        nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(config)}"
+        return Answer(None, missing_bytes=missing, nearest=nearest, notes=notes, extra=extra)
+
+    def _closest(self) -> tuple[float, Config] | None:
+        """Return what misses the least memory of all that is too large, layers spread evenly, and how much; None where nothing is.
+
+        What all shardings miss at least tells which meshes are worth a look at each of theirs.
+        """
+        heap = [self._missing(pool, config, light) for pool, config, light in self.too_large]
+        heapq.heapify(heap)
+        while heap:
+            missing, config, pool = heapq.heappop(heap)
+            if config.is_any:
+                for variant in limits.variants(config, self.problem, self.costs[pool].pool, self.params.shard):
+                    heapq.heappush(heap, self._missing(pool, variant, light=True))
+            elif missing > 0.0:
+                return missing, config
+        return None
+
+    def _missing(self, pool: int, config: Config, light: bool) -> tuple[float, Config, int]:
+        return plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light), config, pool
 
 
 def _enough_devices(problem: Problem, params: Limits) -> str:
@@ -290,16 +330,3 @@ def _enough_devices(problem: Problem, params: Limits) -> str:
             best = min(state.found, key=rank)
             return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
     return ""
-
-
-def _variants(config: Config, costs: Costs, params: Limits) -> list[Config]:
-    """Return a configuration with every sharding and layout."""
-    mesh = config.mesh
-    shards = tuple(level for level in params.shard if level == 0 or mesh.data * mesh.context > 1) or (0,)
-    layouts = ("pipeline", "data") if mesh.pipeline > 1 and mesh.data > 1 and len(costs.pool.devices) == 1 else ("pipeline",)
-    return [
-        replace(config, shard=shard, shard_degree=degree, layout=layout)
-        for shard in shards
-        for layout in layouts
-        for degree in (limits.shard_degrees(costs.problem, mesh.tensor * mesh.context, mesh.data) if shard == 3 else (0,))
-    ]

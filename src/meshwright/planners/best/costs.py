@@ -1,25 +1,29 @@
-"""Loads of the layers under every configuration of the joint space, each found once, and the memory that holds them."""
+"""What one configuration of the joint space costs at least: memory left, and the bound on its step."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright import schedules
 from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
+from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import Chain, Digest, RowLoads, digest
+from meshwright.planners.best.limits import variants
+from meshwright.planners.best.memory import Peaks, least_peaks
+from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, least, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, Pool
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["Costs", "after_name", "spread"]
+__all__ = ["Costs", "after_name"]
 
 
 class Costs:
@@ -37,6 +41,8 @@ class Costs:
         What layers may recompute.
     memory_ratio : float
         Share of a device's memory that may be filled.
+    shards : tuple of int
+        Sharding levels allowed.
     """
 
     def __init__(
@@ -46,18 +52,21 @@ class Costs:
         chain: Chain,
         recompute: tuple[str, ...] = RECOMPUTE,
         memory_ratio: float = 1.0,
+        shards: tuple[int, ...] = (0, 1, 2, 3),
     ) -> None:
         self.problem, self.pool, self.chain = problem, pool, chain
-        self.recompute, self.memory_ratio = recompute, memory_ratio
-        self._rows: dict[tuple[object, ...], list[RowLoads]] = {}
-        self._digests: dict[tuple[object, ...], list[Digest]] = {}
-        self._in_flight: dict[tuple[str, int, int, int], NDArray[np.float64]] = {}
-        self._stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.recompute, self.memory_ratio, self.shards = recompute, memory_ratio, shards
+        self._classes: dict[tuple[object, ...], RankClasses] = {}
+        self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
+        self._rows: dict[tuple[object, ...], RowLoads] = {}
+        self._digests: dict[tuple[object, ...], Digest] = {}
+        self._peaks: dict[tuple[object, ...], Peaks] = {}
+        self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def recomputing(self, word: str) -> Costs:
         """Return the same costs where all layers recompute alike; loads of layers are shared, which do not depend on it."""
-        alike = Costs(self.problem, self.pool, self.chain, (word,), self.memory_ratio)
-        alike._rows = self._rows
+        alike = Costs(self.problem, self.pool, self.chain, (word,), self.memory_ratio, self.shards)
+        alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
         return alike
 
     @property
@@ -65,8 +74,40 @@ class Costs:
         """The cost model asked for."""
         return registry.load("costs", self.problem.costs, "cost model")
 
+    def classes(self, config: Config, *, light: bool = False) -> RankClasses:
+        """Return which ranks of a configuration are alike; of one that stands for all shardings, its kinds of device."""
+        mesh = config.mesh
+        degrees = (mesh.data, mesh.context, mesh.tensor, mesh.expert)
+        between = () if light else (config.shard > 0, config.shard_degree)
+        key: tuple[object, ...] = (config.layout, mesh.pipeline, *degrees, between)
+        if config.is_any:
+            key = (mesh.pipeline, mesh.rank_size)
+        if key not in self._classes:
+            kinds = self.kind_of_rank(config)
+            if config.is_any:
+                self._classes[key] = kinds_only(kinds)
+            else:
+                assert self.problem.cluster is not None
+                found = rank_classes(self.pool, config, kinds, self.problem.cluster.periods, light=light)
+                self._classes[key] = found if len(found.keys) == 1 else merged(found, self._times(config, found, light))
+        return self._classes[key]
+
+    def _times(self, config: Config, classes: RankClasses, light: bool) -> list[tuple[object, ...]]:
+        """Return what decides the loads of each class of ranks beside its kind of device; remembered by place."""
+        mesh, found = config.mesh, []
+        between = () if light else (mesh.data, config.shard > 0, config.shard_degree)
+        for devices, place in zip(classes.devices, classes.keys, strict=True):
+            key = (mesh.context, mesh.tensor, mesh.expert, between, place)
+            if key not in self._places:
+                self._places[key] = (
+                    (SILENT,) if place[-1] == SILENT
+                    else self.model.axis_times(self.problem, config.strategy, devices, inside_only=light)
+                )  # fmt: skip
+            found.append(self._places[key])
+        return found
+
     def rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
-        """Return the loads of every distinct layer, one mapping per kind of device in the pool, in pipeline order.
+        """Return the loads of every distinct layer, one mapping per class of ranks; see `classes`.
 
         Parameters
         ----------
@@ -80,66 +121,113 @@ class Costs:
         list of dict
             ``(row, recompute) -> StageCost`` of that one layer.
         """
-        key = _key(config, light)
-        if key not in self._rows:
-            self._rows[key] = [
-                self.model.row_loads(self.problem, config.strategy, _ids(devices), config.mesh.micro_batch, inside_only=light)
-                for devices in self._samples(config)
-            ]
-        return self._rows[key]
+        classes = self.classes(config, light=light)
+        if config.is_any:
+            return self._least_rows(config, classes)
+        key, found = _key(config, light), []
+        for devices, place in zip(classes.devices, classes.keys, strict=True):
+            if (key, place) not in self._rows:
+                own = self.model.row_loads(self.problem, config.strategy, devices, config.mesh.micro_batch, inside_only=light)
+                if place[-1] == SILENT:
+                    own = {of: silent(load) for of, load in own.items()}
+                self._rows[key, place] = own
+            found.append(self._rows[key, place])
+        return found
+
+    def _least_rows(self, config: Config, classes: RankClasses) -> list[RowLoads]:
+        """Return for every kind of device the least that layers do and hold under any sharding, layout and place.
+
+        Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all;
+        the higher the level, and the more ranks share, the less weights, gradients and optimizer state are held. What the optimizer
+        takes does not fall from level to level and is left out. No one sharding is below all others: ZeRO-3 holds the least state,
+        but needs buffers of a layer's size.
+        """
+        key = (*_key(config, True), config.mesh.pipeline)
+        if (key, 0) not in self._rows:
+            highest = replace(
+                config, shard=max(self.shards) if config.mesh.data * config.mesh.context > 1 else 0, layout="pipeline"
+            )
+            places = self.classes(highest, light=True).kinds
+            state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
+            for i, (kind, loads) in enumerate(zip(classes.kinds, self.without_sharding(config, classes), strict=True)):
+                self._rows[key, i] = {
+                    of: replace(
+                        load,
+                        weight_bytes=state[kind][of].static_bytes,
+                        gradient_bytes=0.0,
+                        optimizer_bytes=0.0,
+                        optimizer_seconds=0.0,
+                    )
+                    for of, load in loads.items()
+                }
+        return [self._rows[key, i] for i in range(len(classes.kinds))]
+
+    def without_sharding(self, config: Config, classes: RankClasses) -> list[RowLoads]:
+        """Return for every kind of device the least of every figure over layouts and places where nothing is sharded."""
+        of_kind: dict[int, list[RowLoads]] = {kind: [] for kind in classes.kinds}
+        for variant in variants(config, self.problem, self.pool, (0,)):
+            own = self.classes(variant, light=True)
+            for kind, rows in zip(own.kinds, self.rows(variant, light=True), strict=True):
+                if not any(rows is known for known in of_kind[kind]):
+                    of_kind[kind].append(rows)
+        return [{of: least([rows[of] for rows in places]) for of in places[0]} for places in of_kind.values()]
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        key = _key(config, light)
-        if key not in self._digests:
-            kinds = self.rows(config, light=light)
-            self._digests[key] = [digest(self.chain, rows, self.words(kinds[0])) for rows in kinds]
-        return self._digests[key]
+        key, kinds = _key(config, light), self.rows(config, light=light)
+        if config.is_any:
+            key = (*key, config.mesh.pipeline)
+        places = self.classes(config, light=light).keys
+        for rows, place in zip(kinds, places, strict=True):
+            if (key, place) not in self._digests:
+                self._digests[key, place] = digest(self.chain, rows, self.words(rows))
+        return [self._digests[key, place] for place in places]
 
-    def in_flight(self, config: Config, n_microbatches: int) -> NDArray[np.float64]:
-        """Return the micro-batches each rank holds at most, counted in whole ranks; shape (n_ranks,), float64."""
-        key = (
-            config.schedule,
-            config.mesh.pipeline,
-            config.chunks,
-            min(n_microbatches, 4 * config.mesh.pipeline * config.chunks),
-        )
-        if key not in self._in_flight:
-            schedule = schedules.load(config.schedule)
-            self._in_flight[key] = schedule.in_flight(config.mesh.pipeline, config.chunks, n_microbatches) / config.chunks
-        return self._in_flight[key]
+    def loads(self, config: Config, plan: Plan) -> tuple[StageCost, ...]:
+        """Return what the stages of a configuration's plan do: as the cost model says, from the loads of classes of ranks."""
+        classes = self.classes(config)
+        if any(place[-1] == SILENT for place in classes.keys):
+            priced: tuple[StageCost, ...] = self.model.loads(self.problem, plan, ledger=False)
+            return priced
+        of_class, row_of = self.rows(config), analytic.rows(self.problem)
+        found = []
+        for stage, rank in zip(plan.stages, plan.rank_of_stage(), strict=True):
+            counts: dict[tuple[int, str], int] = {}
+            for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
+                counts[row_of[op], word] = counts.pop((row_of[op], word), 0) + 1  # the last layer's stays last
+            layers = of_class[classes.of_rank[rank]]
+            found.append(analytic.combine([(layers[key], count) for key, count in counts.items()]))
+        return tuple(found)
 
-    def _samples(self, config: Config) -> list[NDArray[np.int64]]:
-        """Return the devices of one rank of every kind of device."""
-        if config.layout == "data":
-            return [self.pool.rank(config, 0)]
-        size = config.mesh.rank_size
-        return [devices[:size] for devices in self.pool.devices if len(devices) >= size]
+    def peaks(self, config: Config, n_microbatches: int) -> Peaks:
+        """Return the moments at which every order of a configuration's schedule holds at least so much."""
+        mesh, deepest = config.mesh, n_microbatches if config.schedule == "gpipe" else 3 * config.mesh.pipeline
+        key = (config.schedule, mesh.pipeline, config.chunks, min(n_microbatches, deepest))
+        if key not in self._peaks:
+            self._peaks[key] = least_peaks(config.schedule, mesh.pipeline, config.chunks, n_microbatches)
+        return self._peaks[key]
 
     def kind_of_rank(self, config: Config) -> list[int]:
-        """Return, for every pipeline rank, the index of its kind of device into what `rows` returns."""
+        """Return, for every pipeline rank, the place of its kind of device in the pool."""
         if config.layout == "data" or len(self.pool.devices) == 1:
             return [0] * config.mesh.pipeline
-        size = config.mesh.rank_size
-        counts = [len(devices) // size for devices in self.pool.devices if len(devices) >= size]
+        counts = [len(devices) // config.mesh.rank_size for devices in self.pool.devices]
         return [kind for kind, count in enumerate(counts) for _ in range(count)][: config.mesh.pipeline]
 
-    def memory_bytes(self, config: Config) -> list[float]:
-        """Return the memory of a device of every pipeline rank."""
-        cluster = self.problem.required_cluster
-        size = config.mesh.rank_size
-        per_kind = [
-            cluster.device(int(devices[0])).memory_bytes
-            for devices in self.pool.devices
-            if config.layout == "data" or len(devices) >= size
-        ]
-        return [self.memory_ratio * per_kind[kind] for kind in self.kind_of_rank(config)]
+    def memory_bytes(self, config: Config) -> NDArray[np.float64]:
+        """Return the memory that a device of every pipeline rank may fill; shape (n_ranks,), float64."""
+        cluster = self.problem.cluster
+        assert cluster is not None
+        per_kind = np.array([cluster.device(int(devices[0])).memory_bytes for devices in self.pool.devices])
+        return self.memory_ratio * per_kind[self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything."""
-        row = self.chain.main_row
+        row = self.chain.main_row  # least recomputation first, in whichever order it was asked for
         useful = (row, "selective") in rows and rows[row, "selective"].activation_bytes < rows[row, "none"].activation_bytes
-        return tuple(word for word in self.recompute if (word != "selective" or useful) and (row, word) in rows)
+        return tuple(
+            word for word in RECOMPUTE if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
+        )
 
     def transfer_seconds(self, config: Config, plan: Plan, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
@@ -173,26 +261,35 @@ class Costs:
         return np.minimum(there, back)
 
     def pipeline_ranks(
-        self, config: Config, n_microbatches: int, *, light: bool = False
+        self, config: Config, n_microbatches: int, *, light: bool = False, building: bool = False
     ) -> tuple[layer_split.PipelineRanks, float, float]:
         """Return a configuration as ranks of equal layers, how many layers those are, and seconds pinned after the step.
 
-        Where layers are of several kinds, each is counted as the number of main layers it needs at least in every resource.
+        Where layers are of several kinds, each is counted as the number of main layers it needs at least in every resource. To
+        build a plan, every rank is taken to hold a main layer.
+
+        Lemma: a rank holds the static bytes of its layers, their activations as often as `peaks` says, and working and reserved
+        bytes of its most demanding layer: at least what is pinned to it needs, or else what the least of all layers does.
         """
         digests = self.digests(config, light=light)
         p = config.mesh.pipeline
         main = self.chain.rows.index(self.chain.main_row)
-        of_rank = np.array(self.kind_of_rank(config))
-        in_flight = self.in_flight(config, n_microbatches)
+        of_rank = self.classes(config, light=light).of_rank
+        in_flight = self.peaks(config, n_microbatches).held[:, 0, 0]
         back = "input_seconds" if config.split_backward else "backward_seconds"
         static = np.array([own.static_bytes[main] for own in digests])[of_rank]
         kept = np.array([own.activation_bytes[main] for own in digests])[of_rank]
         fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
-        budget = np.array(self.memory_bytes(config)) - np.array([own.reserved_bytes for own in digests])[of_rank]
+        overhead = np.array([own.overhead_bytes[main] if building else own.overhead_bytes.min() for own in digests])[of_rank]
         prefix, suffix = digests[of_rank[0]].prefix, digests[of_rank[-1]].suffix
         for rank, pinned in ((0, prefix), (p - 1, suffix)):
             fixed_work[rank] += pinned.forward_seconds + pinned.backward_seconds
             fixed_forward[rank] += pinned.forward_seconds
+            if pinned.overhead_bytes:
+                # without layers of the chain, what is pinned may be all that the rank holds
+                overhead[rank] = max(pinned.overhead_bytes, overhead[rank] if building or p == 1 else 0.0)
+        budget = self.memory_bytes(config) - overhead
+        for rank, pinned in ((0, prefix), (p - 1, suffix)):
             budget[rank] -= pinned.static_bytes + in_flight[rank] * pinned.activation_bytes
         split_backward, after = config.split_backward, after_name(config)
         ranks = layer_split.PipelineRanks(
@@ -217,6 +314,7 @@ class Costs:
             return float(len(self.chain.layers))
         ratio = np.full(len(self.chain.layers), math.inf)
         skipped = {
+            "overhead_bytes",
             "running_sums",
             "pinned_sums",
             "saved_bytes",
@@ -235,15 +333,6 @@ class Costs:
                     if with_value.any():
                         ratio = np.minimum(ratio, (flat[:, with_value] / flat[main, with_value]).min(axis=1))
         return float(ratio.sum())
-
-    def virtual_stages(self, schedule: str, n_ranks: int, n_chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the layers of each virtual stage, and the stages of each rank in order, a row per rank."""
-        key = (schedule, n_ranks, n_chunks)
-        if key not in self._stages:
-            counts = np.array(spread(len(self.chain.layers), n_ranks, n_chunks))
-            rank_of_stage = schedules.load(schedule).placement(n_ranks, n_chunks)
-            self._stages[key] = counts, np.argsort(rank_of_stage, kind="stable").reshape(n_ranks, n_chunks)
-        return self._stages[key]
 
     def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return the layers of each stage and the row of each of them, for a number of layers per stage."""
@@ -264,7 +353,7 @@ class Costs:
 def _key(config: Config, light: bool) -> tuple[object, ...]:
     """Return what the loads of a configuration depend on."""
     mesh = config.mesh
-    stride = mesh.pipeline if config.layout == "data" else 0
+    stride = mesh.pipeline if config.layout == "data" and not light else 0
     return (
         mesh.data,
         mesh.context,
@@ -278,26 +367,6 @@ def _key(config: Config, light: bool) -> tuple[object, ...]:
     )
 
 
-def _ids(devices: NDArray[np.int64]) -> range | tuple[int, ...]:
-    """Return neighbouring ids as a `range`, which is recognised again at once, any others as a tuple."""
-    first, last = int(devices[0]), int(devices[-1])
-    if last - first == len(devices) - 1 and np.array_equal(devices, np.arange(first, last + 1)):
-        return range(first, last + 1)
-    return tuple(devices.tolist())
-
-
 def after_name(config: Config) -> str:
     """Return the field of a digest that says what follows the last task of a rank."""
     return "split_after_seconds" if config.split_backward else "after_seconds"
-
-
-def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
-    """Return how many layers each virtual stage gets: the quotient, and one more for some of them.
-
-    What is left over goes to middle stages first, rank by rank, since the ends also hold embedding and head.
-    """
-    n_stages = n_ranks * n_chunks
-    counts = [n_layers // n_stages] * n_stages
-    for stage in [*range(1, n_stages - 1), *sorted({0, n_stages - 1})][: n_layers - sum(counts)]:
-        counts[stage] += 1
-    return tuple(counts)

@@ -13,7 +13,12 @@ __all__ = ["chain_to_cut"]
 
 
 def chain_to_cut(
-    costs: Costs, config: Config, n_microbatches: int, transfer_seconds: NDArray[np.float64] | None = None
+    costs: Costs,
+    config: Config,
+    n_microbatches: int,
+    transfer_seconds: NDArray[np.float64] | None = None,
+    *,
+    building: bool = False,
 ) -> layer_split.UnequalChain:
     """Return a configuration as a chain to cut, with all that its schedule says must fit into a step.
 
@@ -27,6 +32,8 @@ def chain_to_cut(
         Micro-batches of a step.
     transfer_seconds : ndarray, shape (n_ranks - 1,), float64, or None
         The least that a transfer from each rank to the next takes, whatever the split; None for nothing.
+    building : bool
+        Whether a plan is to be built: as in `Costs.pipeline_ranks`.
 
     Returns
     -------
@@ -42,11 +49,12 @@ def chain_to_cut(
       here they count only on the first rank: its last one and its reduction begin with them.
     * The last two together: the round trip of the first micro-batch, the rank's other passes, the end on the first rank.
 
-    Where devices are of several kinds, every layer is counted as on the kind on which it takes least. Every way from rank to rank
-    also takes its transfers.
+    Where ranks are of several classes, forward and backward pass of every layer are each counted as on the class on which they take
+    least, and its work as both together: what hides behind the wait is then never more than what was counted. Every way from rank to
+    rank also takes its transfers.
     """
     digests = costs.digests(config, light=False)
-    ranks, _, _ = costs.pipeline_ranks(config, n_microbatches)
+    ranks, _, _ = costs.pipeline_ranks(config, n_microbatches, building=building)
     p, follows = len(ranks.lead), after_name(config)
     hops = np.zeros(p - 1) if transfer_seconds is None else transfer_seconds
     arrives = np.concatenate(([0.0], np.cumsum(hops)))
@@ -55,12 +63,12 @@ def chain_to_cut(
     def least(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         return np.asarray(np.min(columns, axis=0))
 
-    work = least([own.work_seconds[:, 0] for own in digests])
     forward = least([own.forward_seconds for own in digests])
+    work = forward + least([own.work_seconds[:, 0] - own.forward_seconds for own in digests])
     after = least([getattr(own, follows) for own in digests])
     backward = least([own.backward_seconds for own in digests])
     returns = least([own.input_seconds for own in digests])
-    kinds = [digests[kind] for kind in costs.kind_of_rank(config)]
+    kinds = [digests[i] for i in costs.classes(config).of_rank]
     prefix, suffix, pinned = kinds[0].prefix, kinds[-1].suffix, ranks.fixed_work_seconds
     none, nothing = np.zeros_like(work), np.zeros(p)
     later_ranks, not_last = np.arange(p) > 0, np.arange(p) < p - 1
@@ -104,7 +112,7 @@ def chain_to_cut(
         static_bytes=digests[0].static_bytes,
         activation_bytes=digests[0].activation_bytes[:, 0],
         budget_bytes=ranks.budget_bytes,
-        in_flight=costs.in_flight(config, n_microbatches),
+        in_flight=costs.peaks(config, n_microbatches).held[:, 0, 0],
         saved_bytes=np.array([own.saved_bytes for own in kinds]),
         extra_seconds=np.array([own.extra_seconds for own in kinds]),
         relief=digests[0].relief

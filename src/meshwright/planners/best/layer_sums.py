@@ -84,6 +84,8 @@ class Pinned:
         Gradient reduction; gathering of weights and optimizer. Once a step.
     after_seconds, split_after_seconds : float
         Once a step after the last task of the rank: that task is a backward pass, or the weight gradients of one.
+    overhead_bytes : float
+        Working and reserved bytes, of each of which the largest counts.
     """
 
     forward_seconds: float = 0.0
@@ -96,6 +98,7 @@ class Pinned:
     update_seconds: float = 0.0
     after_seconds: float = 0.0
     split_after_seconds: float = 0.0
+    overhead_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,8 +119,9 @@ class Digest:
         Two ways to recompute, the weaker first: the most that any layer gives up, and the least seconds that this costs.
     relief : Relief
         The same of every layer by itself.
-    reserved_bytes : float
-        What the process cannot use.
+    overhead_bytes : ndarray, shape (n_layers,), float64
+        Working and reserved bytes of each layer at least, whatever it recomputes. A rank holds that of its most demanding layer:
+        of sharded weights (ZeRO-3), buffers are as large as the largest layer of the rank itself.
     running_sums : ndarray, shape (8, n_layers + 1), float64
         Sums over the layers before each place, for `stage_sums`; nothing recomputed.
     pinned_sums : ndarray, shape (2, 8), float64
@@ -139,7 +143,7 @@ class Digest:
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
     relief: Relief
-    reserved_bytes: float
+    overhead_bytes: NDArray[np.float64]
     running_sums: NDArray[np.float64]
     pinned_sums: NDArray[np.float64]
 
@@ -156,6 +160,9 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     ways = np.zeros((2, 2))
     ways[:, 2 - saved.shape[1] :] = saved.max(axis=0), np.maximum(extra.min(axis=0), 0.0)
     longest = [max(rows[row, word].backward_total_seconds for word in words) for row in distinct]
+    overhead = np.array(
+        [min(rows[row, word].working_bytes for word in words) + rows[row, words[0]].reserved_bytes for row in distinct]
+    )
     prefix, suffix = _total(rows, chain.prefix), _total(rows, chain.suffix)
     after = _after([*layers, prefix, suffix], [*longest, prefix.backward_seconds, suffix.backward_seconds])
     split_after = _after([*layers, prefix, suffix], [own.weight_seconds for own in (*layers, prefix, suffix)])
@@ -187,7 +194,7 @@ def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         extra_seconds=ways[1],
         # like layers need none: whole layers are counted
         relief=Relief.none(len(order)) if chain.equal else relief(saved[order], np.maximum(extra, 0.0)[order]),
-        reserved_bytes=max(load.reserved_bytes for load in rows.values()),
+        overhead_bytes=overhead[order],
         running_sums=running,
         pinned_sums=np.array(ends),
     )
@@ -208,8 +215,13 @@ def _after(parts: list[Pinned], last_task_seconds: list[float]) -> NDArray[np.fl
 
 def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:
     """Return the sums over pinned layers."""
-    own = [_one(rows[i, "none"]) for i in ops]
-    return Pinned(**{name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__})
+    loads = [rows[i, "none"] for i in ops]
+    own = [_one(load) for load in loads]
+    sums = {name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__}
+    largest = max((load.working_bytes for load in loads), default=0.0) + max(
+        (load.reserved_bytes for load in loads), default=0.0
+    )
+    return Pinned(**(sums | {"overhead_bytes": largest}))
 
 
 def _one(load: StageCost) -> Pinned:

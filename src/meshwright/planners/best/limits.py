@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE
-from meshwright.planners.best.space import divisors
+from meshwright.planners.best.space import Config, Pool, divisors
 
-__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees"]
+__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees", "variants"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,32 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     inside = node // replica_size
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
+
+
+def variants(config: Config, problem: Problem, pool: Pool, shards: tuple[int, ...]) -> list[Config]:
+    """Return a configuration with every sharding and layout: replicas as blocks only where no experts are exchanged between them.
+
+    Parameters
+    ----------
+    config : Config
+        The configuration.
+    problem : Problem
+        The question.
+    pool : Pool
+        The devices.
+    shards : tuple of int
+        Sharding levels allowed; where nothing can be sharded, only none is.
+    """
+    mesh = config.mesh
+    levels = tuple(level for level in shards if level == 0 or mesh.data * mesh.context > 1) or (0,)
+    apart = mesh.pipeline > 1 and mesh.data > 1 and mesh.expert == 1 and len(pool.devices) == 1
+    layouts = ("pipeline", "data") if apart else ("pipeline",)
+    return [
+        replace(config, shard=level, shard_degree=degree, layout=layout)
+        for level in levels
+        for layout in layouts
+        for degree in (shard_degrees(problem, mesh.tensor * mesh.context, mesh.data) if level == 3 else (0,))
+    ]
 
 
 def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[str, tuple[int, ...]]:

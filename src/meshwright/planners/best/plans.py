@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshwright import schedules
+from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best import inequalities
-from meshwright.planners.best.costs import Costs, spread
-from meshwright.planners.best.layer_sums import RowLoads
+from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.memory import Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config
+from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["bare", "build", "counts_of", "missing_bytes", "with_counts"]
+__all__ = ["bare", "build", "counts_of", "missing_bytes", "never_fits", "own_peaks", "with_counts"]
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -43,9 +41,9 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     if v > 1:
         return spread(n, p, v)
     if not costs.chain.equal:
-        seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches))
+        seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches, building=True))
         return _without_gaps([int(count) for count in cut]) if math.isfinite(seconds) else None
-    ranks, _, after = costs.pipeline_ranks(config, n_microbatches)
+    ranks, _, after = costs.pipeline_ranks(config, n_microbatches, building=True)
     found = layer_split.split(
         ranks,
         n,
@@ -91,7 +89,7 @@ def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: floa
 
 
 def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> Plan | None:
-    """Return the plan with a given number of layers per stage, recomputing as little as fits; None when nothing fits.
+    """Return the plan with a given number of layers per stage, recomputing as little as fits; None where none was found.
 
     Parameters
     ----------
@@ -103,14 +101,33 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
     Returns
     -------
     Plan or None
-        The plan.
+        The plan. None proves that nothing fits where layers are alike and each rank has one stage; see `never_fits` for the rest.
+
+    Notes
+    -----
+    Orders of virtual stages that are fitted to durations hold more than `Costs.peaks` says, which is the least: a plan that does not
+    fit after all is made once more for what its own order holds.
     """
-    rank_of_stage = [int(rank) for rank in schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)]
     ops, rows = costs.stages(counts)
     if sum(counts) != len(costs.chain.layers) or min(counts) < 0 or not all(ops):
         return None
-    words = _recompute_of_ranks(costs, config, n_microbatches, rows, rank_of_stage)
-    return None if words is None else _plan(costs, config, n_microbatches, ops, words)
+    peaks = costs.peaks(config, n_microbatches)
+    for _ in range(2):
+        words = _recompute_of_ranks(costs, config, rows, peaks)
+        if words is None:
+            return None
+        plan = _plan(costs, config, n_microbatches, ops, words)
+        if not config.fitted:
+            return plan
+        peaks = own_peaks(costs, config, plan)
+        if _fits(costs, config, rows, words, peaks):
+            return plan
+    return None
+
+
+def own_peaks(costs: Costs, config: Config, plan: Plan) -> Peaks:
+    """Return what ranks hold at the fullest moments of a plan's own order."""
+    return peaks_of(sim.order(costs.problem, plan, costs.loads(config, plan)))
 
 
 def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> Plan | None:
@@ -142,83 +159,65 @@ def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int
     return Plan(stages, n_microbatches, mesh.micro_batch, config.schedule, n_microbatches * mesh.data * mesh.micro_batch)
 
 
+def _ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks, *, light: bool = False) -> list[RankLayers]:
+    """Return the layers of every rank, for the rows of each stage and what ranks hold at their fullest moments."""
+    classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
+    rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
+    pinned = {*costs.chain.prefix, *costs.chain.suffix}
+    figures = [RowFigures.of(loads, costs.words(loads), pinned) for loads in of_class]
+    stages = [[rows[stage] for stage in np.flatnonzero(rank_of_stage == rank)] for rank in range(config.mesh.pipeline)]
+    return [
+        figures[own].layers(stages[rank], peaks.held[rank], peaks.at[rank]) for rank, own in enumerate(classes.of_rank.tolist())
+    ]
+
+
 def _recompute_of_ranks(
-    costs: Costs, config: Config, n_microbatches: int, rows: list[tuple[int, ...]], rank_of_stage: list[int]
+    costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks
 ) -> list[tuple[str, ...]] | None:
     """Choose what each layer of each stage recomputes so that every rank fits its memory; None when one cannot."""
-    p = config.mesh.pipeline
-    in_flight = costs.in_flight(config, n_microbatches)
-    kinds, of_rank, memory = costs.rows(config), costs.kind_of_rank(config), costs.memory_bytes(config)
+    rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
+    memory = costs.memory_bytes(config)
     words: list[tuple[str, ...]] = [()] * len(rows)
-    for rank in range(p):
-        stages = [stage for stage in range(len(rows)) if rank_of_stage[stage] == rank]
-        loads = kinds[of_rank[rank]]
-        flat = [row for stage in stages for row in rows[stage]]
-        chosen = _recompute(costs, loads, flat, float(in_flight[rank]), memory[rank])
+    for rank, own in enumerate(_ranks(costs, config, rows, peaks)):
+        chosen = own.chosen(memory[rank])
         if chosen is None:
             return None
         start = 0
-        for stage in stages:
+        for stage in np.flatnonzero(rank_of_stage == rank):
             words[stage] = tuple(chosen[start : start + len(rows[stage])])
             start += len(rows[stage])
     return words
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layers:
-    """The layers of a rank, pinned ones included: rows are what they may recompute, columns layers."""
-
-    words: tuple[str, ...]
-    is_pinned: NDArray[np.bool_]  # these recompute nothing, whatever the row
-    n_bytes: NDArray[np.float64]  # held all the time and by the micro-batches in flight
-    largest: NDArray[np.float64]  # (..., 2): working and reserved bytes, of which the largest counts
-    recompute_seconds: NDArray[np.float64]
-
-    def held(self, choice: NDArray[np.int64]) -> float:
-        """Return the peak memory of one device for a choice of each layer."""
-        every = np.arange(len(choice))
-        return float(self.n_bytes[choice, every].sum() + self.largest[choice, every].max(axis=0, initial=0.0).sum())
+def _fits(costs: Costs, config: Config, rows: list[tuple[int, ...]], words: list[tuple[str, ...]], peaks: Peaks) -> bool:
+    """Return whether what stages recompute makes every rank fit its memory at given moments."""
+    rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
+    for rank, (own, memory) in enumerate(zip(_ranks(costs, config, rows, peaks), costs.memory_bytes(config), strict=True)):
+        chosen = [word for stage in np.flatnonzero(rank_of_stage == rank) for word in words[stage]]
+        choice = np.array([0 if pinned else own.words.index(word) for word, pinned in zip(chosen, own.is_pinned, strict=True)])
+        if own.peak_bytes(choice) > memory:
+            return False
+    return True
 
 
-def _layers(costs: Costs, loads: RowLoads, rows: list[int], in_flight: float) -> _Layers:
-    """Return the layers of a rank for the loads of its devices."""
-    pinned = {*costs.chain.prefix, *costs.chain.suffix}
-    words = costs.words(loads)
-    own = [[loads[row, "none" if row in pinned else word] for row in rows] for word in words]
-    return _Layers(
-        words,
-        np.array([row in pinned for row in rows], dtype=np.bool_),
-        np.array([[load.static_bytes + in_flight * load.activation_bytes for load in way] for way in own]),
-        np.array([[(load.working_bytes, load.reserved_bytes) for load in way] for way in own]).reshape(len(own), len(rows), 2),
-        np.array([[load.recompute_seconds for load in way] for way in own]),
-    )
+def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> bool:
+    """Return whether a split of the layers is proven not to fit, whatever they recompute.
 
+    Lemma: `Costs.peaks` are moments that every order goes through, and at them a rank holds at least the least of every figure of
+    each of its layers (`RankLayers.least_bytes`).
 
-def _recompute(costs: Costs, loads: RowLoads, rows: list[int], in_flight: float, memory_bytes: float) -> list[str] | None:
-    """Choose what each layer of a rank recomputes: the least work that fits; exact where all layers are alike."""
-    own = _layers(costs, loads, rows, in_flight)
-    free, strongest = np.flatnonzero(~own.is_pinned), len(own.words) - 1
-    best = choice = np.zeros(len(rows), dtype=np.int64)
-    if own.held(choice) > memory_bytes:
-        least = math.inf
-        # for every number of layers that recompute everything, as few as possible of the others recompute their cheap activations
-        for n_strong in range(len(free) + 1):
-            trial = choice.copy()
-            trial[free[:n_strong]] = strongest
-            for i in free[n_strong:] if strongest == 2 else ():
-                if own.held(trial) <= memory_bytes:
-                    break
-                trial[i] = 1
-            work = float(own.recompute_seconds[trial, np.arange(len(rows))].sum())
-            if work < least and own.held(trial) <= memory_bytes:
-                least, best = work, trial
-        if math.isinf(least):
-            return None
-    return ["none" if is_pinned else own.words[i] for i, is_pinned in zip(best, own.is_pinned, strict=True)]
+    Parameters
+    ----------
+    costs, config, n_microbatches, counts
+        As in `with_counts`.
+    """
+    _, rows = costs.stages(counts)
+    ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
+    return any(own.least_bytes > memory for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
-    """Return by how much the fullest device exceeds its memory when everything is recomputed and layers are spread evenly.
+    """Return by how much the fullest device exceeds its memory at least when layers are spread evenly.
 
     Parameters
     ----------
@@ -230,18 +229,13 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
     Returns
     -------
     float
-        Bytes; not positive where it fits.
+        Bytes with everything recomputed; not positive where it fits.
     """
-    chain, p = costs.chain, config.mesh.pipeline
-    counts = spread(len(chain.layers), p, config.chunks)
-    in_flight = costs.in_flight(config, n_microbatches)
-    rank_of_stage = schedules.load(config.schedule).placement(p, config.chunks)
-    _, rows = costs.stages(counts)
-    kinds, of_rank, memory = costs.rows(config, light=light), costs.kind_of_rank(config), costs.memory_bytes(config)
-    worst = -math.inf
-    for rank in range(p):
-        loads: dict[tuple[int, str], StageCost] = kinds[of_rank[rank]]
-        flat = [row for stage in range(len(rows)) if rank_of_stage[stage] == rank for row in rows[stage]]
-        own = _layers(costs, loads, flat, float(in_flight[rank]))
-        worst = max(worst, own.held(np.full(len(flat), len(own.words) - 1)) - memory[rank])
-    return worst
+    _, rows = costs.stages(spread(len(costs.chain.layers), config.mesh.pipeline, config.chunks))
+    ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches), light=light)
+    return float(
+        max(
+            own.peak_bytes(np.full(len(own.stage), len(own.words) - 1)) - memory
+            for own, memory in zip(ranks, costs.memory_bytes(config), strict=True)
+        )
+    )

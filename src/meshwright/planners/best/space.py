@@ -12,7 +12,10 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 
-__all__ = ["Config", "Mesh", "Pool", "divisors", "meshes", "pools", "schedules_of"]
+__all__ = ["ANY", "Config", "Mesh", "Pool", "divisors", "meshes", "pools", "schedules_of"]
+
+ANY = -1
+"""The sharding of a configuration that stands for all of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,7 +43,8 @@ class Config:
     """A mesh with what is left to choose before layers are split: sharding, schedule, virtual stages, layout.
 
     `layout` says which axis changes slowest over the devices: ``pipeline`` (a rank is a block of neighbours) or ``data`` (a
-    replica of the whole pipeline is a block of neighbours).
+    replica of the whole pipeline is a block of neighbours). With a sharding of `ANY` the configuration stands for all its shardings
+    and layouts: then it has bounds only.
     """
 
     mesh: Mesh
@@ -51,9 +55,19 @@ class Config:
     layout: str
 
     @property
+    def is_any(self) -> bool:
+        """Whether it stands for all shardings and layouts."""
+        return self.shard == ANY
+
+    @property
     def split_backward(self) -> bool:
         """Whether weight gradients are tasks of their own; then the order of tasks also depends on how long they last."""
         return self.schedule.startswith("zb")
+
+    @property
+    def fitted(self) -> bool:
+        """Whether what ranks hold depends on how long tasks last: ZB-H1 is taken to hold all that it allows."""
+        return self.split_backward and self.chunks > 1
 
     @property
     def one_way(self) -> bool:

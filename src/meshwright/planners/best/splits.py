@@ -8,9 +8,9 @@ import time
 from meshwright import sim
 from meshwright.planners.best import inequalities, plans
 from meshwright.planners.best.branch_and_bound import Search
-from meshwright.planners.best.costs import spread
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.space import Config
+from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["close", "improve"]
@@ -54,7 +54,7 @@ def _splits(search: Search, pool: int, config: Config, n_most: int) -> list[tupl
     even = plans.bare(costs, config, n_microbatches, spread(len(search.chain.layers), config.mesh.pipeline, 1))
     hops = None
     if even is not None:
-        hops = costs.transfer_seconds(config, even, search.model.loads(search.problem, even, ledger=False))
+        hops = costs.transfer_seconds(config, even, costs.loads(config, even))
     chain = inequalities.chain_to_cut(costs, config, n_microbatches, hops)
     found = layer_split.cuts(chain, search.best_seconds, n_most)
     return None if found is None else [tuple(counts) for counts in found.tolist()]
@@ -66,34 +66,41 @@ def _settle(search: Search, pool: int, config: Config, counts: tuple[int, ...]) 
     bare = plans.bare(costs, config, n_microbatches, counts)
     plan = None if bare is None else plans.with_counts(costs, config, n_microbatches, counts)
     if bare is None or (plan is None and search.chain.equal):
+        return math.inf  # a stage would be empty, or what it recomputes was searched through
+    if plan is None and plans.never_fits(costs, config, n_microbatches, counts):
         return math.inf
     least = 0.0
-    if plan is not None and not plan.recomputes:
-        least = search.least_seconds(config, plan)
-    elif not config.split_backward:  # else another order of tasks than that of the plans that fit
-        least = search.least_seconds(config, bare)
+    if plan is not None and (config.split_backward or not plan.recomputes):
+        least = search.least_seconds(costs, config, plan)
+    elif not config.split_backward:  # any mixture of what is recomputed takes as long as nothing recomputed, in the same order
+        least = search.least_seconds(costs, config, bare)
     if plan is None or least >= search.best_seconds:
         return least
     found = search.play(pool, config, plan)
     if found is None:
         return least
     search.found.append(found)
-    # the least work that fits is best where nothing else is open: which of unlike layers recompute, or the order of the tasks
-    return math.inf if not plan.recomputes or (search.chain.equal and not config.split_backward) else least
+    # the least work that fits is all there is where orders are fitted, and of like layers the best; which of unlike layers
+    # recompute is open
+    return math.inf if not plan.recomputes or search.chain.equal or config.split_backward else least
 
 
-def improve(search: Search) -> None:
+def improve(search: Search, *, best_only: bool = False) -> None:
     """Move single layers between stages of the best plans, the busiest and neighbours first, while that shortens the step.
 
     Parameters
     ----------
     search : Search
         It has run; better plans are added to it.
+    best_only : bool
+        Whether to look at the best plan only; else at those of configurations that are still open.
     """
     if search.params.uniform:
         return
-    for found in sorted(search.found, key=rank)[:_MOST_IMPROVED]:
-        if not found.config.one_way:
+    still_open = {(pool, config) for bound, pool, config in search.open if bound < search.best_seconds}
+    ranked = sorted(search.found, key=rank)[: 1 if best_only else _MOST_IMPROVED]
+    for found in ranked:
+        if not found.config.one_way and (best_only or (found.pool, found.config) in still_open):
             _move_layers(search, found)
 
 
@@ -101,11 +108,11 @@ def _move_layers(search: Search, found: Incumbent) -> None:
     """Move single layers of one plan while that shortens its step."""
     costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]
-    hops = costs.transfer_seconds(found.config, found.plan, search.model.loads(search.problem, found.plan, ledger=False))
+    hops = costs.transfer_seconds(found.config, found.plan, costs.loads(found.config, found.plan))
     n_tries, moved, most = 0, True, min(_MOST_MOVES, search.budget)
     while moved and n_tries < most:
         moved = False
-        loads = search.model.loads(search.problem, found.plan, ledger=False)
+        loads = costs.loads(found.config, found.plan)
         busiest = sorted(range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds)
         far = found.step_seconds > _NEAR * search.proven
         moves = [(i, j) for i in busiest for j in reversed(busiest) if abs(i - j) == 1 or (far and i != j)]
@@ -120,7 +127,7 @@ def _move_layers(search: Search, found: Incumbent) -> None:
             if plan is None:
                 continue
             # nothing is proved here: an order fitted to quicker transfers tells well enough
-            if sim.estimate(plan, search.model.loads(search.problem, plan, ledger=False), hops) >= found.step_seconds:
+            if sim.estimate(plan, costs.loads(found.config, plan), hops) >= found.step_seconds:
                 continue
             better = search.play(found.pool, found.config, plan)
             if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):

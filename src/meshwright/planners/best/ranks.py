@@ -1,0 +1,172 @@
+"""Which pipeline ranks are alike: the same kind of device on places of the network that are wired alike, so that one price serves all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.core.stage_cost import StageCost
+from meshwright.planners.best.space import Config, Pool
+
+__all__ = ["SILENT", "RankClasses", "kinds_only", "least", "merged", "rank_classes", "silent"]
+
+SILENT = "silent"
+"""Ends the key of the class of ranks that are not priced."""
+
+MOST_PRICED = 16
+"""Classes of ranks that are priced on each kind of device; all others are taken to communicate in no time, which proves less."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankClasses:
+    """The pipeline ranks of a configuration by class.
+
+    Parameters
+    ----------
+    devices : tuple of sequence of int
+        Of each class, the devices of its first rank in mesh order.
+    keys : tuple of tuple
+        What tells classes apart, also those of other configurations.
+    kinds : tuple of int
+        The kind of device of each class: its place in the pool.
+    of_rank : ndarray, shape (n_ranks,), int64
+        The class of each rank.
+    """
+
+    devices: tuple[Sequence[int], ...]
+    keys: tuple[tuple[object, ...], ...]
+    kinds: tuple[int, ...]
+    of_rank: NDArray[np.int64]
+
+
+def rank_classes(
+    pool: Pool, config: Config, kind_of_rank: Sequence[int], periods: tuple[int, ...], *, light: bool
+) -> RankClasses:
+    """Return the classes of a configuration's ranks.
+
+    Parameters
+    ----------
+    pool : Pool
+        The devices.
+    config : Config
+        The configuration.
+    kind_of_rank : sequence of int
+        The kind of device of each rank: its place in the pool.
+    periods : tuple of int
+        Lengths of blocks of device ids that are wired alike; see `meshwright.core.cluster.Cluster`.
+    light : bool
+        Whether only what happens inside as few replicas as hold a whole group is priced, as `costs.row_loads` does inside only.
+
+    Notes
+    -----
+    Lemma: two ranks of a class cost the same. Blocks of a period may change places (nodes in their pod, pods in the cluster), and
+    ids move by whole blocks without overtaking each other, so that whatever orders devices by id orders both alike. A rank of one
+    device communicates with nobody. Where nothing is known to repeat, every rank is a class of its own.
+    """
+    mesh = config.mesh
+    n_kept = mesh.rank_size
+    if light and mesh.data * mesh.context % mesh.expert == 0:  # otherwise experts lie across the tensor axis too
+        n_replicas = math.lcm(mesh.context, mesh.expert)
+        n_kept = (n_replicas if mesh.data * mesh.context % n_replicas == 0 else mesh.data * mesh.context) * mesh.tensor
+    number: dict[tuple[object, ...], int] = {}
+    first: list[Sequence[int]] = []
+    kinds: list[int] = []
+    of_rank = []
+    for kind, devices in zip(kind_of_rank, pool.ranks(config), strict=True):
+        key: tuple[object, ...] = (kind, *_place(devices[:n_kept], periods))
+        if key not in number and kinds.count(kind) >= MOST_PRICED:
+            key = (kind, SILENT)
+        if key not in number:
+            number[key] = len(first)
+            first.append(_ids(devices))
+            kinds.append(kind)
+        of_rank.append(number[key])
+    return RankClasses(tuple(first), tuple(number), tuple(kinds), np.array(of_rank))
+
+
+def kinds_only(kind_of_rank: Sequence[int]) -> RankClasses:
+    """Return one class for every kind of device, of ranks at any place."""
+    used = sorted(set(kind_of_rank))
+    of_rank = np.array([used.index(kind) for kind in kind_of_rank])
+    return RankClasses(((),) * len(used), tuple((kind,) for kind in used), tuple(used), of_rank)
+
+
+def merged(classes: RankClasses, times: Sequence[tuple[object, ...]]) -> RankClasses:
+    """Return classes without those that are of one kind of device and communicate in the same times as an earlier one."""
+    first: dict[tuple[object, ...], int] = {}
+    new: list[int] = []
+    kept: list[int] = []
+    for i, key in enumerate(zip(classes.kinds, times, strict=True)):
+        if key not in first:
+            first[key] = len(kept)
+            kept.append(i)
+        new.append(first[key])
+    return RankClasses(
+        tuple(classes.devices[i] for i in kept), tuple(classes.keys[i] for i in kept),
+        tuple(classes.kinds[i] for i in kept), np.array(new)[classes.of_rank],
+    )  # fmt: skip
+
+
+def _place(devices: NDArray[np.int64], periods: tuple[int, ...]) -> tuple[object, ...]:
+    """Return where devices lie up to an exchange of blocks that are wired alike: equal for equal places."""
+    if len(devices) == 1:
+        return (1,)
+    if not periods:
+        return (devices.tobytes(),)
+    node, pod = periods[0], periods[-1]
+    start, n_devices = int(devices[0]), len(devices)
+    if int(devices[-1]) - start == n_devices - 1 and bool((np.diff(devices) == 1).all()):
+        in_first_pod = pod - start % pod
+        return (n_devices, start % node, in_first_pod if in_first_pod < n_devices else 0)
+    nodes, of_device = np.unique(devices // node, return_inverse=True)
+    _, of_node = np.unique(nodes // (pod // node), return_inverse=True)
+    in_pod = np.arange(len(nodes)) - np.searchsorted(of_node, of_node)
+    moved = (of_node * (pod // node) + in_pod)[of_device] * node + devices % node
+    return (moved.tobytes(),)
+
+
+def _ids(devices: NDArray[np.int64]) -> range | tuple[int, ...]:
+    """Return neighbouring ids as a `range`, which is recognised again at once, any others as a tuple."""
+    first, last = int(devices[0]), int(devices[-1])
+    if last - first == len(devices) - 1 and np.array_equal(devices, np.arange(first, last + 1)):
+        return range(first, last + 1)
+    return tuple(devices.tolist())
+
+
+def silent(load: StageCost) -> StageCost:
+    """Return the load of a layer as if communication took no time: never more than it takes anywhere."""
+    return replace(load, forward_communication=(), backward_communication=(), reduce_seconds=0.0, gather_seconds=0.0)
+
+
+def least(loads: Sequence[StageCost]) -> StageCost:
+    """Return a load of which every figure that bounds read is the smallest of several loads of one layer on one kind of device.
+
+    Lemma: compute is the same in all of them, and bounds rise with every other figure, so a bound on this load is one on each.
+    """
+    if len(loads) == 1:
+        return loads[0]
+
+    def smallest(name: str) -> float:
+        return float(min(getattr(load, name) for load in loads))
+
+    forward = min((load.forward_communication for load in loads), key=lambda causes: sum(seconds for _, seconds in causes))
+    backward = min((load.backward_communication for load in loads), key=lambda causes: sum(seconds for _, seconds in causes))
+    return replace(
+        loads[0],
+        forward_communication=forward,
+        backward_communication=backward,
+        output_bytes=smallest("output_bytes"),
+        reduce_seconds=smallest("reduce_seconds"),
+        gather_seconds=smallest("gather_seconds"),
+        optimizer_seconds=smallest("optimizer_seconds"),
+        weight_bytes=smallest("static_bytes"),
+        gradient_bytes=0.0,
+        optimizer_bytes=0.0,
+        activation_bytes=smallest("activation_bytes"),
+        working_bytes=smallest("working_bytes"),
+        reserved_bytes=smallest("reserved_bytes"),
+    )

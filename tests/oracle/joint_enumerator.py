@@ -1,0 +1,538 @@
+"""The space of search best by its definition, in plain Python: small random problems, and plans of theirs played one by one.
+
+Nothing of the search is used: meshes, devices, splits, recomputation and schedules are listed here again. The cost model and
+the simulator judge. `docs/explanation/best.md` defines the space.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright import api, sim
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Problem
+from meshwright.core.result import Answer
+from meshwright.core.strategy import Strategy
+from meshwright.costs import analytic
+from meshwright.schedules import zb_h1
+
+TOLERANCE = 1e-9
+"""By which share a bound may exceed a plan: what rounding may do."""
+
+WHOLE_SPLITS = ("1f1b", "gpipe", "zb_h1")
+KINDS = ("a100-pcie-80gb", "h100-pcie-80gb", "l4-24gb", "v100-pcie-16gb")
+BUILT_IN = (
+    "dgx-v100:8", "dgx-h100:12", "dgx-a100:6", "pcie-a100:8", "torus:2x3", "mesh:2x2", "ring:5,bandwidth=2 GB/s",
+    "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=0.5 GB/s",
+    "two-level:9,per_node=3,device=a100-pcie-80gb,bandwidth=0.2 GB/s", "flat:7", "random-regular:6,degree=3",
+)  # fmt: skip
+
+
+class Question(NamedTuple):
+    """A problem for search best, with its options."""
+
+    problem: Problem
+    settings: dict[str, str]
+    name: str
+
+
+class Shape(NamedTuple):
+    """All of a plan but its split and what it recomputes."""
+
+    devices: tuple[tuple[int, ...], ...]  # of each pipeline rank, in mesh order
+    strategy: Strategy
+    micro_batch: int
+    schedule: str
+    n_chunks: int
+    layout: str
+
+
+class Played(NamedTuple):
+    """A plan and what became of it."""
+
+    step_seconds: float
+    plan: Plan
+    shape: Shape
+
+
+class Verdict(NamedTuple):
+    """What search best said of a question, and what the enumerator found."""
+
+    question: Question
+    answer: Answer | None  # None where it refused
+    best: Played | None  # of the plans played that fit
+    n_played: int
+
+    @property
+    def false_refusal(self) -> bool:
+        """Whether it said, as proven, that nothing fits, and something does."""
+        return self.answer is None and self.best is not None
+
+    @property
+    def excess_ratio(self) -> float:
+        """By which share the bound exceeds the best plan played; not positive where it holds."""
+        if self.answer is None or self.best is None or self.answer.bound is None:
+            return -1.0
+        return self.answer.bound.value / self.best.step_seconds - 1.0
+
+
+def ask(seed: int, folder: pathlib.Path, n_played: int) -> Verdict:
+    """Ask search best a random question, and the enumerator."""
+    return judge(random_question(seed, folder), n_played, seed)
+
+
+def judge(question: Question, n_played: int, seed: int = 0, *, whole: bool = False) -> Verdict:
+    """Ask search best a question, and play plans of its space: so many, or all splits of all shapes."""
+    answer: Answer | None = None
+    all_shapes = shapes(question.problem, question.settings)
+    if all_shapes:
+        answer = api.plan(question.problem, search="best", settings=question.settings).answer
+    player = Player(question, n_played, seed)
+    if whole:
+        for shape in all_shapes:
+            for counts in splits(question.problem, shape, player.dice, 1000):
+                player.split(shape, counts, 1000)
+    else:
+        player.run(all_shapes)
+    unproven = answer is not None and any("not proven" in note for note in answer.notes)
+    fits = answer is not None and (answer.plan is not None or unproven)
+    return Verdict(question, answer if fits else None, player.best, n_played - player.left)
+
+
+def with_memory(problem: Problem, memory_bytes: float) -> Problem:
+    """Return the problem on devices with another memory."""
+    assert problem.cluster is not None
+    kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in problem.cluster.kinds)
+    return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, kinds=kinds))
+
+
+def random_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a small problem: unlike links and devices, odd memories, large vocabularies, mixtures."""
+    dice = random.Random(seed)
+    model, spec = folder / f"m{seed}.json", folder / f"c{seed}.yaml"
+    model.write_text(json.dumps(_random_model(dice)))
+    cluster = dice.choice(BUILT_IN)
+    if dice.random() < 0.6:
+        spec.write_text(_random_cluster(dice))
+        cluster = str(spec)
+    batch = dice.choice((2, 3, 4, 6, 8, 12, 16))
+    micro_batch = dice.choice((0, 0, 0, 1))
+    problem = api.make_problem(str(model), cluster, batch=Batch(batch, micro_batch, dice.choice((512, 2048, 4096))))
+    settings: dict[str, str] = {}
+    if dice.random() < 0.6:
+        settings["schedules"] = dice.choice(("1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v"))
+        settings["schedules"] += "" if "1f1b" in settings["schedules"].split(",") else dice.choice(("", ",1f1b"))
+    if dice.random() < 0.3:
+        settings["shard"] = dice.choice(("0", "1,3", "3", "2", "0,3"))
+    if dice.random() < 0.15:
+        settings["recompute"] = dice.choice(("none", "none,full", "full,none", "selective"))
+    if dice.random() < 0.7:
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"seed {seed}: {cluster}, {settings}")
+
+
+def tiny_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem of few layers on two or three devices, small enough to play all of its plans that recompute nothing."""
+    dice = random.Random(seed)
+    model = folder / f"tiny{seed}.json"
+    model.write_text(json.dumps(_random_model(dice) | {"num_hidden_layers": 3, "n_layer": 3}))
+    cluster = dice.choice(("flat:2", "ring:3,bandwidth=1 GB/s", "dgx-a100:2"))
+    return Question(api.make_problem(str(model), cluster, batch=Batch(4, 0, 1024)), {}, f"tiny {seed}: {cluster}")
+
+
+def _random_model(dice: random.Random) -> dict[str, object]:
+    """Return a configuration file of few layers."""
+    n_layers, heads = dice.randint(2, 6), dice.choice((1, 2, 3, 4))
+    hidden, vocabulary = heads * dice.choice((64, 128)), dice.choice((1000, 8000, 32000, 128000, 256000))
+    family = dice.choice(("gpt2", "llama", "llama", "qwen3_moe"))
+    if family == "gpt2":
+        positions = dice.choice((5000, 5000, 400000))
+        return {
+            "model_type": "gpt2",
+            "n_embd": hidden,
+            "n_layer": n_layers,
+            "n_head": heads,
+            "n_positions": positions,
+            "vocab_size": vocabulary,
+        }
+    config: dict[str, object] = {
+        "model_type": family, "hidden_size": hidden, "intermediate_size": hidden * dice.choice((2, 4)),
+        "num_hidden_layers": n_layers, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": vocabulary,
+        "max_position_embeddings": 131072, "tie_word_embeddings": dice.random() < 0.5,
+    }  # fmt: skip
+    if family == "qwen3_moe":
+        dense = [i for i in range(n_layers) if dice.random() < 0.3]
+        config |= {
+            "num_experts": 4,
+            "num_experts_per_tok": dice.choice((1, 2)),
+            "moe_intermediate_size": hidden,
+            "head_dim": 64,
+        }
+        config |= {"mlp_only_layers": dense}
+    return config
+
+
+def _random_cluster(dice: random.Random) -> str:
+    """Return a cluster file: a few nodes with a switch each, behind one core; nodes may differ in everything."""
+    n_nodes, kinds = dice.randint(1, 3), [dice.choice(KINDS)]
+    if dice.random() < 0.3:
+        kinds.append(dice.choice(KINDS))
+    lines = ["format: meshwright/cluster/1", "name: random", "source: made up", "nodes:"]
+    for i in range(n_nodes):
+        kind, count = dice.choice(kinds), dice.randint(1, 4)
+        rate = dice.choice((0.5, 4, 50, 200))
+        lines += [f"- name: n{i}", f"  devices: [{', '.join([kind] * count)}]"]
+        lines += [f"  switch: {{bandwidth: {rate} GB/s, latency: 3 us}}"]
+    lines += ["switches: [core]", "links:"]
+    lines += [
+        f"- {{from: n{i}/*, to: core, bandwidth: {dice.choice((0.2, 1, 10, 50))} GB/s, latency: 5 us}}" for i in range(n_nodes)
+    ]
+    return "\n".join(lines)
+
+
+def _tight_memory(problem: Problem, settings: dict[str, str], dice: random.Random) -> float:
+    """Return a memory in which some plans fit and some do not: the peak of a random plan, or a little more or less."""
+    found = shapes(problem, settings)
+    peaks = []
+    for shape in dice.sample(found, min(6, len(found))):
+        for plan in itertools.islice(_bare_plans(problem, shape, dice), 1):
+            peaks.append(max(sim.simulate(problem, plan, analytic.loads(problem, plan)).peak_bytes))
+    return dice.choice(sorted(peaks)[:3] or [80e9]) * dice.choice((0.97, 0.999, 1.0, 1.03))
+
+
+def chain(problem: Problem) -> tuple[list[int], list[int], list[int]]:
+    """Return what is pinned to the first stage, the layers from the first that repeats to the last, what is pinned to the
+    last.
+    """
+    order = list(problem.graph.topological_order())
+    row = {i: problem.graph.ops[i].like if problem.graph.ops[i].like >= 0 else i for i in order}
+    often = [sum(row[i] == row[j] for j in order) > 1 for i in order]
+    if not any(often):
+        return [], order, []
+    first, last = often.index(True), len(often) - 1 - often[::-1].index(True)
+    return order[:first], order[first : last + 1], order[last + 1 :]
+
+
+def _words(settings: dict[str, str]) -> tuple[str, ...]:
+    allowed = settings.get("recompute", "none,selective,full").split(",")
+    return tuple(word for word in ("none", "selective", "full") if word in allowed)
+
+
+def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
+    """Return every shape of the space."""
+    cluster, n_layers = problem.cluster, len(chain(problem)[1])
+    assert cluster is not None
+    schedules = tuple(settings.get("schedules", "1f1b,interleaved_1f1b,zb_h1,zb_v").split(","))
+    levels = tuple(int(level) for level in settings.get("shard", "0,1,2,3").split(","))
+    fixed = {name: int(settings[name]) for name in ("tensor", "context", "pipeline", "data", "micro_batch") if name in settings}
+    found: dict[Shape, None] = {}
+    for devices, all_ranks in _orders(problem):
+        for data, context, tensor, expert in _degrees(problem, len(devices[0]) if len(devices) == 1 else cluster.n_devices):
+            size = data * context * tensor
+            most = sum(len(own) // size for own in devices)
+            for pipeline in range(1, min(most, n_layers) + 1):
+                if all_ranks and pipeline != most:
+                    continue
+                for micro_batch in range(1, 9):
+                    if problem.batch.global_batch % (data * micro_batch):
+                        continue
+                    given = {
+                        "tensor": tensor,
+                        "context": context,
+                        "pipeline": pipeline,
+                        "data": data,
+                        "micro_batch": micro_batch,
+                    }
+                    if any(given[name] != value for name, value in fixed.items()):
+                        continue
+                    if problem.batch.micro_batch not in (0, micro_batch):
+                        continue
+                    base = Strategy(data, tensor, context, expert, tensor > 1)
+                    if analytic.illegal(problem, base, micro_batch):
+                        continue
+                    n_microbatches = problem.batch.global_batch // (data * micro_batch)
+                    for schedule, n_chunks in _schedules(schedules, pipeline, n_layers, n_microbatches):
+                        for layout, ranks in _ranks(devices, pipeline, data, context * tensor, apart=expert == 1):
+                            for strategy in _shardings(problem, base, levels):
+                                found[Shape(ranks, strategy, micro_batch, schedule, n_chunks, layout)] = None
+    return list(found)
+
+
+def _orders(problem: Problem) -> Iterator[tuple[list[list[int]], bool]]:
+    """Yield devices by kind in pipeline order, and whether all ranks must be used."""
+    cluster = problem.cluster
+    assert cluster is not None
+    kinds = [np.flatnonzero(cluster.kind_of_device == kind).tolist() for kind in range(len(cluster.kinds))]
+    kinds = [own for own in kinds if own]
+    if len(kinds) == 1:
+        node = {device: tuple(level[device] for level in cluster.groups[::-1]) for device in kinds[0]}
+        yield [sorted(kinds[0], key=lambda device: (*node[device], device))], False
+        return
+    yield kinds, True
+    yield kinds[::-1], True
+    for own in kinds:
+        yield [own], False
+
+
+def _degrees(problem: Problem, n_devices: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield data, context, tensor and expert degree."""
+    n_experts = [
+        operator.size("experts") for op in problem.graph.ops for operator in op.body if operator.kind == "grouped_matmul"
+    ]
+    for data, context, tensor in itertools.product(range(1, n_devices + 1), (1, 2, 4, 8), range(1, n_devices + 1)):
+        if data * context * tensor > n_devices or problem.batch.global_batch % data:
+            continue
+        if context > max(1, problem.graph.sequence_length // 1024):
+            continue
+        for expert in range(1, (n_experts or [1])[0] + 1):
+            if data * context % expert == 0:
+                yield data, context, tensor, expert
+
+
+def _schedules(allowed: tuple[str, ...], pipeline: int, n_layers: int, n_microbatches: int) -> Iterator[tuple[str, int]]:
+    """Yield schedules with stages per rank; virtual stages need enough micro-batches, and layers."""
+    if pipeline == 1:
+        if "1f1b" in allowed:
+            yield "1f1b", 1
+        return
+    for schedule in allowed:
+        if schedule in WHOLE_SPLITS:
+            yield schedule, 1
+        elif schedule == "zb_v":
+            if n_layers >= 2 * pipeline and n_microbatches >= 2 * pipeline:
+                yield schedule, 2
+        elif n_microbatches % pipeline == 0:
+            for n_chunks in range(2, (n_layers + 2) // pipeline + 1):
+                n_stages = n_chunks * pipeline
+                if n_chunks <= 4 or n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0:
+                    yield schedule, n_chunks
+
+
+def _ranks(
+    devices: list[list[int]], pipeline: int, data: int, width: int, *, apart: bool
+) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """Yield the devices of every rank: ranks as blocks of neighbours, or, without experts between them, replicas of the
+    pipeline.
+    """
+    size = data * width
+    blocks = [tuple(own[i * size : (i + 1) * size]) for own in devices for i in range(len(own) // size)]
+    yield "pipeline", tuple(blocks[:pipeline])
+    if apart and len(devices) == 1 and pipeline > 1 and data > 1:
+        own = devices[0]
+        yield (
+            "data",
+            tuple(
+                tuple(own[d * pipeline * width + r * width + i] for d in range(data) for i in range(width))
+                for r in range(pipeline)
+            ),
+        )
+
+
+def _shardings(problem: Problem, base: Strategy, levels: tuple[int, ...]) -> Iterator[Strategy]:
+    """Yield the shardings of a strategy; where nothing can be sharded, none."""
+    cluster = problem.cluster
+    assert cluster is not None
+    if base.data * base.context == 1:
+        yield base
+        return
+    in_node = int((cluster.groups[0] == cluster.groups[0][0]).sum()) // (base.tensor * base.context)
+    for level in levels:
+        yield dataclasses.replace(base, shard=level)
+        if level == 3 and 1 < in_node < base.data and base.data % in_node == 0:
+            yield dataclasses.replace(base, shard=3, shard_degree=in_node)
+
+
+def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> Iterator[tuple[int, ...]]:
+    """Yield numbers of layers per stage: all splits, or some random ones beside the even one."""
+    prefix, layers, suffix = chain(problem)
+    n_stages, n_layers = len(shape.devices) * shape.n_chunks, len(layers)
+    quotient, rest = divmod(n_layers, n_stages)
+    even = [quotient] * n_stages
+    for stage in (*range(1, n_stages - 1), *sorted({0, n_stages - 1}))[:rest]:
+        even[stage] += 1
+    yield tuple(even)
+    if shape.schedule not in WHOLE_SPLITS:
+        return
+    every = math.comb(n_layers + n_stages - 1, n_stages - 1) <= 4 * n_most
+    cuts: list[tuple[int, ...]] = (
+        list(itertools.combinations_with_replacement(range(n_layers + 1), n_stages - 1)) if every else []
+    )
+    if not every:
+        cuts = [tuple(sorted(dice.randint(0, n_layers) for _ in range(n_stages - 1))) for _ in range(n_most)]
+    dice.shuffle(cuts)
+    for cut in cuts[:n_most]:
+        counts = tuple(b - a for a, b in itertools.pairwise((0, *cut, n_layers)))
+        held = [
+            count + (len(prefix) if i == 0 else 0) + (len(suffix) if i == n_stages - 1 else 0) for i, count in enumerate(counts)
+        ]
+        if min(held) > 0:
+            yield counts
+
+
+def make(problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[list[str]]) -> Plan | None:
+    """Return a plan; `words` are what the layers of each stage recompute, what is pinned left out. None with an empty stage."""
+    prefix, layers, suffix = chain(problem)
+    n_ranks, n_stages, start, stages = len(shape.devices), len(counts), 0, []
+    for i, count in enumerate(counts):
+        ops, how = layers[start : start + count], list(words[i])
+        start += count
+        if i == 0:
+            ops, how = prefix + ops, ["none"] * len(prefix) + how
+        if i == n_stages - 1:
+            ops, how = ops + suffix, how + ["none"] * len(suffix)
+        if not ops:
+            return None
+        stages.append(Stage(tuple(ops), shape.devices[_rank(shape, i, n_ranks)], shape.strategy, tuple(how)))
+    n_microbatches = problem.batch.global_batch // (shape.strategy.data * shape.micro_batch)
+    return Plan(tuple(stages), n_microbatches, shape.micro_batch, shape.schedule, problem.batch.global_batch)
+
+
+def _rank(shape: Shape, stage: int, n_ranks: int) -> int:
+    turn, place = divmod(stage, n_ranks)
+    return n_ranks - 1 - place if shape.schedule == "zb_v" and turn == 1 else place
+
+
+def _bare_plans(problem: Problem, shape: Shape, dice: random.Random, n_most: int = 1, word: str = "none") -> Iterator[Plan]:
+    for counts in splits(problem, shape, dice, n_most):
+        plan = make(problem, shape, counts, [[word] * count for count in counts])
+        if plan is not None:
+            yield plan
+
+
+class Player:
+    """Plays plans of one question and remembers the best that fits.
+
+    Parameters
+    ----------
+    question : Question
+        The problem and its options.
+    budget : int
+        How many plans are played.
+    seed : int
+        Of what is random.
+    """
+
+    def __init__(self, question: Question, budget: int, seed: int = 0) -> None:
+        self.problem, self.words = question.problem, _words(question.settings)
+        self.ratio = float(question.settings.get("memory_ratio", "1"))
+        self.dice, self.left = random.Random(seed), budget
+        self.best: Played | None = None
+        self.fitting: list[Played] = []
+
+    def play(self, plan: Plan, shape: Shape) -> tuple[float, list[bool], list[float]]:
+        """Return the step, whether each rank fits, and how long each rank works for a micro-batch."""
+        self.left -= 1
+        cluster = self.problem.cluster
+        assert cluster is not None
+        loads = analytic.loads(self.problem, plan)
+        timeline = sim.simulate(self.problem, plan, loads)
+        limits = [self.ratio * cluster.device(own[0]).memory_bytes for own in plan.ranks()]
+        peaks = list(timeline.peak_bytes)
+        if plan.schedule == "zb_h1":  # the space asks that it fits with as many micro-batches as the schedule allows
+            allowed = zb_h1.in_flight(len(plan.stages), 1, plan.n_microbatches)
+            held = [
+                load.static_bytes + load.reserved_bytes + load.working_bytes + int(n) * load.activation_bytes
+                for load, n in zip(loads, allowed, strict=True)
+            ]
+            assert all(most >= peak * (1 - 1e-12) for most, peak in zip(held, peaks, strict=True))
+            peaks = held
+        fits = [peak <= limit for peak, limit in zip(peaks, limits, strict=True)]
+        if all(fits):
+            own = Played(timeline.step_seconds, plan, shape)
+            self.fitting.append(own)
+            if self.best is None or own.step_seconds < self.best.step_seconds:
+                self.best = own
+        busy = [0.0] * len(fits)
+        for rank, load in zip(plan.rank_of_stage(), loads, strict=True):
+            busy[rank] += load.forward_total_seconds + load.backward_total_seconds
+        return timeline.step_seconds, fits, busy
+
+    def split(self, shape: Shape, counts: tuple[int, ...], most_mixtures: int) -> float:
+        """Play a split with as little recomputed as allowed, and, where that does not fit, with what fits each rank; the first
+        step.
+        """
+        least = self.words[0]
+        plan = make(self.problem, shape, counts, [[least] * count for count in counts])
+        if plan is None:
+            return math.inf
+        step, fits, busy = self.play(plan, shape)
+        if all(fits) or len(self.words) == 1:
+            return step
+        of_rank: list[list[int]] = [[] for _ in shape.devices]  # its stages
+        for stage in range(len(counts)):
+            of_rank[_rank(shape, stage, len(shape.devices))].append(stage)
+        chosen: list[tuple[float, list[str]] | None] = [
+            (seconds, [least] * sum(counts[i] for i in own)) if good else None
+            for good, seconds, own in zip(fits, busy, of_rank, strict=True)
+        ]
+        mixtures = [_mixtures(sum(counts[i] for i in own), self.words, self.dice, most_mixtures) for own in of_rank]
+        for trial in range(max(len(own) for own in mixtures)):
+            words = [own[min(trial, len(own) - 1)] for own in mixtures]
+            plan = make(self.problem, shape, counts, _by_stage(words, of_rank, counts))
+            if plan is None or self.left <= 0:
+                return step
+            _, good, seconds = self.play(plan, shape)
+            for rank, own in enumerate(words):
+                known = chosen[rank]
+                if good[rank] and (known is None or seconds[rank] < known[0]):
+                    chosen[rank] = (seconds[rank], own)
+        if all(own is not None for own in chosen):
+            words = [own[1] for own in chosen if own is not None]
+            plan = make(self.problem, shape, counts, _by_stage(words, of_rank, counts))
+            assert plan is not None
+            self.play(plan, shape)
+        return step
+
+    def run(self, all_shapes: list[Shape]) -> None:
+        """Play: the even split of many shapes, then splits and mixtures of the quickest and of some others."""
+        order = list(all_shapes)
+        self.dice.shuffle(order)
+        tried = []
+        for shape in order[: self.left // 3]:
+            counts = next(splits(self.problem, shape, self.dice, 1))
+            tried.append((self.split(shape, counts, 0), len(tried), shape))
+        tried.sort()
+        while tried and self.left > 0:
+            n_splits = max(4, self.left // 8)
+            _, _, shape = tried.pop(0 if self.dice.random() < 0.8 else self.dice.randrange(len(tried)))
+            for counts in splits(self.problem, shape, self.dice, n_splits):
+                if self.left <= 0:
+                    break
+                self.split(shape, counts, 12)
+
+
+def _mixtures(n_layers: int, words: tuple[str, ...], dice: random.Random, n_most: int) -> list[list[str]]:
+    """Return mixtures of what layers recompute: the strongest for all, numbers of strong and weak ones, in random order of
+    layers.
+    """
+    found = [[words[-1]] * n_layers]
+    pairs = [(strong, weak) for strong in range(n_layers + 1) for weak in range(n_layers + 1 - strong) if strong or weak]
+    dice.shuffle(pairs)
+    for strong, weak in pairs[:n_most]:
+        if weak and len(words) < 3:
+            continue
+        own = [words[-1]] * strong + [words[min(1, len(words) - 1)]] * weak + [words[0]] * (n_layers - strong - weak)
+        if dice.random() < 0.5:
+            dice.shuffle(own)
+        found.append(own)
+    return found
+
+
+def _by_stage(words: list[list[str]], of_rank: list[list[int]], counts: tuple[int, ...]) -> list[list[str]]:
+    """Return the words of every rank as those of every stage."""
+    found: list[list[str]] = [[] for _ in counts]
+    for own, stages in zip(words, of_rank, strict=True):
+        start = 0
+        for stage in stages:
+            found[stage] = own[start : start + counts[stage]]
+            start += counts[stage]
+    return found

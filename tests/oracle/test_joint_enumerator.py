@@ -1,0 +1,50 @@
+"""Proofs of search best against plans that an enumerator of its space plays one by one; `make prove` asks thousands of fresh
+problems.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import joint_enumerator as enumerator
+
+N_SEEDS, N_BLOCKS, N_PLAYED = 150, 15, 40
+
+
+@pytest.mark.parametrize("block", range(N_BLOCKS))
+def test_no_bound_is_above_a_plan_that_can_be_played_and_nothing_that_fits_is_refused(
+    block: int, tmp_path: pathlib.Path
+) -> None:
+    n_feasible = 0
+    for seed in range(block, N_SEEDS, N_BLOCKS):
+        verdict = enumerator.ask(seed, tmp_path, N_PLAYED)
+        assert not verdict.false_refusal, verdict.question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (verdict.question.name, verdict.best)
+        n_feasible += verdict.answer is not None
+    assert n_feasible >= 5
+
+
+@pytest.mark.parametrize("seed", [3, 17, 40])
+def test_tiny_problems_are_enumerated_whole(seed: int, tmp_path: pathlib.Path) -> None:
+    """A few layers on two devices: every shape, every split; the answer is the best of them."""
+    question = enumerator.tiny_question(seed, tmp_path)
+    verdict = enumerator.judge(question, 100_000, whole=True)
+    assert verdict.answer is not None and verdict.best is not None
+    assert verdict.answer.objective.value == pytest.approx(verdict.best.step_seconds, rel=1e-9)
+    assert verdict.answer.bound.value <= verdict.best.step_seconds * (1 + 1e-9)
+
+
+def test_the_enumerator_plays_every_split_of_a_small_pipeline(tmp_path: pathlib.Path) -> None:
+    question = enumerator.tiny_question(3, tmp_path)
+    shape = next(
+        shape for shape in enumerator.shapes(question.problem, {}) if shape.schedule == "1f1b" and len(shape.devices) == 2
+    )
+    prefix, layers, suffix = enumerator.chain(question.problem)
+    counts = set(enumerator.splits(question.problem, shape, random.Random(0), 1000))
+    assert counts == {(i, len(layers) - i) for i in range(len(layers) + 1)}
+    assert prefix and suffix
