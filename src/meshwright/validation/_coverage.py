@@ -13,7 +13,7 @@ __all__ = ["coverage"]
 
 
 def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] | None:
-    """Return the share of runs inside their interval, of all rows and of those held out; None where no device is told.
+    """Return the share of runs inside the interval of what ``plan`` would predict, of all rows and of those held out; None for none.
 
     Parameters
     ----------
@@ -26,15 +26,17 @@ def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] |
     -------
     dict or None
         ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``, ``mape_ratio`` and
-        ``coverage_ratio``, or None where every row is fitted.
+        ``coverage_ratio``, or None where every row is fitted. Intervals of built-in sets rest on their own rows, too: only
+        ``_intervals.left_out`` says how they hold on a set that is new.
     """
-    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.device]
+    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.kind]
     if not timed:
         return None
     known = interval.factors()
     inside = {}
     for point in timed:
-        ends = interval.around(point.predicted_seconds, point.device.split("+"), known)
+        assert point.kind is not None
+        ends = interval.around(point.planned_seconds, point.kind, known)
         inside[point.row] = ends.low_seconds <= point.measured_seconds <= ends.high_seconds
     held = [point for point in timed if point.row in held_out]
     errors = [abs(point.predicted_seconds / point.measured_seconds - 1.0) for point in held]

@@ -12,14 +12,29 @@ from meshwright import schedules, sim
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
+from meshwright.core.interval import Kind, kind_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
+from meshwright.validation._points import Point
 
-__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "layers_of_stages", "predict", "rack", "racks"]
+__all__ = [
+    "Clusters",
+    "Predicted",
+    "Run",
+    "as_planned",
+    "built_in",
+    "clusters",
+    "gpt",
+    "layers_of_stages",
+    "point",
+    "predict",
+    "rack",
+    "racks",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,8 @@ class Run:
         How the program that trained carried it out.
     recompute_of_stage : tuple of tuple of str
         What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
+    graph_as_read : Graph or None
+        The model as ``plan`` would read it, where `graph` says more of the set's program; None where it is `graph`.
     """
 
     graph: Graph
@@ -71,6 +88,7 @@ class Run:
     used_of_domain: tuple[int, int] = (1, 1)
     framework: Framework = Framework()
     recompute_of_stage: tuple[tuple[str, ...], ...] = ()
+    graph_as_read: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +105,10 @@ class Predicted:
         Whether every device can hold its peak.
     causes, memory_causes : tuple of (str, float)
         What the step and the peak consist of, as in `meshwright.core.timeline.Timeline`.
-    device : str
-        Kinds of device it ran on, by name.
+    kind : Kind
+        What intervals go by.
+    planned : Predicted or None
+        What ``plan`` would predict of the same plan; None where that is this.
     """
 
     seconds: float
@@ -96,9 +116,40 @@ class Predicted:
     reserved_bytes: float
     allocated_bytes: float
     fits: bool
-    causes: tuple[tuple[str, float], ...] = ()
-    memory_causes: tuple[tuple[str, float], ...] = ()
-    device: str = ""
+    causes: tuple[tuple[str, float], ...]
+    memory_causes: tuple[tuple[str, float], ...]
+    kind: Kind
+    planned: Predicted | None = None
+
+
+def point(
+    row: int, measured_seconds: float, predicted: Predicted, *, held_bytes: float = 0.0, memory: str = "peak", group: str = "",
+    note: str = "", ran: bool = True, fits: bool | None = None,
+) -> Point:  # fmt: skip
+    """Return a measured row beside its prediction.
+
+    Parameters
+    ----------
+    row : int
+        Row of the file, from 1.
+    measured_seconds : float
+        Of a step; infinite where the run failed for memory.
+    predicted : Predicted
+        What we predict of it.
+    held_bytes : float
+        Measured memory; 0 for none.
+    memory : str
+        What was measured: ``peak``, ``reserved`` or ``allocated``.
+    group, note, ran, fits
+        As in `Point`; `fits` as predicted unless given.
+    """
+    planned, which = predicted.planned or predicted, f"{memory}_bytes"
+    return Point(
+        row, measured_seconds, predicted.seconds, held_bytes, getattr(predicted, which), group=group,
+        fits=predicted.fits if fits is None else fits, ran=ran, device="+".join(planned.kind.devices), note=note,
+        causes=predicted.causes, memory_causes=predicted.memory_causes, planned_seconds=planned.seconds,
+        planned_bytes=getattr(planned, which), planned_fits=planned.fits, kind=planned.kind,
+    )  # fmt: skip
 
 
 class Clusters:
@@ -185,6 +236,35 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
         When the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
+    predicted = _predicted(run, plan, change)
+    training = MixedPrecision.of(run.training.precision)
+    if (
+        change is None
+        and run.graph_as_read is None
+        and run.overlap
+        and (run.training, run.framework) == (training, Framework())
+    ):
+        return predicted
+    return replace(predicted, planned=as_planned(run, plan))
+
+
+def as_planned(run: Run, plan: Plan) -> Predicted | None:
+    """Return what ``plan`` would predict of a run's plan.
+
+    Parameters
+    ----------
+    run : Run
+        The run; of its training and its program only the precision counts.
+    plan : Plan
+        Its plan.
+    """
+    training = MixedPrecision.of(run.training.precision)
+    default = replace(run, graph=run.graph_as_read or run.graph, training=training, overlap=True, framework=Framework())
+    return _predicted(default, plan, None)
+
+
+def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | None) -> Predicted:
+    """Play a plan by the run's program."""
     problem = Problem(
         ModelSpec(run.graph.name, "validation", run.graph.name, run.graph),
         run.cluster,
@@ -201,10 +281,9 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     room = [min(run.cluster.device(device).memory_bytes for device in devices) for devices in ranks]
     fits = all(peak <= limit for peak, limit in zip(timeline.peak_bytes, room, strict=True))
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
-    device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
     return Predicted(
         timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest], timeline.allocated_bytes[fullest],
-        fits, timeline.causes, timeline.memory_causes[fullest], device,
+        fits, timeline.causes, timeline.memory_causes[fullest], kind_of(run.graph, run.cluster, plan, loads),
     )  # fmt: skip
 
 

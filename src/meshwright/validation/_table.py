@@ -16,11 +16,11 @@ __all__ = ["Measured", "describe", "read"]
 
 NUMBERS = (
     "allocated_gib", "bytes", "context", "cp", "data", "dp_shard", "ep", "expert", "ffn", "gbs", "global_batch", "global_bs",
-    "gpus", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs", "max_mem_bytes", "mbs",
-    "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes", "num_microbatches", "pipeline", "pp",
-    "real_alloc_gib", "real_iter_s", "real_ms", "real_s", "reserved_gib", "seq", "sequence_length", "shard", "step_seconds",
-    "tensor", "tflops_per_gpu", "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp",
-    "vpp",
+    "gpus", "gradient_bytes", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs",
+    "max_mem_bytes", "mbs", "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes",
+    "num_microbatches", "nvidia_smi_gib", "pipeline", "pp", "real_alloc_gib", "real_iter_s", "real_ms", "real_s",
+    "reserved_gib", "seq", "sequence_length", "shard", "shard_degree", "sp", "step_seconds", "tensor", "tflops_per_gpu",
+    "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp", "vpp",
 )  # fmt: skip
 """Columns that are read as numbers, whatever the set."""
 
@@ -64,7 +64,18 @@ def read(path: str | Path) -> Measured:
         rows.append(dict(zip(header, cells, strict=True)))
         for name in NUMBERS:
             _check(path, i, name, rows[-1].get(name, ""))
-    return Measured(_kind(path, header), tuple(rows))
+    kind = _kind(path, header)
+    for name in getattr(registry.load("validation", kind, "measured set"), "PATHS", ()):
+        for row in rows:
+            row[name] = _beside(path, row[name].strip())
+    return Measured(kind, tuple(rows))
+
+
+def _beside(path: str | Path, word: str) -> str:
+    """Return a cell that names a file as seen from the CSV file; other words (built-in names, parameters of a topology) as they are."""
+    name = word.partition("#")[0]
+    is_file = name.endswith((".json", ".yaml", ".yml", ".xml", ".txt")) or "/" in name.partition(":")[0]
+    return str(Path(path).parent / word) if is_file else word
 
 
 def describe(row: Mapping[str, str], columns: Sequence[str]) -> str:

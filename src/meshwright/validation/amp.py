@@ -23,7 +23,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Run, gpt, predict
+from meshwright.validation._runs import Run, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -79,10 +79,7 @@ def _point(
         return Skipped(row, str(error))
     # which node of a mixed cluster runs which stage is not told: every stage has to fit the smallest device
     fits = predicted.peak_bytes <= min(kind.memory_bytes for kind in cluster.kinds)
-    return Point(
-        row, measured, predicted.seconds, predicted_bytes=predicted.peak_bytes, group=f"{experiment} {name} {batch}", fits=fits,
-        ran=math.isfinite(measured), device=predicted.device, causes=predicted.causes, memory_causes=predicted.memory_causes,
-    )  # fmt: skip
+    return point(row, measured, predicted, group=f"{experiment} {name} {batch}", fits=fits, ran=math.isfinite(measured))
 
 
 def _with_context(cluster: Cluster) -> Cluster:

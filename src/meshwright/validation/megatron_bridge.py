@@ -13,7 +13,7 @@ from meshwright.models.readers import huggingface
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, rack, racks
+from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, point, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -78,17 +78,7 @@ def _point(
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} by {fields['release']}"
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=group,
-        fits=predicted.fits,
-        device=predicted.device,
-        note=note,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return point(row, measured, predicted, group=group, note=note)
 
 
 def _precision(text: str) -> str:

@@ -10,7 +10,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -58,14 +58,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=group,
-        fits=predicted.fits,
-        note=SAID,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return point(row, measured, predicted, group=group, note=SAID)

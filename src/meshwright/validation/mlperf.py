@@ -13,7 +13,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, rack, racks
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -107,17 +107,9 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted, note = least_recomputed(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}",  # rounds differ in programs, not in plans alone
-        fits=predicted.fits,
-        device=predicted.device,
-        note=note,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    # rounds differ in programs, not in plans alone
+    group = f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}"
+    return point(row, measured, predicted, group=group, note=note)
 
 
 def _precision(fields: Mapping[str, str], cluster: str) -> str:

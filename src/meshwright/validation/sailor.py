@@ -14,7 +14,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -81,18 +81,13 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
+    return point(
         row,
         measured,
-        predicted.seconds,
-        held,
-        predicted.peak_bytes,
+        predicted,
+        held_bytes=held,
         group=f"{graph.name} {gpus} {batch}",
-        fits=predicted.fits,
-        device=predicted.device,
         note=SAID if unlike and pipeline > 1 else "",
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
     )
 
 

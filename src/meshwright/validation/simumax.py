@@ -14,7 +14,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -46,17 +46,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        held,
-        predicted.allocated_bytes,
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return point(row, measured, predicted, held_bytes=held, memory="allocated")
 
 
 def _graph(model: str, layers: int, sequence: int) -> Graph:
@@ -67,4 +57,5 @@ def _graph(model: str, layers: int, sequence: int) -> Graph:
     }  # fmt: skip
     if model not in names:
         raise InputError(f"the model '{model}' is not known; there are: {', '.join(sorted(names))}")
-    return built_in(names[model], sequence, num_hidden_layers=layers)
+    one_dense = {"first_k_dense_replace": 1} if model.startswith("deepseek") else {}  # [1]: "formal rows use dense_layers=1"
+    return built_in(names[model], sequence, num_hidden_layers=layers, **one_dense)

@@ -13,7 +13,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -67,7 +67,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
             _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
             pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
             global_batch=batch, recompute=recompute, training=training, overlap=True,
-            framework=programs[fields.get("async_tp", "0") == "1"],
+            framework=programs[fields.get("async_tp", "0") == "1"], graph_as_read=graph,
         )  # fmt: skip
         unit = max(op.n_parameters for op in graph.ops) / tensor
         predicted = predict(
@@ -75,17 +75,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        held,
-        predicted.reserved_bytes,
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return point(row, measured, predicted, held_bytes=held, memory="reserved")
 
 
 def _loss_bytes(graph: Graph, tensor: int) -> int:

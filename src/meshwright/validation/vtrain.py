@@ -15,7 +15,7 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -54,13 +54,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(
-        row,
-        measured,
-        predicted.seconds,
-        group=f"{graph.name} {sequence} {gpus} {batch}",
-        fits=predicted.fits,
-        device=predicted.device,
-        causes=predicted.causes,
-        memory_causes=predicted.memory_causes,
-    )
+    return point(row, measured, predicted, group=f"{graph.name} {sequence} {gpus} {batch}")
