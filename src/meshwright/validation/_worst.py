@@ -112,7 +112,7 @@ def explain(reports: Sequence[Report], n: int) -> str:
             for miss in worst:
                 total = sum(value for _, value in miss.causes)
                 causes = ", ".join(f"{cause} {value / total:.0%}" for cause, value in miss.causes[:MOST_CAUSES])
-                ends = f" (80 %: {' to '.join(shown(end) for end in miss.interval)})" if miss.interval else ""
+                ends = f" (as planned, 80 %: {' to '.join(shown(end) for end in miss.interval)})" if miss.interval else ""
                 lines.append(
                     f"  row {miss.row}: {shown(miss.predicted_value)}{ends} for {shown(miss.measured_value)} "
                     f"({miss.error_ratio:+.1%})" + (f": {causes}" if causes else "")

@@ -85,7 +85,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {fields['global_batch']}"
+    group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {global_batch} {training.precision}"
     return point(row, measured, predicted, held_bytes=held, memory=memory, group=group, ran=not failed)
 
 

@@ -96,7 +96,7 @@ def test_every_column_that_tells_a_plan_changes_the_prediction() -> None:
 
 def test_rows_of_one_job_are_one_group() -> None:
     groups = {getattr(_point(job=job), "group", None) for job in ("a", "a", "")}
-    assert groups == {"a", f"('gpt2', 0) {RUN['cluster']} {RUN['global_batch']}"}
+    assert groups == {"a", f"('gpt2', 0) {RUN['cluster']} {RUN['global_batch']} bf16"}
 
 
 def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(

@@ -79,7 +79,7 @@ def test_intervals_are_those_of_what_plan_would_predict() -> None:
     (row,) = _data(validation.page([report]))["time"]  # type: ignore[misc, attr-defined]
     assert row == [1, 2.0, 1.0, "tp 1", pytest.approx(ends.low_seconds), pytest.approx(ends.high_seconds)]
     time, *_, memory, _ = _worst.explain([report], 1).splitlines()[1:]
-    assert f"(80 %: {ends.low_seconds:.3g} s to {ends.high_seconds:.3g} s) for 2 s" in time and "80 %" not in memory
+    assert f"(as planned, 80 %: {ends.low_seconds:.3g} s to {ends.high_seconds:.3g} s) for 2 s" in time and "80 %" not in memory
 
 
 def test_wrong_verdicts_of_both_kinds_are_told() -> None:
