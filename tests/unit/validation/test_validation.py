@@ -16,7 +16,7 @@ from meshwright.core import interval
 from meshwright.core.interval import Kind
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
-from meshwright.validation import Point, Report, Skipped, megatron_bridge
+from meshwright.validation import Point, Report, Skipped, megatron_bridge, simumax
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
 from meshwright.validation._programs import DATA, framework
@@ -225,6 +225,12 @@ def test_rows_are_fitted_by_their_number_alone() -> None:
     assert [row for row in range(1, 8) if fitted("simumax", row, {})] == [1, 3, 5, 7]
     assert [row for row in range(1, 14) if fitted("vtrain", row, {"gpus": "8"})] == [1, 7, 13]
     assert [row for row in range(1, 6) if fitted("vtrain", row, {"gpus": "64"})] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("model", ["deepseekv2", "deepseekv3"])
+def test_deepseek_rows_of_simumax_have_one_dense_layer(model: str) -> None:
+    layers = [op for op in simumax._graph(model, 4, 4096).ops if op.kind not in ("embedding", "head")]
+    assert [any(operator.expert for operator in op.body) for op in layers] == [False, True, True, True]
 
 
 def test_every_program_of_a_measured_run_is_read() -> None:
