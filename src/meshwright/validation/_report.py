@@ -74,7 +74,7 @@ def validate(path: str | Path) -> Report:
     kind, rows = measured.kind, measured.rows
     plugin = registry.load("validation", kind, "measured set")
     try:
-        found = plugin.points(rows)
+        found = plugin.points(_table.located(path, rows, getattr(plugin, "PATHS", ())))
     except CellError as error:
         raise InputError(f"{path}: row {error.row}, column {error.column}: {error}") from None
     return Report(

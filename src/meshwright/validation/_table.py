@@ -12,7 +12,7 @@ from pathlib import Path
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 
-__all__ = ["Measured", "describe", "read"]
+__all__ = ["Measured", "describe", "located", "read"]
 
 NUMBERS = (
     "allocated_gib", "bytes", "context", "cp", "data", "dp_shard", "ep", "expert", "ffn", "gbs", "global_batch", "global_bs",
@@ -64,11 +64,22 @@ def read(path: str | Path) -> Measured:
         rows.append(dict(zip(header, cells, strict=True)))
         for name in NUMBERS:
             _check(path, i, name, rows[-1].get(name, ""))
-    kind = _kind(path, header)
-    for name in getattr(registry.load("validation", kind, "measured set"), "PATHS", ()):
-        for row in rows:
-            row[name] = _beside(path, row[name].strip())
-    return Measured(kind, tuple(rows))
+    return Measured(_kind(path, header), tuple(rows))
+
+
+def located(path: str | Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[Mapping[str, str]]:
+    """Return the rows with the files that some columns name as seen from here.
+
+    Parameters
+    ----------
+    path : str or Path
+        The CSV file, relative to which they are named.
+    rows : sequence of mapping
+        Its rows.
+    columns : sequence of str
+        Columns that may name files.
+    """
+    return [{**row, **{name: _beside(path, row[name].strip()) for name in columns}} for row in rows]
 
 
 def _beside(path: str | Path, word: str) -> str:

@@ -115,5 +115,6 @@ def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(
     report = validation.validate(folder / "runs.csv")
     assert [point.row for point in report.points] == [1] and report.points[0].device == "A100-SXM-80GB"
     assert "no such file" in report.skipped[0].reason and str(folder) in report.skipped[0].reason
+    assert report.descriptions[0].startswith("model models/small.json, cluster machine.yaml")  # as the file says it
     assert report.unused == ("note", "program")
     assert "columns that no prediction uses: note, program" in validation.explain([report])
