@@ -197,26 +197,28 @@ def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) 
     Returns
     -------
     Interval
-        Of the nearest class that enough sets measured, widened by nearer ones that fewer did.
+        Of the nearest class that enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set measured
+        the widest of all classes it belongs to.
     """
     known = factors() if known is None else known
     found: list[tuple[str, Ends]] = []
+    device_measured = any(name.endswith(f", on {kind.on}") for name in known)
     for name in kind.classes:
         if name in known:
             found.append((name, known[name]))
-            if known[name].n_sets >= FEWEST_SETS:
+            if device_measured and known[name].n_sets >= FEWEST_SETS:
                 break
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]
-    return Interval(seconds * low, seconds * high, _basis(kind, found, known), last.n_runs, last.n_sets)
+    return Interval(seconds * low, seconds * high, _basis(kind, found, device_measured), last.n_runs, last.n_sets)
 
 
-def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], known: Mapping[str, Ends]) -> str:
+def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], device_measured: bool) -> str:
     """Say which runs an interval rests on."""
     rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
     if found[0][0] == kind.classes[0]:
         return rests
-    if not any(name.endswith(f", on {kind.on}") for name in known):
+    if not device_measured:
         return f"no run on {kind.on} was measured; interval from {rests}"
     return f"no run like this on {kind.on} was measured; interval from {rests}"
 

@@ -59,6 +59,8 @@ def test_what_was_never_measured_gets_the_interval_of_all_runs_and_says_so() -> 
     found = interval.around(1.0, KIND, known)
     assert (found.low_seconds, found.high_seconds) == (0.4, 3.0)
     assert found.basis == "no run on A was measured; interval from 99 runs of 10 sets (all runs)"
+    wide = interval.around(1.0, KIND, known | {WORK: Ends(0.3, 1.1, 50, 5)})  # enough sets, but none on this kind of device
+    assert (wide.low_seconds, wide.high_seconds, wide.n_runs) == (0.3, 3.0, 99)
     other = interval.around(1.0, replace(KIND, devices=("B",), mixture=True), known)
     assert other.basis.startswith("no run like this on B was measured; interval from 99 runs")
 
