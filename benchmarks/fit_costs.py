@@ -11,8 +11,8 @@ grid (`Constant.step`) and starts at `Constant.start`, never at what the files s
 parts of the mean of ``|log(predicted / measured)|`` over a part's rows; a part is one set on one kind of device. Constants are
 moved one at a time by 4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until
 none moves. The values found are compared with the data files and, with ``--write``, written there. With the constants of the
-files the script then prints every set's error on both halves and the share of held-out runs inside the 80 % interval;
-``--write`` also writes ``core/data/intervals.toml`` from the log residuals of the fitted half (`interval_of`).
+files the script then prints every set's error on both halves. Where measured runs lie around what ``plan`` predicts is another
+script's: ``benchmarks/fit_intervals.py``, to be run after this one.
 
 ``--swap`` is the check of over-fitting: the halves change places (even rows are fitted, of vTrain's small runs another sixth),
 and the table is that of the constants then found, so that what stands as *held out* is an error on rows of which the data
@@ -28,7 +28,6 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,7 +45,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 from meshwright.sim import engine, transfers
-from meshwright.validation import Point, _programs
+from meshwright.validation import Point, _programs, _runs
 from meshwright.validation._points import fitted
 
 DATA = _programs.DATA
@@ -247,12 +246,12 @@ def main() -> None:
         for group in groups:
             fit(group, sets, folder, chosen)
         if asked.swap:
-            errors(sets, None, chosen)
+            errors(sets, chosen)
             return
         if asked.write:
             for constant in (constant for group in groups for constant in group.constants):
                 put(DATA, constant, get(folder, *constant.places[0]))
-    errors(sets, DATA if asked.write else None, chosen)
+    errors(sets, chosen)
 
 
 def swapped(kind: str, row: int, fields: Row) -> bool:
@@ -278,17 +277,18 @@ def read(folder: Path) -> dict[str, list[Row]]:
 @contextmanager
 def edited() -> Iterator[Path]:
     """Lend a copy of the data files, which the package reads meanwhile."""
-    before = _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate
+    before = _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate, _runs.as_planned
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "data"
         shutil.copytree(DATA, folder)
         _programs.DATA = wires.DATA = nodes.DATA = folder
         clusters.cluster = _rewired(folder, before[3])
         sim.simulate = _quicker(before[4])
+        _runs.as_planned = lambda run, plan: None  # what no constant is fitted to need not be predicted
         try:
             yield folder
         finally:
-            _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate = before
+            _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate, _runs.as_planned = before
 
 
 def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace]:
@@ -405,83 +405,29 @@ def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path, half: Hal
         print(f"  {constant.file} {constant.key}: found {found:g}, stands {stands:g}", flush=True)
 
 
-def interval_of(residuals: Sequence[tuple[str, float]]) -> tuple[float, float]:
-    """Return the factors on a prediction between which four fifths of the measured times are expected.
-
-    Residuals come with the name of the work that was done, because runs of the same work in several releases are not
-    independent. From twenty works on the tenth and ninetieth percentile of the residuals with the finite-sample correction of
-    order statistics; below, a t interval for one more observation around the mean, each work counting as one observation,
-    however often it was run.
-    """
-    n_runs = Counter(work for work, _ in residuals)
-    values, n_works = np.array([value for _, value in residuals]), len(n_runs)
-    if n_works >= 20:
-        values, n = np.sort(values), len(values)
-        return float(np.exp(values[int(0.1 * (n + 1)) - 1])), float(np.exp(values[min(n - 1, math.ceil(0.9 * (n + 1)) - 1)]))
-    from scipy.stats import t
-
-    weights = np.array([1.0 / n_runs[work] for work, _ in residuals]) / n_works
-    mean = float(weights @ values)
-    variance = float(weights @ (values - mean) ** 2) * n_works / (n_works - 1)
-    half = float(t.ppf(0.9, n_works - 1)) * math.sqrt(variance * (1.0 + 1.0 / n_works))
-    return math.exp(mean - half), math.exp(mean + half)
-
-
-FEWEST = 4
-"""Fewest works from which a device kind gets an interval of its own."""
-
-
-def errors(sets: Mapping[str, Sequence[Row]], written: Path | None, half: Half) -> None:
-    """Print the error of every set on both halves and the coverage of the intervals; write these where asked."""
+def errors(sets: Mapping[str, Sequence[Row]], half: Half) -> None:
+    """Print the error of every set on both halves."""
     known: list[tuple[str, bool, Point]] = []
     for kind, rows in sets.items():
         if kind in ("collectives", "korthikanti_activation_memory"):
             continue
         for row, point in predictions(kind, list(enumerate(rows, 1))):
             known.append((kind, half(kind, row, rows[row - 1]), point))
-    residuals: dict[str, list[tuple[str, float]]] = {}
-    for kind, is_fitted, point in known:
-        work = point.group.partition(" by ")[0] or f"{kind} {point.row}"
-        for device in point.device.split("+") if is_fitted else ():
-            residuals.setdefault(device, []).append((work, math.log(point.measured_seconds / point.predicted_seconds)))
-    n_works = {device: len({work for work, _ in values}) for device, values in residuals.items()}
-    intervals = {device: interval_of(residuals[device]) for device in sorted(residuals) if n_works[device] >= FEWEST}
-    default = min(low for low, _ in intervals.values()), max(high for _, high in intervals.values())
-    if written is not None:
-        lines = [
-            "# Measured over predicted seconds of a step: four fifths of the runs lie between `low` and `high`.",
-            "# Written by benchmarks/fit_costs.py from the log residuals of the rows that it fits; no figure is set by hand.",
-        ]
-        for device, (low, high) in intervals.items():
-            lines += ["", f'["{device}"]', f"low = {low:.3f}", f"high = {high:.3f}"]
-            lines += [f'source = "{len(residuals[device])} measured runs, {n_works[device]} kinds of work"']
-        lines += ["", "[default]", f"low = {default[0]:.3f}", f"high = {default[1]:.3f}"]
-        lines += ['source = "kinds without measured runs: the widest of the others"']
-        (written / "intervals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{'set':<28}{'rows':>6}{'fitted':>9}{'held out':>10}{'bias':>8}{'covered':>9}")
+    print(f"{'set':<28}{'rows':>6}{'fitted':>9}{'held out':>10}{'bias':>8}")
     for kind in dict.fromkeys(kind for kind, _, _ in known):
-        print(_line(kind, [(f, p) for k, f, p in known if k == kind], intervals, default))
-    print(_line("all", [(f, p) for _, f, p in known], intervals, default))
+        print(_line(kind, [(f, p) for k, f, p in known if k == kind]))
+    print(_line("all", [(f, p) for _, f, p in known]))
 
 
-def _line(
-    name: str, known: Sequence[tuple[bool, Point]], intervals: Mapping[str, tuple[float, float]], default: tuple[float, float]
-) -> str:
-    """Return one line of the table: mean absolute errors of both halves, bias and coverage of the half held out."""
+def _line(name: str, known: Sequence[tuple[bool, Point]]) -> str:
+    """Return one line of the table: mean absolute errors of both halves, and bias."""
 
-    def mean(halves: tuple[bool, ...]) -> str:
-        found = [abs(p.predicted_seconds / p.measured_seconds - 1.0) for f, p in known if f in halves]
+    def mean(half: bool) -> str:
+        found = [abs(p.predicted_seconds / p.measured_seconds - 1.0) for f, p in known if f is half]
         return f"{100.0 * float(np.mean(found)):.1f} %" if found else "-"
 
-    held = [p for f, p in known if not f]
-    inside = []
-    for p in held:
-        ends = [intervals.get(device, default) for device in p.device.split("+")]
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        inside.append(low * p.predicted_seconds <= p.measured_seconds <= high * p.predicted_seconds)
     bias = float(np.mean([p.predicted_seconds / p.measured_seconds - 1.0 for _, p in known]))
-    covered = f"{100.0 * float(np.mean(inside)):.0f} %" if held else "-"
-    return f"{name:<28}{len(known):>6}{mean((True,)):>9}{mean((False,)):>10}{100.0 * bias:>6.1f} %{covered:>9}"
+    return f"{name:<28}{len(known):>6}{mean(True):>9}{mean(False):>10}{100.0 * bias:>6.1f} %"
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""The errors that the pages state are those of the built-in measured runs: every row of the tables on time and on memory."""
+"""What the pages state of the built-in measured runs is so: errors of time and memory, and how intervals hold on sets left
+out.
+"""
 
 from __future__ import annotations
 
 import pathlib
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from meshwright import validation
-from meshwright.validation import Point, Report
+from meshwright.core import interval
+from meshwright.validation import Point, Report, _intervals
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "explanation"
 STEPS = (
@@ -31,11 +32,6 @@ def on_many(point: Point) -> bool:
     return int(point.group.split()[2]) > 8
 
 
-def on_device(device: str, point: Point) -> bool:
-    """Tell whether a run's devices are of the kind whose name begins so."""
-    return point.device.startswith(device)
-
-
 TIMES: dict[str, tuple[Part, ...]] = {
     "vTrain, 64 to 512 A100": (("vtrain_a100", on_many),),
     "vTrain, up to 8 A100": (("vtrain_a100", lambda point: not on_many(point)),),
@@ -53,11 +49,24 @@ TIMES: dict[str, tuple[Part, ...]] = {
     "all of these": tuple((name, every) for name in STEPS),
     "collectives inside a node (A100, V100)": (("collectives", every),),
 }
+TOLD: dict[str, str] = {
+    "BLOOM's trials (A100)": "bigscience_a100",
+    "NVIDIA's recipes (H100, GB200)": "dgxc_benchmarking",
+    "MPT under FSDP (A100, H100)": "llm_foundry_mpt",
+    "fms-fsdp (A100, H100)": "fms_fsdp",
+    "NeMo 24.07 (H100)": "nemo_2407_h100",
+    "NeMo 24.12 to 25.04 (H100, B200, GB200)": "nemo_2412_2504",
+}
+"""Sets of which nothing is fitted and whose rows tell the whole plan."""
+
+TIMES |= {label: ((name, every),) for label, name in TOLD.items()}
+TIMES["all, these six too"] = tuple((name, every) for name in (*STEPS, *TOLD.values()))
 MEMORIES: dict[str, Part] = {
     "Korthikanti et al., Figs. 1 and 7": ("korthikanti_activation_memory", every),
     "SimuMax, 8 B200 (Megatron-LM)": ("simumax_b200", every),
     "torchtitan, H100 (FSDP2)": ("torchtitan", every),
     "Sailor, GH200, 27 runs (Megatron-DeepSpeed)": ("sailor", lambda point: point.device.startswith("GH200")),
+    "BLOOM's trials, A100, 42 runs (Megatron-DeepSpeed)": ("bigscience_a100", every),
 }
 
 
@@ -91,12 +100,13 @@ def check_table_of_times(reports: dict[str, Report]) -> None:
     for label, parts in TIMES.items():
         found = figures(reports, parts)
         time, held = found["time"], (found["interval"] or {}).get("held_out")
-        rows, error, held_out, _swapped, inside, bias, rank = stated[label]
+        rows, error, held_out, _swapped, planned, bias, rank = stated[label]
         assert rows == str(found["n_predicted"]), label
         assert (error, bias) == (percent(time["mape_ratio"]), f"{100.0 * time['bias_ratio']:+.1f} %"), label
-        assert label == "all of these" or rank == f"{time['spearman']:.2f}", label
-        assert held_out == (percent(held["mape_ratio"]) if held else "not fitted"), label
-        assert inside == (f"{100.0 * held['coverage_ratio']:.0f} %" if held else ""), label
+        assert label in ("all of these", "all, these six too") or rank == f"{time['spearman']:.2f}", label
+        if label != "all, these six too":
+            assert held_out == (percent(held["mape_ratio"]) if held and label not in TOLD else "not fitted"), label
+        assert planned == ("" if time["planned_mape_ratio"] is None else percent(time["planned_mape_ratio"])), label
 
 
 def check_table_of_memory(reports: dict[str, Report]) -> None:
@@ -104,13 +114,45 @@ def check_table_of_memory(reports: dict[str, Report]) -> None:
     assert set(stated) == set(MEMORIES)
     for label, part in MEMORIES.items():
         memory = figures(reports, [part])["memory"]
-        assert stated[label][1:3] == [percent(memory["mape_ratio"]), percent(memory["max_ratio"])], label
+        planned = "" if memory["planned_mape_ratio"] is None else percent(memory["planned_mape_ratio"])
+        assert stated[label][1:4] == [percent(memory["mape_ratio"]), percent(memory["max_ratio"]), planned], label
 
 
 def check_verdicts_on_memory(reports: dict[str, Report]) -> None:
+    page = " ".join((DOCS / "memory.md").read_text().split())
+
+    def by_plan(names: Iterable[str], ran: bool, fits: bool) -> int:
+        return sum(point.ran is ran and point.planned_fits is fits for name in names for point in reports[name].points)
+
     verdicts = figures(reports, TIMES["all of these"])["verdicts"]
-    said = re.search(r"Of ([\d,]+) runs that ran (\d+) are missed", (DOCS / "memory.md").read_text())
-    assert said and said[1].replace(",", "") == str(verdicts["n_ran"]) and said[2] == str(verdicts["false_refusals"])
+    told = figures(reports, [(name, every) for name in TOLD.values()])["verdicts"]
+    assert f"Of {verdicts['n_ran']:,} runs that ran {verdicts['false_refusals']} are missed" in page
+    assert (
+        f"would refuse {by_plan(STEPS, True, False)} of them, {by_plan(['megatron_bridge_perf'], True, False)} of Megatron-"
+        in page
+    )
+    missed = f"Of the {told['n_ran']} runs told in full {told['false_refusals']} are missed"
+    assert f"{missed} ({by_plan(TOLD.values(), True, False)} by `plan`)" in page
+    failed = f"of {told['n_failed']} that failed for memory {told['false_fits']} fits by the prediction"
+    assert f"{failed} ({by_plan(TOLD.values(), False, True)} by `plan`)" in page
+
+
+def check_readme(reports: dict[str, Report]) -> None:
+    page = " ".join((DOCS.parents[1] / "README.md").read_text().split())
+
+    def time(label: str, error: str) -> str:
+        return f"{100.0 * figures(reports, TIMES[label])['time'][error]:.0f} %"
+
+    everything = "all, these six too"
+    small, large = "Sailor (27 runs on GH200, 9 on unlike machines)", "MLPerf GPT-3 (H100, B200)"
+    assert f"`plan` predicts is {time(everything, 'planned_mape_ratio')} off in the mean" in page
+    assert f"{time(large, 'planned_mape_ratio')} for large dense models" in page
+    assert f"{time(small, 'planned_mape_ratio')} for small ones" in page and f"it is {time(everything, 'mape_ratio')}." in page
+    found = _intervals.left_out({name: report.points for name, report in reports.items()}).values()
+    assert (
+        f"{100.0 * sum(inside for inside, _ in found) / sum(n for _, n in found):.0f} % of the runs lie in the interval" in page
+    )
+    assert f"up to {interval.peaks().most_ratio:.2f} times" in page
 
 
 def check_regret(reports: dict[str, Report]) -> None:
@@ -124,16 +166,35 @@ def check_regret(reports: dict[str, Report]) -> None:
         assert f"{percent(figures(reports, [(name, every)])['regret']['mean_ratio'])} {whose}" in page
 
 
-def check_coverage_by_device(reports: dict[str, Report]) -> None:
-    page = " ".join((DOCS / "costs.md").read_text().split())
-    sentence = page.partition("Of the held-out rows of each kind there lie inside: ")[2].partition(". The interval")[0]
-    known = {"A100": "A100-SXM-80GB", "H100": "H100-SXM-80GB", "H100 of 96 GB": "H100-SXM-96GB", "L4": "L4-24GB"}
-    stated = re.findall(r"([A-Z]+\d+(?: of 96 GB)?) (\d+)( %)? of (\d+)", sentence)
-    assert len(stated) == 8
-    for kind, inside, share, of in stated:
-        held = figures(reports, [(name, partial(on_device, known.get(kind, kind))) for name in STEPS])["interval"]["held_out"]
-        assert str(held["n_rows"]) == of, kind
-        assert int(inside) == round(held["coverage_ratio"] * (100 if share else held["n_rows"])), kind
+def check_intervals(reports: dict[str, Report]) -> None:
+    """The files of the package are what the script writes from these runs, and the page says how the intervals hold on sets
+    left out.
+    """
+    sets = {name: report.points for name, report in reports.items()}
+    found, known = _intervals.ends(sets), interval.factors()
+    assert set(found) == set(known)
+    for name, ends in found.items():
+        stated = known[name]
+        assert (stated.n_runs, stated.n_sets) == (ends.n_runs, ends.n_sets), name
+        assert abs(stated.low_ratio - ends.low_ratio) < 1e-3 and abs(stated.high_ratio - ends.high_ratio) < 1e-3, name
+    left_out = _intervals.left_out(sets)
+    rows = table("costs.md", "Intervals")
+    assert set(rows) == {f"`{name}`" for name in left_out} | {"all"}
+    left_out["all"] = sum(inside for inside, _ in left_out.values()), sum(n for _, n in left_out.values())
+    for name, (inside, n) in left_out.items():
+        assert rows[name if name == "all" else f"`{name}`"] == [str(n), str(inside), f"{100.0 * inside / n:.0f} %"], name
+    mean = sum(inside / n for name, (inside, n) in left_out.items() if name != "all") / (len(left_out) - 1)
+    assert f"In the mean over sets {100.0 * mean:.0f} % lie inside" in " ".join((DOCS / "costs.md").read_text().split())
+
+
+def check_peaks(reports: dict[str, Report]) -> None:
+    found, known = _intervals.peak_ratios({name: report.points for name, report in reports.items()}), interval.peaks()
+    assert (known.n_runs, known.n_sets) == (found.n_runs, found.n_sets)
+    page = " ".join((DOCS / "memory.md").read_text().split())
+    for field in ("low_ratio", "high_ratio", "below_ratio", "most_ratio"):
+        assert abs(getattr(known, field) - getattr(found, field)) < 1e-3, field
+    assert f"80 % held at most {found.below_ratio:.2f} times" in page and f"99 % at most {found.most_ratio:.2f} times" in page
+    assert f"between {found.low_ratio:.2f} and {found.high_ratio:.2f} times" in page
 
 
 def test_the_pages_state_the_errors_of_the_measured_runs() -> None:
@@ -143,4 +204,6 @@ def test_the_pages_state_the_errors_of_the_measured_runs() -> None:
     check_table_of_memory(reports)
     check_verdicts_on_memory(reports)
     check_regret(reports)
-    check_coverage_by_device(reports)
+    check_readme(reports)
+    check_intervals(reports)
+    check_peaks(reports)

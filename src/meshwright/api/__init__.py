@@ -370,6 +370,4 @@ def training(precision: str) -> MixedPrecision:
     """
     if precision not in ("bf16", "fp16", "fp8", "fp32"):
         raise UnknownNameError("precision", precision, ("bf16", "fp16", "fp8", "fp32"))
-    if precision == "fp32":
-        return MixedPrecision("fp32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
-    return MixedPrecision(precision)
+    return MixedPrecision.of(precision)

@@ -27,7 +27,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "model": result.problem.model_spec.name,
         "cluster": None if cluster is None else cluster.name,
         "step_seconds": timeline.step_seconds,
-        "step_interval": interval_json(result),
+        **interval_json(result),
         "samples_per_second": plan.global_batch / timeline.step_seconds if timeline.step_seconds else None,
         "fits": missing == 0.0,
         "missing_bytes": missing,

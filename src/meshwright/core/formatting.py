@@ -13,7 +13,9 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES
 
-__all__ = ["axes_of", "describe", "devices_of", "layers_of", "ranges_of", "seen_from", "step_interval", "utilization"]
+__all__ = [
+    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "step_interval", "utilization",  # noqa: E501
+]  # fmt: skip
 
 
 MEASURED_COSTS = ("analytic", "sharded")
@@ -99,14 +101,27 @@ def seen_from(result: Result) -> str:
 
 
 def step_interval(result: Result) -> interval.Interval | None:
-    """Return where four fifths of measured steps lie; None where the cost model is not the one that was measured,
-    or nothing was played.
+    """Return where 80 % of measured steps lie; None where the cost model is not the one that was measured, or nothing was
+    played.
     """
     cluster, timeline = result.problem.cluster, result.timeline
-    if cluster is None or timeline is None or result.problem.costs not in MEASURED_COSTS:
+    if cluster is None or timeline is None or not result.loads or result.problem.costs not in MEASURED_COSTS:
         return None
-    kinds = {cluster.device(device).name for stage in result.plan.stages for device in stage.devices}
-    return interval.around(timeline.step_seconds, sorted(kinds))
+    return interval.around(timeline.step_seconds, interval.kind_of(result.problem.graph, cluster, result.plan, result.loads))
+
+
+def fullest(result: Result) -> tuple[float, float] | None:
+    """Return peak and memory of the device with the least room, in bytes; None without a cluster, or where nothing was played."""  # noqa: E501
+    cluster, timeline = result.problem.cluster, result.timeline
+    if cluster is None or timeline is None or not timeline.peak_bytes:
+        return None
+    limits = [min(cluster.device(device).memory_bytes for device in devices) for devices in result.plan.ranks()]
+    return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (entry[1] - entry[0], entry))
+
+
+def peak_margin(result: Result) -> interval.Peaks | None:
+    """Return how measured peaks lie around predicted ones; None where the memory model is not the one that was measured."""
+    return interval.peaks() if result.problem.costs in MEASURED_COSTS and fullest(result) is not None else None
 
 
 def utilization(result: Result) -> float | None:

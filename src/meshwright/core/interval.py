@@ -1,19 +1,127 @@
-"""Where four fifths of measured steps lie around a prediction, by kind of device."""
+"""Where measured runs lie around predictions: 80 % of the steps, by how near the question is to a measured run; and peaks of
+memory.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["COVERAGE_RATIO", "Interval", "around", "factors"]
+from meshwright.core.cluster import Cluster
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.stage_cost import StageCost
+
+__all__ = [
+    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Ends", "Interval", "Kind", "Peaks", "around", "factors", "kind_of", "peaks",  # noqa: E501
+]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
 """Share of measured runs that an interval should hold."""
 
-Factors = Mapping[str, tuple[float, float]]
-"""Device kind -> lowest and highest measured time as multiples of the predicted one."""
+MOST_RATIO = 0.99
+"""Share of measured runs whose peak lies below `Peaks.most_ratio`."""
+
+FEWEST_SETS = 4
+"""Sets that have to speak of a class before it stands alone: the range of K sets holds K / (K + 1) of the next one's runs in
+the mean.
+"""
+
+SHORT_LAYER_SECONDS = 1e-3
+"""Layers that compute for less: issuing them takes eager programs about as long, which the default program does not count."""
+
+LONG_TOKENS = 16384
+"""Samples of this length and more are told apart: attention is most of their compute."""
+
+ALL = "all runs"
+"""The class of every run."""
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a run is, as far as intervals tell runs apart.
+
+    Parameters
+    ----------
+    devices : tuple of str
+        Kinds of device, by `Device.name`, sorted.
+    mixture : bool
+        Whether the model has routed experts.
+    shard : int
+        The most that a stage's data axis shards, as `Strategy.shard`.
+    n_tokens : int
+        Tokens of a sample.
+    layer_seconds : float
+        Compute of the forward pass of one micro-batch, in the mean of the layers: where it is short, the host is what decides.
+    """
+
+    devices: tuple[str, ...]
+    mixture: bool
+    shard: int
+    n_tokens: int
+    layer_seconds: float
+
+    @property
+    def on(self) -> str:
+        """Its devices in words."""
+        return " and ".join(self.devices)
+
+    @property
+    def work(self) -> str:
+        """What it does, in words: the classes that residuals differ by."""
+        if self.layer_seconds < SHORT_LAYER_SECONDS:
+            return "layers under 1 ms"
+        model = "mixture" if self.mixture else "dense"
+        sharded = "gradients sharded" if self.shard >= 2 else "gradients whole"
+        return f"{model}, {sharded}, {'16,384 tokens and more' if self.n_tokens >= LONG_TOKENS else 'under 16,384 tokens'}"
+
+    @property
+    def classes(self) -> tuple[str, str, str]:
+        """Names of the classes it belongs to, the nearest first: this work on these devices, on any, and all runs."""
+        return f"{self.work}, on {self.on}", self.work, ALL
+
+
+def kind_of(graph: Graph, cluster: Cluster, plan: Plan, loads: Sequence[StageCost]) -> Kind:
+    """Return what kind of run a plan is.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    cluster : Cluster
+        Where it runs.
+    plan : Plan
+        The plan.
+    loads : sequence of StageCost
+        What its stages do.
+    """
+    devices = {cluster.device(device).name for stage in plan.stages for device in stage.devices}
+    mixture = any(operator.expert for op in graph.ops for operator in op.body)
+    seconds = sum(load.forward_seconds for load in loads) / sum(len(stage.ops) for stage in plan.stages)
+    shard = max(stage.strategy.shard for stage in plan.stages)
+    return Kind(tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Between which multiples of a prediction measured seconds of one class lie.
+
+    Parameters
+    ----------
+    low_ratio, high_ratio : float
+        Ends.
+    n_runs, n_sets : int
+        What they rest on.
+    """
+
+    low_ratio: float
+    high_ratio: float
+    n_runs: int
+    n_sets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,41 +132,101 @@ class Interval:
     ----------
     low_seconds, high_seconds : float
         Its ends.
+    basis : str
+        In words, which measured runs it rests on, and whether they are near.
+    n_runs, n_sets : int
+        How many runs, of the widest class it rests on, and of how many sets.
     """
 
     low_seconds: float
     high_seconds: float
+    basis: str = ""
+    n_runs: int = 0
+    n_sets: int = 0
 
 
-def factors() -> Factors:
-    """Return the ends of the interval by kind of device, as multiples of a prediction; ``default`` for kinds never measured.
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Which multiples of a predicted peak measured peaks are.
+
+    Parameters
+    ----------
+    low_ratio, high_ratio : float
+        Between them lie 80 %.
+    below_ratio : float
+        Below it lie 80 %.
+    most_ratio : float
+        Below it lie 99 %.
+    n_runs, n_sets : int
+        What they rest on.
+    """
+
+    low_ratio: float
+    high_ratio: float
+    below_ratio: float
+    most_ratio: float
+    n_runs: int
+    n_sets: int
+
+
+def factors() -> Mapping[str, Ends]:
+    """Return the ends by name of class (`Kind.classes`).
 
     Notes
     -----
-    They stand in ``core/data/intervals.toml``, which ``benchmarks/fit_costs.py`` writes from the residuals of the runs it fits.
+    They stand in ``core/data/intervals.toml``, which ``benchmarks/fit_intervals.py`` writes from the residuals of all measured
+    runs, each predicted as ``plan`` would.
     """
-    path = Path(__file__).parent / "data" / "intervals.toml"
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {name: (float(entry["low"]), float(entry["high"])) for name, entry in entries.items()}
+    entries = tomllib.loads((DATA / "intervals.toml").read_text(encoding="utf-8"))
+    return {name: Ends(**entry) for name, entry in entries.items()}
 
 
-def around(seconds: float, devices: Iterable[str], known: Factors | None = None) -> Interval:
+def peaks() -> Peaks:
+    """Return how measured peaks of memory lie around predicted ones; ``core/data/memory.toml``, written by the same script."""
+    return Peaks(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
+
+
+def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) -> Interval:
     """Return the interval around a predicted time.
 
     Parameters
     ----------
     seconds : float
         Predicted.
-    devices : iterable of str
-        Kinds of device that the step runs on, by `Device.name`; of several, the widest interval counts.
+    kind : Kind
+        What kind of run it is of.
     known : mapping or None
         What `factors` returns, where it is at hand.
 
     Returns
     -------
     Interval
-        The ends.
+        Of the nearest class that enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set
+        measured the widest of all classes it belongs to.
     """
     known = factors() if known is None else known
-    ends = [known.get(device, known["default"]) for device in devices] or [known["default"]]
-    return Interval(seconds * min(low for low, _ in ends), seconds * max(high for _, high in ends))
+    found: list[tuple[str, Ends]] = []
+    device_measured = any(name.endswith(f", on {kind.on}") for name in known)
+    for name in kind.classes:
+        if name in known:
+            found.append((name, known[name]))
+            if device_measured and known[name].n_sets >= FEWEST_SETS:
+                break
+    low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
+    last = found[-1][1]
+    return Interval(seconds * low, seconds * high, _basis(kind, found, device_measured), last.n_runs, last.n_sets)
+
+
+def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], device_measured: bool) -> str:
+    """Say which runs an interval rests on."""
+    rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
+    if found[0][0] == kind.classes[0]:
+        return rests
+    if not device_measured:
+        return f"no run on {kind.on} was measured; interval from {rests}"
+    return f"no run like this on {kind.on} was measured; interval from {rests}"
+
+
+def _counted(ends: Ends) -> str:
+    """Return how many runs of how many sets."""
+    return f"{ends.n_runs} run{'s' * (ends.n_runs != 1)} of {ends.n_sets} set{'s' * (ends.n_sets != 1)}"

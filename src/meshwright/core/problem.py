@@ -86,6 +86,19 @@ class MixedPrecision:
     loss_bytes: int = 2
     fragmentation_ratio: float = 0.05
 
+    @classmethod
+    def of(cls, precision: str) -> MixedPrecision:
+        """Return how numbers are held for a precision of products when nothing else is told.
+
+        Parameters
+        ----------
+        precision : str
+            As the field of that name. With ``fp32`` and ``tf32`` everything is held in four bytes, without a second copy.
+        """
+        if precision in ("fp32", "tf32"):
+            return cls(precision, activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+        return cls(precision)
+
 
 @dataclass(frozen=True, slots=True)
 class Framework:

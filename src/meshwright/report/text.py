@@ -15,8 +15,18 @@ from rich.table import Table
 
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_count, format_seconds
-from meshwright.core.formatting import axes_of, describe, devices_of, layers_of, seen_from, step_interval, utilization
-from meshwright.core.interval import COVERAGE_RATIO
+from meshwright.core.formatting import (
+    axes_of,
+    describe,
+    devices_of,
+    fullest,
+    layers_of,
+    peak_margin,
+    seen_from,
+    step_interval,
+    utilization,
+)  # fmt: skip
+from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.report.operators import operators
@@ -74,7 +84,7 @@ def explain(result: Result, changes: Sequence[Change] = ()) -> str:
         if isinstance(rows, list):
             parts.append(operators(rows))
         if result.timeline is not None:
-            parts += [_causes(result), _memory(result), _room(result, plan)]
+            parts += [_causes(result), _memory(result), _room(result, plan), *_margin(result)]
         if result.answer.alternatives:
             parts.append(_alternatives(result))
     if changes:
@@ -146,6 +156,8 @@ def _answer(result: Result) -> str:
             line += f", {format_count(rate * result.problem.graph.sequence_length)} tokens/s"
         share = utilization(result)
         lines.append(line + (f", {share:.1%} model FLOPs utilization" if share is not None else ""))
+        expected = step_interval(result)
+        lines += [] if expected is None else [f"{COVERAGE_RATIO:.0%} interval: {expected.basis}"]
     if answer.objective is not None:
         line = f"objective {answer.objective.name} = {answer.objective.value:.6g}"
         if answer.bound is not None:
@@ -217,6 +229,30 @@ def _room(result: Result, plan: Plan) -> Table:
         free = (format_bytes(limit), format_bytes(limit - peak)) if limit else ("-", "-")
         table.add_row(str(i), *map(format_bytes, totals), *free)
     return table
+
+
+def _margin(result: Result) -> list[str]:
+    """Return how far measured peaks went beyond predicted ones, and a warning where the fullest device may not have as much."""
+    margin, found = peak_margin(result), fullest(result)
+    if margin is None or found is None:
+        return []
+    peak, limit = found
+    below, most = (format_bytes(ratio * peak) for ratio in (margin.below_ratio, margin.most_ratio))
+    lines = [
+        f"peak {format_bytes(peak)}; of {margin.n_runs} measured runs of {margin.n_sets} sets "
+        f"{COVERAGE_RATIO:.0%} held at most "
+        f"{margin.below_ratio:.2f} times what is predicted of them ({below} here), {MOST_RATIO:.0%} at most "
+        f"{margin.most_ratio:.2f} times "
+        f"({most} of {format_bytes(limit)})"
+    ]
+    if margin.most_ratio * peak > limit:
+        room = int(100.0 / margin.most_ratio) / 100.0
+        lines.append(
+            f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio={room:g} the search "
+            "best leaves room for "
+            f"{MOST_RATIO:.0%} of such errors, with {int(100.0 / margin.below_ratio) / 100.0:g} for {COVERAGE_RATIO:.0%}"
+        )
+    return [*lines, ""]
 
 
 def _alternatives(result: Result) -> Table:

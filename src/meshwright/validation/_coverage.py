@@ -1,5 +1,5 @@
-"""How many measured runs lie inside the interval of their prediction,
-and how far predictions are on rows nothing is fitted to.
+"""How many measured runs lie inside the interval of their prediction, and how far predictions are on rows nothing is fitted
+to.
 """
 
 from __future__ import annotations
@@ -15,19 +15,31 @@ __all__ = ["coverage"]
 
 
 def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] | None:
-    """Return the share of runs inside their interval, of all rows and of those held out; None where no device is told.
+    """Return the share of runs inside the interval of what ``plan`` would predict, of all rows and of those held out; None for
+    none.
 
-    `held_out`: rows whose like no constant is fitted to.
-    Returns: ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``,
-    ``mape_ratio`` and ``coverage_ratio``, or None where every row is fitted.
+    Parameters
+    ----------
+    points : sequence of Point
+        Predicted rows of a set.
+    held_out : set of int
+        Rows whose like no constant is fitted to.
+
+    Returns
+    -------
+    dict or None
+        ``expected_ratio`` (what the interval promises), ``coverage_ratio``, and ``held_out`` with ``n_rows``, ``mape_ratio``
+        and ``coverage_ratio``, or None where every row is fitted. Intervals of built-in sets rest on their own rows, too: only
+        ``_intervals.left_out`` says how they hold on a set that is new.
     """
-    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.device]
+    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.kind]
     if not timed:
         return None
     known = interval.factors()
     inside = {}
     for point in timed:
-        ends = interval.around(point.predicted_seconds, point.device.split("+"), known)
+        assert point.kind is not None
+        ends = interval.around(point.planned_seconds, point.kind, known)
         inside[point.row] = ends.low_seconds <= point.measured_seconds <= ends.high_seconds
     held = [point for point in timed if point.row in held_out]
     errors = [abs(point.predicted_seconds / point.measured_seconds - 1.0) for point in held]

@@ -8,8 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
+from meshwright.core.interval import Kind
 
-__all__ = ["Point", "Skipped", "count", "counts", "fitted", "ratio"]
+__all__ = ["CellError", "Point", "Skipped", "count", "counts", "fitted", "ratio"]
+
+
+class CellError(InputError):
+    """A cell that cannot be read.
+
+    Parameters
+    ----------
+    column : str
+        Its column.
+    message : str
+        What is wrong with it.
+    row : int
+        Its row, from 1; 0 where the reader of a cell does not know it.
+    """
+
+    def __init__(self, column: str, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.column, self.row = column, row
+
+    def in_row(self, row: int) -> CellError:
+        """Return the same for a row."""
+        return CellError(self.column, str(self), row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +44,10 @@ class Point:
     row : int
         Row in the file, from 1, the header not counted.
     measured_seconds, predicted_seconds : float
-        Of one step (or one collective); 0 where the set measures memory only, inf where the run failed for memory.
+        Of one step (or one collective); 0 where the set measures memory only, inf where the run failed for memory. Predicted
+        with all that is known of the set's program, constants fitted to its runs included.
     measured_bytes, predicted_bytes : float
-        Largest memory of one device; 0 where the set has none.
+        Largest memory of one device, in the set's own sense (peak, reserved or allocated); measured 0 where the set has none.
     group : str
         Rows of one group did the same work on the same devices by different plans; empty for none. What follows `` by `` names
         the release of the program, where a set has several: groups with the same words before it did the same work, too.
@@ -37,6 +61,13 @@ class Point:
         What was assumed about the row's plan, where the set does not tell it.
     causes, memory_causes : tuple of (str, float)
         What the predicted step (seconds) and peak memory (bytes) consist of.
+    planned_seconds, planned_bytes : float
+        The same predictions as ``plan`` would make them of the row's plan: the default `Framework`, precision told and nothing
+        else; 0 where the set predicts no plan (collectives, activations of one layer).
+    planned_fits : bool
+        Whether that prediction fits.
+    kind : Kind or None
+        What intervals go by; None where the set predicts no plan.
     """
 
     row: int
@@ -51,6 +82,10 @@ class Point:
     note: str = ""
     causes: tuple[tuple[str, float], ...] = ()
     memory_causes: tuple[tuple[str, float], ...] = ()
+    planned_seconds: float = 0.0
+    planned_bytes: float = 0.0
+    planned_fits: bool = True
+    kind: Kind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +99,22 @@ class Skipped:
 LEAST = 1e-9
 """Measured numbers below it, in whatever unit, stand for nothing that ran."""
 
-UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling")
+UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling", "own_runs")
 """Sets that are only predicted: no constant is fitted to any of their rows."""
 
 
 def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
     """Tell whether a row belongs to the half of its set that constants are fitted to; the others are held out.
 
-    `row`: from 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of
-    sets in `UNFITTED` none.
+    Parameters
+    ----------
+    kind : str
+        The set.
+    row : int
+        From 1: odd rows are fitted; of vTrain's runs on up to eight devices, of which there are many, every sixth; of sets in
+        `UNFITTED` none.
+    fields : Mapping
+        The row.
     """
     if kind in UNFITTED:
         return False
@@ -83,47 +125,56 @@ def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
 def count(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
     """Return a whole number of a row.
 
-    Raises `InputError` when it is missing and there is no default, or no whole number of at least 1 (0 where that is what a
-    missing one stands for).
+    Raises
+    ------
+    CellError
+        When it is missing and there is no default, or no whole number of at least 1 (0 where that is what a missing one stands
+        for).
     """
     text = fields.get(name, "").strip()
     if not text or text == "n/a":
         if default is None:
-            raise InputError(f"{name} is not given")
+            raise CellError(name, f"{name} is not given")
         return default
     try:
         value = _number(text)
     except ValueError:
-        raise InputError(f"{name} is '{text}', which is no number") from None
+        raise CellError(name, f"{name} is '{text}', which is no number") from None
     least = 0 if default == 0 else 1
     if not least <= value < 1e15 or value != int(value):
-        raise InputError(f"{name} is {text}; it must be a whole number of at least {least}")
+        raise CellError(name, f"{name} is {text}; it must be a whole number of at least {least}")
     return int(value)
 
 
 def counts(fields: Mapping[str, str], name: str) -> list[int]:
     """Return whole numbers with | between them, one for each stage.
 
-    Raises `InputError` when there is none, or one is no whole number.
+    Raises
+    ------
+    CellError
+        When there is none, or one is no whole number.
     """
     texts = [text.strip() for text in fields.get(name, "").split("|")]
     if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
-        raise InputError(f"{name} is '{fields.get(name, '').strip()}'; whole numbers with | between them are needed")
+        raise CellError(name, f"{name} is '{fields.get(name, '').strip()}'; whole numbers with | between them are needed")
     return [int(text) for text in texts]
 
 
 def ratio(fields: Mapping[str, str], name: str) -> float:
     """Return a positive measured number of a row.
 
-    Raises `InputError` when it is missing, no number, not above 0 or infinite.
+    Raises
+    ------
+    CellError
+        When it is missing, no number, not above 0 or infinite.
     """
     text = fields.get(name, "").strip()
     try:
         value = _number(text)
     except ValueError:
-        raise InputError(f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
+        raise CellError(name, f"{name} is '{text}', which is no number" if text else f"{name} is not given") from None
     if not LEAST < value < math.inf:
-        raise InputError(f"{name} is {text}; it must be a number above 0")
+        raise CellError(name, f"{name} is {text}; it must be a number above 0")
     return value
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base import registry
+from meshwright.base.errors import InputError
 from meshwright.validation import _sets, _table
 from meshwright.validation._coverage import coverage
-from meshwright.validation._points import Point, Skipped, fitted
+from meshwright.validation._points import CellError, Point, Skipped, fitted
 
 __all__ = ["Report", "as_json", "explain", "validate"]
 
@@ -36,6 +37,8 @@ class Report:
         Rows whose like no constant is fitted to.
     descriptions : tuple of str
         What each row of the file says, in short.
+    unused : tuple of str
+        Columns that say something but change no prediction.
     """
 
     file: str
@@ -44,6 +47,7 @@ class Report:
     skipped: tuple[Skipped, ...]
     held_out: frozenset[int] = frozenset()
     descriptions: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 def validate(path: str | Path) -> Report:
@@ -62,13 +66,17 @@ def validate(path: str | Path) -> Report:
     Raises
     ------
     InputError
-        When the file cannot be read, its columns are those of no known set, or no set has that name.
+        When the file cannot be read, its columns are those of no known set, a cell is not what its column asks for, or no set
+        has that name.
     """
     path = _sets.set_file(path)
     measured = _table.read(path)
     kind, rows = measured.kind, measured.rows
     plugin = registry.load("validation", kind, "measured set")
-    found = plugin.points(rows)
+    try:
+        found = plugin.points(_table.located(path, rows, getattr(plugin, "PATHS", ())))
+    except CellError as error:
+        raise InputError(f"{path}: row {error.row}, column {error.column}: {error}") from None
     return Report(
         str(path),
         kind,
@@ -76,7 +84,15 @@ def validate(path: str | Path) -> Report:
         tuple(point for point in found if isinstance(point, Skipped)),
         frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields)),
         tuple(_table.describe(row, (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))) for row in rows),
+        _unused(rows, plugin.COLUMNS, getattr(plugin, "OPTIONAL", None)),
     )
+
+
+def _unused(rows: Sequence[Mapping[str, str]], columns: Sequence[str], optional: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the filled columns that no prediction uses, of files whose columns the user chooses."""
+    if optional is None:
+        return ()
+    return tuple(name for name in rows[0] if name not in (*columns, *optional) and any(row[name].strip() for row in rows))
 
 
 def as_json(reports: Sequence[Report]) -> dict[str, object]:
@@ -97,6 +113,7 @@ def _set(report: Report) -> dict[str, object]:
         "verdicts": _verdicts(report.points),
         "regret": _regret(report.points),
         "interval": coverage(report.points, report.held_out),
+        "unused_columns": list(report.unused),
     }
 
 
@@ -109,12 +126,15 @@ def _time(points: Sequence[Point]) -> dict[str, float | None] | None:
     predicted = np.array([point.predicted_seconds for point in timed])
     error = predicted / measured - 1.0
     size = np.abs(error)
+    planned = np.array([point.planned_seconds / point.measured_seconds - 1.0 for point in timed if point.kind])
     return {
         "mape_ratio": float(size.mean()),
         "median_ratio": float(np.median(size)),
         "p90_ratio": float(np.quantile(size, 0.9)),
         "bias_ratio": float(error.mean()),
         "spearman": _spearman(measured, predicted),
+        "planned_mape_ratio": float(np.abs(planned).mean()) if len(planned) else None,
+        "planned_bias_ratio": float(planned.mean()) if len(planned) else None,
     }
 
 
@@ -142,9 +162,11 @@ def _memory(points: Sequence[Point]) -> dict[str, float | int | None] | None:
     if not held and not failed:
         return None
     size = np.array([abs(point.predicted_bytes / point.measured_bytes - 1.0) for point in held])
+    planned = [abs(point.planned_bytes / point.measured_bytes - 1.0) for point in held if point.kind]
     return {
         "mape_ratio": float(size.mean()) if held else None,
         "max_ratio": float(size.max()) if held else None,
+        "planned_mape_ratio": float(np.mean(planned)) if planned else None,
         "false_fits": sum(point.fits for point in failed),
         "false_refusals": sum(not point.fits for point in points if point.ran),
     }
@@ -187,23 +209,26 @@ def _regret(points: Sequence[Point]) -> dict[str, float | int] | None:
 def explain(reports: Sequence[Report]) -> str:
     """Return the errors as a table for people."""
     lines = [
-        f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'rank':>7}{'memory':>8}{'regret':>8}"
+        f"{'set':<24}{'rows':>6}{'predicted':>11}{'error':>8}{'median':>8}{'p90':>8}{'bias':>8}{'planned':>9}{'rank':>7}{'memory':>9}{'regret':>9}"
         f"{'held out':>10}{'in 80 %':>9}"
     ]
     for report in reports:
         time, memory, regret = _time(report.points), _memory(report.points), _regret(report.points)
         cells = [time[key] if time else None for key in ("mape_ratio", "median_ratio", "p90_ratio", "bias_ratio")]
         line = f"{Path(report.file).name[:23]:<24}{len(report.points) + len(report.skipped):>6}{len(report.points):>11}"
-        line += "".join(f"{_percent(cell):>8}" for cell in cells)
+        line += "".join(f" {_percent(cell):>7}" for cell in cells)
+        line += f" {_percent(time['planned_mape_ratio'] if time else None):>8}"
         line += f"{time['spearman']:>7.3f}" if time and time["spearman"] is not None else f"{'-':>7}"
         line += (
-            f"{_percent(memory['mape_ratio'] if memory else None):>8}{_percent(regret['mean_ratio'] if regret else None):>8}"
+            f" {_percent(memory['mape_ratio'] if memory else None):>8} {_percent(regret['mean_ratio'] if regret else None):>8}"
         )
         covered = coverage(report.points, report.held_out)
         held = covered["held_out"] if covered else None
         for key, width in (("mape_ratio", 10), ("coverage_ratio", 9)):
-            line += f"{_percent(held[key] if isinstance(held, dict) else None):>{width}}"
+            line += f" {_percent(held[key] if isinstance(held, dict) else None):>{width - 1}}"
         lines.append(line)
+        if report.unused:
+            lines.append(f"  columns that no prediction uses: {', '.join(report.unused)}")
         for note in dict.fromkeys(point.note for point in report.points if point.note):
             lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
         if regret and regret["max_ratio"] > 0.0:

@@ -12,6 +12,7 @@ from meshwright import schedules, sim
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
+from meshwright.core.interval import Kind, kind_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
@@ -20,7 +21,20 @@ from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
 from meshwright.validation._points import Point
 
-__all__ = ["Clusters", "Predicted", "Run", "built_in", "clusters", "gpt", "layers_of_stages", "predict", "rack", "racks"]
+__all__ = [
+    "Clusters",
+    "Predicted",
+    "Run",
+    "as_planned",
+    "built_in",
+    "clusters",
+    "gpt",
+    "layers_of_stages",
+    "point",
+    "predict",
+    "rack",
+    "racks",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,8 @@ class Run:
         How the program that trained carried it out.
     recompute_of_stage : tuple of tuple of str
         What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
+    graph_as_read : Graph or None
+        The model as ``plan`` would read it, where `graph` says more of the set's program; None where it is `graph`.
     """
 
     graph: Graph
@@ -72,6 +88,7 @@ class Run:
     used_of_domain: tuple[int, int] = (1, 1)
     framework: Framework = Framework()
     recompute_of_stage: tuple[tuple[str, ...], ...] = ()
+    graph_as_read: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +105,10 @@ class Predicted:
         Whether every device can hold its peak.
     causes, memory_causes : tuple of (str, float)
         What the step and the peak consist of, as in `meshwright.core.timeline.Timeline`.
-    device : str
-        Kinds of device it ran on, by name.
+    kind : Kind
+        What intervals go by.
+    planned : Predicted or None
+        What ``plan`` would predict of the same plan; None where that is this.
     """
 
     seconds: float
@@ -97,19 +116,40 @@ class Predicted:
     reserved_bytes: float
     allocated_bytes: float
     fits: bool
-    causes: tuple[tuple[str, float], ...] = ()
-    memory_causes: tuple[tuple[str, float], ...] = ()
-    device: str = ""
+    causes: tuple[tuple[str, float], ...]
+    memory_causes: tuple[tuple[str, float], ...]
+    kind: Kind
+    planned: Predicted | None = None
 
-    def point(
-        self, row: int, measured_seconds: float, measured_bytes: float = 0.0, predicted_bytes: float = 0.0, *,
-        group: str = "", ran: bool = True, note: str = "",
-    ) -> Point:  # fmt: skip
-        """Return the row that measured what is predicted here; words as in `Point`."""
-        return Point(
-            row, measured_seconds, self.seconds, measured_bytes, predicted_bytes, group, self.fits, ran, self.device, note,
-            self.causes, self.memory_causes,
-        )  # fmt: skip
+
+def point(
+    row: int, measured_seconds: float, predicted: Predicted, *, held_bytes: float = 0.0, memory: str = "peak", group: str = "",
+    note: str = "", ran: bool = True, fits: bool | None = None,
+) -> Point:  # fmt: skip
+    """Return a measured row beside its prediction.
+
+    Parameters
+    ----------
+    row : int
+        Row of the file, from 1.
+    measured_seconds : float
+        Of a step; infinite where the run failed for memory.
+    predicted : Predicted
+        What we predict of it.
+    held_bytes : float
+        Measured memory; 0 for none.
+    memory : str
+        What was measured: ``peak``, ``reserved`` or ``allocated``.
+    group, note, ran, fits
+        As in `Point`; `fits` as predicted unless given.
+    """
+    planned, which = predicted.planned or predicted, f"{memory}_bytes"
+    return Point(
+        row, measured_seconds, predicted.seconds, held_bytes, getattr(predicted, which), group=group,
+        fits=predicted.fits if fits is None else fits, ran=ran, device="+".join(planned.kind.devices), note=note,
+        causes=predicted.causes, memory_causes=predicted.memory_causes, planned_seconds=planned.seconds,
+        planned_bytes=getattr(planned, which), planned_fits=planned.fits, kind=planned.kind,
+    )  # fmt: skip
 
 
 class Clusters:
@@ -121,7 +161,10 @@ class Clusters:
     def __call__(self, spec: str) -> Cluster:
         """Return the cluster that `spec` names on the command line.
 
-        `spec`: ``"dgx-a100:64"``.
+        Parameters
+        ----------
+        spec : str
+            ``"dgx-a100:64"``.
         """
         if spec not in self._built:
             self._built[spec] = topologies.cluster(spec)
@@ -136,12 +179,18 @@ def clusters() -> Clusters:
 def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocabulary: int, **fields: Any) -> Graph:
     """Return a GPT as Megatron-LM trained it: learned positions, biases, drop-out, attention not fused, tied embeddings.
 
-    `fields`: further fields of a ``config.json``.
+    Parameters
+    ----------
+    name : str
+        For messages and groups.
+    hidden, layers, heads, sequence, vocabulary : int
+        Sizes.
+    fields
+        Further fields of a ``config.json``.
     """
     config: dict[str, Any] = {
-        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence,
-        "vocab_size": vocabulary,
-        "_attn_implementation": "eager", **fields,
+        "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size":
+        vocabulary, "_attn_implementation": "eager", **fields,
     }  # fmt: skip
     return huggingface.graph_of(config, name, sequence_length=sequence)
 
@@ -149,9 +198,14 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
 def built_in(name: str, sequence: int, **changes: Any) -> Graph:
     """Return a built-in model at another sequence length.
 
-    `name`: ``"llama-3.1-8b"``.
-    `sequence`: tokens per sample.
-    `changes`: fields of its configuration to replace: a model cut to fewer layers.
+    Parameters
+    ----------
+    name : str
+        ``"llama-3.1-8b"``.
+    sequence : int
+        Tokens per sample.
+    changes
+        Fields of its configuration to replace: a model cut to fewer layers.
     """
     return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
 
@@ -169,10 +223,48 @@ def rack(cluster: Cluster) -> tuple[int, int]:
 def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
     """Return what we predict of a run.
 
-    `change`: what the training program does otherwise than our cost model says, on the load of every stage.
-    Raises `InputError` when the run's numbers contradict each other, or its strategy is illegal.
+    Parameters
+    ----------
+    run : Run
+        The run.
+    change : callable or None
+        What the training program does otherwise than our cost model says, on the load of every stage.
+
+    Raises
+    ------
+    InputError
+        When the run's numbers contradict each other, or its strategy is illegal.
     """
     plan = _plan(run)
+    predicted = _predicted(run, plan, change)
+    training = MixedPrecision.of(run.training.precision)
+    if (
+        change is None
+        and run.graph_as_read is None
+        and run.overlap
+        and (run.training, run.framework) == (training, Framework())
+    ):
+        return predicted
+    return replace(predicted, planned=as_planned(run, plan))
+
+
+def as_planned(run: Run, plan: Plan) -> Predicted | None:
+    """Return what ``plan`` would predict of a run's plan.
+
+    Parameters
+    ----------
+    run : Run
+        The run; of its training and its program only the precision counts.
+    plan : Plan
+        Its plan.
+    """
+    training = MixedPrecision.of(run.training.precision)
+    default = replace(run, graph=run.graph_as_read or run.graph, training=training, overlap=True, framework=Framework())
+    return _predicted(default, plan, None)
+
+
+def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | None) -> Predicted:
+    """Play a plan by the run's program."""
     problem = Problem(
         ModelSpec(run.graph.name, "validation", run.graph.name, run.graph),
         run.cluster,
@@ -188,11 +280,10 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     ranks = plan.ranks()
     fits = sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
-    device = "+".join(sorted({run.cluster.device(device).name for devices in ranks for device in devices}))
     return Predicted(
         timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest],
-        timeline.allocated_bytes[fullest],
-        fits, timeline.causes, timeline.memory_causes[fullest], device,
+        timeline.allocated_bytes[fullest], fits, timeline.causes, timeline.memory_causes[fullest], kind_of(run.graph,
+        run.cluster, plan, loads),
     )  # fmt: skip
 
 
@@ -236,9 +327,16 @@ def _device(run: Run, i: int) -> int:
 def layers_of_stages(run: Run) -> list[int]:
     """Return how many layers between embedding and head each stage of a run has.
 
-    `run`: uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and
-    embedding.
-    Raises `InputError` when there are too few layers, or what the run says does not make them.
+    Parameters
+    ----------
+    run : Run
+        Uneven where it says so; else as even as can be, a layer less for the last and first stages, which hold head and
+        embedding.
+
+    Raises
+    ------
+    InputError
+        When there are too few layers, or what the run says does not make them.
     """
     n_layers = sum(op.kind not in ("embedding", "head") for op in run.graph.ops)
     n_stages, sizes = run.pipeline * run.virtual, list(run.layers_per_stage)

@@ -11,7 +11,9 @@ from meshwright.validation import _table
 __all__ = ["MeasuredSet", "describe_set", "set_file", "set_names"]
 
 FOLDER = Path(__file__).parent / "data"
-"""Its README says what every file is; `told` inside holds runs that no set's module predicts yet."""
+"""Its README says what every file is; `told` inside holds runs told with their whole plan, in the columns of runs of one's
+own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,12 @@ class MeasuredSet:
 
 def set_names() -> tuple[str, ...]:
     """Return the names of the built-in sets, sorted."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.csv")))
+    return tuple(sorted(_files()))
+
+
+def _files() -> dict[str, Path]:
+    """Return the file of every built-in set by its name."""
+    return {path.stem: path for folder in (FOLDER, FOLDER / "told") for path in folder.glob("*.csv")}
 
 
 def set_file(word: str | Path) -> Path:
@@ -50,9 +57,10 @@ def set_file(word: str | Path) -> Path:
     path, name = Path(word), str(word)
     if path.is_file() or path.suffix or path.name != name:
         return path
-    if name not in set_names():
+    known = _files()
+    if name not in known:
         raise UnknownNameError("file or measured set", name, set_names())
-    return FOLDER / f"{name}.csv"
+    return known[name]
 
 
 def describe_set(name: str) -> MeasuredSet:
@@ -60,7 +68,7 @@ def describe_set(name: str) -> MeasuredSet:
 
     `name`: one of `set_names`.
     """
-    measured = _table.read(FOLDER / f"{name}.csv")
+    measured = _table.read(_files()[name])
     sources = dict.fromkeys(_origin(row["source"]) for row in measured.rows)
     return MeasuredSet(name, measured.kind, len(measured.rows), tuple(sources))
 

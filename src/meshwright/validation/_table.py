@@ -12,23 +12,21 @@ from pathlib import Path
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 
-__all__ = ["Measured", "describe", "read"]
+__all__ = ["Measured", "describe", "located", "read"]
 
 NUMBERS = (
     "allocated_gib", "bytes", "context", "cp", "data", "dp_shard", "ep", "expert", "ffn", "gbs", "global_batch", "global_bs",
-    "gpus", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs", "max_mem_bytes",
-    "mbs",
-    "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes", "num_microbatches", "pipeline",
-    "pp",
-    "real_alloc_gib", "real_iter_s", "real_ms", "real_s", "reserved_gib", "seq", "sequence_length", "shard", "step_seconds",
-    "tensor", "tflops_per_gpu", "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp",
-    "vpp",
+    "gpus", "gradient_bytes", "group", "heads", "hidden", "interleave", "iter_ms", "iter_s_measured", "layers", "local_bs",
+    "max_mem_bytes", "mbs", "measured_ms", "measured_s", "median_step_s", "mem_gib", "micro_batch", "n_gpus", "nodes",
+    "num_microbatches", "nvidia_smi_gib", "pipeline", "pp", "real_alloc_gib", "real_iter_s", "real_ms", "real_s",
+    "reserved_gib", "seq", "sequence_length", "shard", "shard_degree", "sp", "step_seconds", "tensor", "tflops_per_gpu",
+    "time_us", "tokens_per_sec_per_gpu", "tp", "tps_per_gpu", "value_pct_or_GiB", "virtual", "vp", "vpp",
 )  # fmt: skip
 """Columns that are read as numbers, whatever the set."""
 
 MISSING = ("", "-", "?", "auto", "fail", "failed", "inf", "infinity", "n/a", "na", "nan", "none", "null", "oom", "unknown")
-"""Words that stand for a number that was not measured or not told, in any case;
-a set's own file says what they mean for a row.
+"""Words that stand for a number that was not measured or not told, in any case; a set's own file says what they mean for a
+row.
 """
 
 ALIKE = 0.5
@@ -71,6 +69,30 @@ def read(path: str | Path) -> Measured:
     return Measured(_kind(path, header), tuple(rows))
 
 
+def located(path: str | Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[Mapping[str, str]]:
+    """Return the rows with the files that some columns name as seen from here.
+
+    Parameters
+    ----------
+    path : str or Path
+        The CSV file, relative to which they are named.
+    rows : sequence of mapping
+        Its rows.
+    columns : sequence of str
+        Columns that may name files.
+    """
+    return [{**row, **{name: _beside(path, row[name].strip()) for name in columns}} for row in rows]
+
+
+def _beside(path: str | Path, word: str) -> str:
+    """Return a cell that names a file as seen from the CSV file; other words (built-in names, parameters of a topology) as
+    they are.
+    """
+    name = word.partition("#")[0]
+    is_file = name.endswith((".json", ".yaml", ".yml", ".xml", ".txt")) or "/" in name.partition(":")[0]
+    return str(Path(path).parent / word) if is_file else word
+
+
 def describe(row: Mapping[str, str], columns: Sequence[str]) -> str:
     """Return what a row says in the columns of its set, in short: ``tp 8, dp 4, ...``."""
     return ", ".join(f"{name} {row[name].strip()}" for name in columns if row.get(name, "").strip())
@@ -96,14 +118,12 @@ def _lines(path: str | Path) -> list[list[str]]:
 
 
 def _check(path: str | Path, row: int, name: str, cell: str) -> None:
-    """Refuse a cell that ought to be a number and is none;
-    lists of numbers and figures in parentheses are the set's to read.
-    """
+    """Refuse a cell that ought to be a number and is none; lists of numbers and figures in parentheses are the set's to read."""  # noqa: E501
     text = re.sub(r"\(.*\)", "", cell).strip()
     if text.lower() not in MISSING and not re.fullmatch(r"[-+\d.,|;:x/~\s%]*(\d[eE][-+]?\d+)?", text):
         raise InputError(
-            f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell empty where it is "
-            "not known"
+            f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell "
+            "empty where it is not known"
         )
 
 
@@ -133,4 +153,4 @@ def _kind(path: str | Path, header: Sequence[str]) -> str:
         lacking = ", ".join(f"'{name}'" for name in columns[closest] if name not in header)
         raise InputError(f"{path}: looks like a file of the kind {closest}, but lacks its column(s) {lacking}; add them")
     shown = ", ".join(header[:8]) + (", ..." if len(header) > 8 else "")
-    raise InputError(f"{path}: its columns ({shown}) are those of no measured set that is known: {', '.join(sorted(columns))}")
+    raise InputError(f"{path}: its columns ({shown}) are those of no measured set that is known: {', '.join(columns)}")

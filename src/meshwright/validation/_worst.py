@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.units import format_bytes, format_seconds
@@ -33,7 +33,7 @@ class Miss:
     description : str
         What the row says.
     interval : tuple of float
-        Ends of the interval of a predicted time, in seconds; empty for memory, and where no device is told.
+        Ends of the interval of what ``plan`` would predict, in seconds; empty for memory, and where the set predicts no plan.
     """
 
     quantity: str
@@ -65,10 +65,10 @@ def _measures(point: Point, quantity: str) -> bool:
     return point.measured_bytes > 0.0 if quantity == "memory" else point.ran and point.measured_seconds > 0.0
 
 
-def _miss(report: Report, point: Point, quantity: str, known: interval.Factors) -> Miss:
+def _miss(report: Report, point: Point, quantity: str, known: Mapping[str, interval.Ends]) -> Miss:
     """Return a row as a miss."""
     of_memory = quantity == "memory"
-    ends = interval.around(point.predicted_seconds, point.device.split("+"), known)
+    ends = interval.around(point.planned_seconds, point.kind, known) if point.kind and not of_memory else None
     causes = [(cause, value) for cause, value in (_held(point) if of_memory else point.causes) if value > 0.0]
     return Miss(
         quantity,
@@ -77,7 +77,7 @@ def _miss(report: Report, point: Point, quantity: str, known: interval.Factors) 
         point.predicted_bytes if of_memory else point.predicted_seconds,
         tuple(sorted(causes, key=lambda item: (-item[1], item[0]))),
         report.descriptions[point.row - 1] if report.descriptions else "",
-        () if of_memory or not point.device else (ends.low_seconds, ends.high_seconds),
+        () if ends is None else (ends.low_seconds, ends.high_seconds),
     )
 
 
@@ -104,7 +104,7 @@ def explain(reports: Sequence[Report], n: int) -> str:
             for miss in worst:
                 total = sum(value for _, value in miss.causes)
                 causes = ", ".join(f"{cause} {value / total:.0%}" for cause, value in miss.causes[:MOST_CAUSES])
-                ends = f" (80 %: {' to '.join(shown(end) for end in miss.interval)})" if miss.interval else ""
+                ends = f" (as planned, 80 %: {' to '.join(shown(end) for end in miss.interval)})" if miss.interval else ""
                 lines.append(
                     f"  row {miss.row}: {shown(miss.predicted_value)}{ends} for {shown(miss.measured_value)} "
                     f"({miss.error_ratio:+.1%})" + (f": {causes}" if causes else "")

@@ -3,7 +3,8 @@
 References
 ----------
 .. [1] Li et al., "AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness", NeurIPS 2022, section 4;
-   sizes and clusters as in the scripts published with it.
+sizes
+   and clusters as in the scripts published with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Run, gpt, predict
+from meshwright.validation._runs import Run, gpt, point, predict
 
 __all__ = ["BUILT_IN", "COLUMNS", "points"]
 
@@ -40,14 +41,16 @@ HEADS = 16
 
 TRAINING = MixedPrecision("fp16", gradient_bytes=4, optimizer_bytes=14, loss_bytes=10, fragmentation_ratio=0.1)
 """20 bytes a weight: it and its gradient in fp16; of DeepSpeed's fp16 optimizer the weight, two moments and the gradient in
-fp32, which is what is reduced (``fp32_allreduce`` in the published configuration). 14 bytes a logit: in fp16 of this
-micro-batch and of the one before, which the pipeline's buffers hold, their gradient, the fp32 copy, and 4 for a second one that
-Megatron-LM 1.1.5 does not need: a margin, as nothing here is measured. The allocator of that time had no expandable segments:
-it held a tenth more than the tensors (stages of Mist, allocated and reserved, 11 % in the mean)."""
+fp32, which
+is what is reduced (``fp32_allreduce`` in the published configuration). 14 bytes a logit: in fp16 of this micro-batch and of
+the one before, which the pipeline's buffers hold, their gradient, the fp32 copy, and 4 for a second one that Megatron-LM 1.1.5
+does not need: a margin, as nothing here is measured. The allocator of that time had no expandable segments: it held a tenth
+more than the tensors (stages of Mist, allocated and reserved, 11 % in the mean)."""
 
 CONTEXT_BYTES = 2.0 * 2**30
 """CUDA before 11.7 loads every kernel of PyTorch, Apex and DeepSpeed with the context, about 1 GiB; DeepSpeed's pipeline adds
-an NCCL communicator for each pair of stages to those of the tensor and data axes. Estimate."""
+an NCCL
+communicator for each pair of stages to those of the tensor and data axes. Estimate."""
 
 FAILED = ("inf", "infinity", "oom", "fail", "failed")
 """What a run that failed for memory has for a time."""
@@ -82,10 +85,7 @@ def _point(
         return Skipped(row, str(error))
     # which node of a mixed cluster runs which stage is not told: every stage has to fit the smallest device
     fits = predicted.reserved_bytes <= sim.free_bytes(cluster.kinds)
-    return Point(
-        row, measured, predicted.seconds, predicted_bytes=predicted.peak_bytes, group=f"{experiment} {name} {batch}", fits=fits,
-        ran=math.isfinite(measured), device=predicted.device, causes=predicted.causes, memory_causes=predicted.memory_causes,
-    )  # fmt: skip
+    return point(row, measured, predicted, group=f"{experiment} {name} {batch}", fits=fits, ran=math.isfinite(measured))
 
 
 def _with_context(cluster: Cluster) -> Cluster:
@@ -112,8 +112,8 @@ def _graph(model: str) -> Graph:
 
 
 def _layers(text: str, pipeline: int, n_layers: int) -> tuple[int, ...]:
-    """Return the layers of each stage from the bounds of its modules, or from its layers; empty (even stages)
-    where none are given.
+    """Return the layers of each stage from the bounds of its modules, or from its layers; empty (even stages) where none are
+    given.
     """
     bounds = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", text)]
     if not bounds:
@@ -131,9 +131,7 @@ def _layers(text: str, pipeline: int, n_layers: int) -> tuple[int, ...]:
 
 
 def _mixed() -> Cluster:
-    """Three P3 nodes of four V100 each and a G4dn node of four T4 [1, section 4.2],
-    joined by the network of the slower ones.
-    """
+    """Three P3 nodes of four V100 each and a G4dn node of four T4 [1, section 4.2], joined by the network of the slower ones."""  # noqa: E501
     volta, turing = (clusters.cluster(name).kinds[0] for name in ("p3-v100:4", "g4dn-t4:4"))
     # one NVLink pair or PCIe per device; 10 Gb/s per P3 node [1]
     return machines("p3-and-g4dn", (*(Machine(volta, 4, 20e9),) * 3, Machine(turing, 4, 6e9)), 1.2e9)

@@ -13,7 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "VOCABULARY", "points"]
 
@@ -62,4 +62,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(row, measured)
+    return point(row, measured, predicted)

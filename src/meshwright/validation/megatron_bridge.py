@@ -13,12 +13,11 @@ from meshwright.models.readers import huggingface
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, rack, racks
+from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, point, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs", "mbs", "sequence_length", "tp", "pp", "cp",
-           "vp", "ep",
+COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs", "mbs", "sequence_length", "tp", "pp", "cp", "vp", "ep",  # noqa: E501
            "tokens_per_sec_per_gpu")  # fmt: skip
 
 
@@ -79,7 +78,7 @@ def _point(
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['system']} {gpus} {batch} {sequence} {fields['precision']} by {fields['release']}"
-    return predicted.point(row, measured, group=group, note=note)
+    return point(row, measured, predicted, group=group, note=note)
 
 
 def _precision(text: str) -> str:

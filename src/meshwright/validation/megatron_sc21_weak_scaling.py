@@ -3,7 +3,7 @@
 References
 ----------
 .. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
-   5.1.
+5.1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -39,7 +39,12 @@ MICRO_BATCH = 4
 def step_seconds(*, batch: int, sequence: int, layers: int, hidden: int, vocabulary: int, flops_per_second: float) -> float:
     """Return the seconds of a step from a throughput, by equation 3 of [1]: full recomputation counted.
 
-    `flops_per_second`: of all devices together.
+    Parameters
+    ----------
+    batch, sequence, layers, hidden, vocabulary : int
+        Samples of a step and sizes.
+    flops_per_second : float
+        Of all devices together.
     """
     flops = 96.0 * batch * sequence * layers * hidden**2
     return flops * (1.0 + sequence / (6.0 * hidden) + vocabulary / (16.0 * layers * hidden)) / flops_per_second
@@ -61,21 +66,19 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
             flops_per_second=ratio(fields, "tflops_per_gpu") * 1e12 * gpus,
         )  # fmt: skip
         graph = gpt(
-            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=count(fields, "heads_INFERRED"),
-            sequence=sequence,
+            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=count(fields, "heads_INFERRED"), sequence=sequence,  # noqa: E501
             vocabulary=vocabulary,
         )  # fmt: skip
         data = count(fields, "dp_INFERRED")
         run = Run(
             graph, where(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=count(fields, "tp_INFERRED")),), pipeline=pipeline,
             virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else 1,
-            global_batch=batch,
-            recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
+            global_batch=batch, recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(row, measured)
+    return point(row, measured, predicted)
 
 
 def _virtual(layers: int, pipeline: int, n_microbatches: int) -> int:

@@ -3,7 +3,7 @@
 References
 ----------
 .. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
-   5.2.
+5.2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -53,12 +53,11 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
                 )
             strategy, pipeline = Strategy(data=gpus // ranks, tensor=TENSOR), ranks // TENSOR
         run = Run(
-            graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"),
-            global_batch=batch,
+            graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,  # noqa: E501
             recompute="full", training=MixedPrecision("fp16", gradient_bytes=2 if strategy.shard else 4),
             framework=programs[strategy.shard > 0],
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(row, measured, group=f"{graph.name} {gpus} {batch}")
+    return point(row, measured, predicted, group=f"{graph.name} {gpus} {batch}")

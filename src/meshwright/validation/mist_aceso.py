@@ -1,5 +1,5 @@
-"""Plans that Aceso chose, run by the authors of Mist on A100, A10G and L4: stages of different sizes,
-each plan in a file of its own.
+"""Plans that Aceso chose, run by the authors of Mist on A100, A10G and L4: stages of different sizes, each plan in a file of
+its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -60,4 +60,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"
-    return predicted.point(row, measured, group=group, note=SAID)
+    return point(row, measured, predicted, group=group, note=SAID)

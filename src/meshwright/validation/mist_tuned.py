@@ -13,7 +13,7 @@ from meshwright.models.readers import huggingface
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Predicted, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Predicted, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -63,7 +63,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
             raise InputError("no deal of the layers to the stages of this run fits the devices' memory")
     except InputError as error:
         return Skipped(row, str(error))
-    return Point(row, measured, best.seconds, fits=best.fits, note=SAID, device=best.device)
+    return point(row, measured, best, note=SAID)
 
 
 def _graph(family: str, size: str, sequence: int, vocabulary: int, fused: bool) -> Graph:

@@ -13,7 +13,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, rack, racks
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, rack, racks
 
 __all__ = ["COLUMNS", "points"]
 
@@ -38,8 +38,8 @@ COLUMNS = (
 )
 
 VIRTUAL = 6
-"""Virtual stages of GPT-3 runs whose rows tell none:
-what later rounds of the same submitter tell for the same pipeline degree.
+"""Virtual stages of GPT-3 runs whose rows tell none: what later rounds of the same submitter tell for the same pipeline
+degree.
 """
 
 FP4_ROUND = 5.1
@@ -53,8 +53,8 @@ SAID = "plan completed: that of the nearest run of this file on the same kind of
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds of every row;
-    plans that are not told are completed from other rows where one agrees.
+    """Return measured and predicted seconds of every row; plans that are not told are completed from other rows where one
+    agrees.
     """
     where, trained_by = clusters(), framework("megatron")
     found = []
@@ -69,7 +69,8 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
 
 def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
     """Return a row with the plan of another: of the same benchmark and kind of device, its degrees, micro-batch and the row's
-    own accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself where
+    own
+    accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself where
     none is.
     """
     try:
@@ -107,15 +108,14 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline, virtual=_virtual(fields, pipeline),
             micro_batch=count(fields, "mbs", 1), global_batch=count(fields, "gbs"), training=MixedPrecision(precision),
-            overlap=True,
-            used_of_domain=rack(cluster), framework=trained_by,
+            overlap=True, used_of_domain=rack(cluster), framework=trained_by,
         )  # fmt: skip
         predicted, note = least_recomputed(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(
-        row, measured, group=f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}", note=note
-    )  # rounds differ in programs, not in plans alone
+    # rounds differ in programs, not in plans alone
+    group = f"{fields['bench']} {name} {fields['gbs']} by {fields['round']}"
+    return point(row, measured, predicted, group=group, note=note)
 
 
 def _precision(fields: Mapping[str, str], cluster: str) -> str:

@@ -1,6 +1,4 @@
-"""Sailor: OPT-350M and GPT-Neo-2.7B on GH200 nodes and on unlike workstations, 1F1B with uneven stages;
-seconds and largest memory.
-"""
+"""Sailor: OPT-350M and GPT-Neo-2.7B on GH200 nodes and on unlike workstations, 1F1B with uneven stages; seconds and largest memory."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -36,9 +34,7 @@ COLUMNS = (
 )
 
 TRAINING = MixedPrecision("tf32", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
-"""The set does not tell the precision; its memory column is that of four-byte activations without drop-out,
-hence this reading.
-"""
+"""The set does not tell the precision; its memory column is that of four-byte activations without drop-out, hence this reading."""  # noqa: E501
 
 SINGLE = replace(TRAINING, precision="fp32")
 """On the workstations, whose older kinds have no tf32."""
@@ -47,25 +43,18 @@ WORKSTATIONS = (("RTX-2080", "rtx-2080-ti-11gb"), ("RTX-3090", "rtx-3090-24gb"),
 """Devices of the unlike machines: name in the set, name in ours."""
 
 ETHERNET_BYTES_PER_SECOND = 0.105e9
-"""Between the unlike machines: gigabit Ethernet, whose TCP carries 0.94 of 125 MB/s at most; the set's own column of gradient
-reduction says 97 to 105 MB/s wherever no machine waits for another."""
+"""Between the unlike machines: gigabit Ethernet, whose TCP carries 0.94 of 125 MB/s at most; the set's own column of gradient reduction
+says 97 to 105 MB/s wherever no machine waits for another."""  # noqa: E501
 
 HOST_BYTES_PER_SECOND = 2.2e9
-"""Between the devices of one such machine: no direct copies, everything goes through the host,
-at the rate of g5-a10g (its data file).
-"""
+"""Between the devices of one such machine: no direct copies, everything goes through the host, at the rate of g5-a10g (its data file)."""  # noqa: E501
 
-SAID = (
-    "the set does not tell which machine runs which stage: kinds of device taken in the order it names them, again from the "
-    "first"
-)
+SAID = "the set does not tell which machine runs which stage: kinds of device taken in the order it names them, again from the first"  # noqa: E501
 """What a row on unlike machines says about itself."""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed,
-    context included.
-    """
+    """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""  # noqa: E501
     where, trained_by = clusters(), framework("megatron_deepspeed_fp32")
     return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
 
@@ -92,20 +81,18 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(
+    return point(
         row,
         measured,
-        held,
-        predicted.peak_bytes,
+        predicted,
+        held_bytes=held,
         group=f"{graph.name} {gpus} {batch}",
         note=SAID if unlike and pipeline > 1 else "",
     )
 
 
 def _workstations(kinds: str, n_machines: int, n_devices: int) -> Cluster:
-    """Return unlike machines of so many devices each, on one Ethernet switch;
-    Sailor's plans keep the tensor axis inside one.
-    """
+    """Return unlike machines of so many devices each, on one Ethernet switch; Sailor's plans keep the tensor axis inside one."""  # noqa: E501
     known, found = dict(WORKSTATIONS), []
     for kind in kinds.split("+"):
         if kind not in known:

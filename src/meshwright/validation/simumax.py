@@ -15,7 +15,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -47,16 +47,17 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(row, measured, held, predicted.allocated_bytes)
+    return point(row, measured, predicted, held_bytes=held, memory="allocated")
 
 
 def _graph(model: str, layers: int, sequence: int) -> Graph:
     """Return a model cut to its first layers."""
     names = {
-        "llama3_8b": "llama-3.1-8b", "llama3_70b": "llama-3.1-70b", "llama3_405b": "llama-3.1-405b",
-        "deepseekv2": "deepseek-v2",
-        "deepseek_v2": "deepseek-v2", "deepseekv3": "deepseek-v3", "deepseek_v3": "deepseek-v3", "mixtral_8x7b": "mixtral-8x7b",
+        "llama3_8b": "llama-3.1-8b", "llama3_70b": "llama-3.1-70b", "llama3_405b": "llama-3.1-405b", "deepseekv2":
+        "deepseek-v2", "deepseek_v2": "deepseek-v2", "deepseekv3": "deepseek-v3", "deepseek_v3": "deepseek-v3", "mixtral_8x7b":
+        "mixtral-8x7b",
     }  # fmt: skip
     if model not in names:
         raise InputError(f"the model '{model}' is not known; there are: {', '.join(sorted(names))}")
-    return built_in(names[model], sequence, num_hidden_layers=layers)
+    one_dense = {"first_k_dense_replace": 1} if model.startswith("deepseek") else {}  # [1]: "formal rows use dense_layers=1"
+    return built_in(names[model], sequence, num_hidden_layers=layers, **one_dense)

@@ -1,5 +1,5 @@
-"""torchtitan: tokens per second and peak memory of Llama 3.1 on H100 and H200, FSDP2 with tensor,
-context and pipeline parallelism.
+"""torchtitan: tokens per second and peak memory of Llama 3.1 on H100 and H200, FSDP2 with tensor, context and pipeline
+parallelism.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, predict
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
-COLUMNS = ("model", "gpu", "gpus", "dp_shard", "tp", "cp", "pp", "schedule", "seq", "local_bs", "global_bs", "ac", "float8",
-           "tps_per_gpu",
+COLUMNS = ("model", "gpu", "gpus", "dp_shard", "tp", "cp", "pp", "schedule", "seq", "local_bs", "global_bs", "ac", "float8", "tps_per_gpu",  # noqa: E501
            "mem_gib")  # fmt: skip
 
 VIRTUAL = 2
@@ -30,8 +29,7 @@ LOSS_BYTES, PARALLEL_LOSS_BYTES = 10, 14
 """Per logit, beside the fp32 ones that are kept, reserved while PyTorch's own loss runs: the bf16 logits it was given and their
 gradients (2, in a block too small for the others), and in fp32 the gradient of the log-probabilities and that of the logits
 (8); with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12), and the head's gathered input for its
-gradient.
-"""
+gradient."""
 
 
 FAST_FLOAT8 = ("1", "tensorwise")
@@ -39,9 +37,7 @@ FAST_FLOAT8 = ("1", "tensorwise")
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
-    """Return measured and predicted seconds and memory of every row;
-    the set's memory is what the caching allocator reserved.
-    """
+    """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""  # noqa: E501
     where, programs = clusters(), (framework("torchtitan"), framework("torchtitan_async"))
     return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
 
@@ -72,10 +68,9 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )  # fmt: skip
         run = Run(
             _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
-            pipeline=pipeline, virtual=virtual,
-            micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else 1)),
-            global_batch=batch, recompute=recompute, training=training, overlap=True,
-            framework=programs[fields.get("async_tp", "0") == "1"],
+            pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else
+            1)), global_batch=batch, recompute=recompute, training=training, overlap=True,
+            framework=programs[fields.get("async_tp", "0") == "1"], graph_as_read=graph,
         )  # fmt: skip
         unit = max(op.n_parameters for op in graph.ops) / tensor
         predicted = predict(
@@ -83,7 +78,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
         )
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(row, measured, held, predicted.reserved_bytes)
+    return point(row, measured, predicted, held_bytes=held, memory="reserved")
 
 
 def _loss_bytes(graph: Graph, tensor: int) -> int:
@@ -100,8 +95,8 @@ def _gathered(load: StageCost, n_shards: int, tensor: int, unit: float) -> Stage
     """Return the load of a stage whose weights FSDP keeps gathered between micro-batches, as torchtitan does with a pipeline.
 
     Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the
-    sharded gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and has
-    buffers for what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand
+    sharded gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and
+    has buffers for what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand
     beside the sums in fp32 (2 bytes per weight), and DTensor keeps the input of attention as gathered over the tensor axis.
     """
     buffers = load.gradient_bytes / n_shards + 6.0 * unit

@@ -15,7 +15,7 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._programs import framework
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
 
@@ -54,4 +54,4 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         predicted = predict(run)
     except InputError as error:
         return Skipped(row, str(error))
-    return predicted.point(row, measured, group=f"{graph.name} {sequence} {gpus} {batch}")
+    return point(row, measured, predicted, group=f"{graph.name} {sequence} {gpus} {batch}")

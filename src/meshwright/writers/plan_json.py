@@ -10,8 +10,8 @@ from meshwright.base.errors import InputError
 from meshwright.clusters import stored
 from meshwright.core import plan_fields
 from meshwright.core.cluster import Cluster
-from meshwright.core.formatting import step_interval, utilization
-from meshwright.core.interval import COVERAGE_RATIO
+from meshwright.core.formatting import fullest, peak_margin, step_interval, utilization
+from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
@@ -143,16 +143,37 @@ def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None
     return str(held["name"])
 
 
-def interval_json(result: Result) -> dict[str, float] | None:
-    """Return where most measured steps lie; None where the cost model is not the one that was measured."""
-    expected = step_interval(result)
-    if expected is None:
-        return None
-    return {
-        "coverage_ratio": COVERAGE_RATIO,
-        "low_seconds": expected.low_seconds,
-        "high_seconds": expected.high_seconds,
-    }
+def interval_json(result: Result) -> dict[str, Any]:
+    """Return the fields on how far measured runs are from predictions; null where the model is not the one that was measured.
+
+    Parameters
+    ----------
+    result : Result
+        A plan, played.
+
+    Returns
+    -------
+    dict
+        ``step_interval`` and ``step_seconds_interval`` (the same ends, and what they rest on), ``peak_bytes_interval``.
+    """
+    steps, margin, peak = step_interval(result), peak_margin(result), fullest(result)
+    entry: dict[str, Any] = {"step_interval": None, "step_seconds_interval": None, "peak_bytes_interval": None}
+    if steps is not None:
+        ends = {"coverage_ratio": COVERAGE_RATIO, "low_seconds": steps.low_seconds, "high_seconds": steps.high_seconds}
+        entry["step_interval"] = ends
+        entry["step_seconds_interval"] = ends | {"n_runs": steps.n_runs, "n_sets": steps.n_sets, "basis": steps.basis}
+    if margin is not None and peak is not None:
+        entry["peak_bytes_interval"] = {
+            "coverage_ratio": COVERAGE_RATIO,
+            "low_bytes": margin.low_ratio * peak[0],
+            "high_bytes": margin.high_ratio * peak[0],
+            "most_ratio": MOST_RATIO,
+            "most_bytes": margin.most_ratio * peak[0],
+            "memory_bytes": peak[1],
+            "n_runs": margin.n_runs,
+            "n_sets": margin.n_sets,
+        }
+    return entry
 
 
 def _schedule_json(plan: Plan) -> dict[str, Any]:
@@ -179,7 +200,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
     }
     if result.timeline is not None:
         entry["step_seconds"] = result.timeline.step_seconds
-        entry["step_interval"] = interval_json(result)
+        entry |= interval_json(result)
         entry["samples_per_second"] = plan.global_batch / result.timeline.step_seconds
         if result.problem.graph.sequence_length > 1:
             entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length

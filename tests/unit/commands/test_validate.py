@@ -34,6 +34,18 @@ def test_a_wrong_cell_is_named_by_file_row_and_column_and_nothing_is_written(mes
     assert not pathlib.Path("page.html").exists()
 
 
+def test_a_wrong_cell_of_ones_own_runs_ends_the_command_and_what_is_not_used_is_told(meshwright: Any) -> None:
+    text = (
+        "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds,note\ngpt2,dgx-a100:8,16,1,8,1,1,0.5,night\n"
+    )
+    pathlib.Path("runs.csv").write_text(text)
+    done = meshwright("validate", "runs.csv", "--json")
+    assert done.code == 0 and done.json["sets"][0]["unused_columns"] == ["note"]
+    pathlib.Path("runs.csv").write_text(text.replace("16,1,8,1,1", "16,1,8,1.5,1"))
+    done = meshwright("validate", "runs.csv")
+    assert done.code == 2 and done.err.count("\n") == 1 and "runs.csv: row 1, column tensor: " in done.err
+
+
 def test_a_built_in_set_is_named_without_its_ending_and_listed_with_kind_rows_and_source(meshwright: Any) -> None:
     done = meshwright("validate", "korthikanti_iteration", "torchtitan", "--json")
     assert done.code == 0, done.err

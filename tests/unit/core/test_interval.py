@@ -1,45 +1,115 @@
-"""Intervals around predictions: their ends by kind of device, and where they are shown."""
+"""Intervals around predictions: by how near the question is to a measured run, said in words, and where they are shown."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from meshwright import api
+from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval
-from meshwright.core.formatting import step_interval
+from meshwright.core.formatting import fullest, step_interval
+from meshwright.core.interval import Ends, Kind, Peaks
 from meshwright.core.problem import Batch
+from meshwright.core.result import Result
 from meshwright.report.text import explain
 from meshwright.writers import plan_json, report_html
 
+KIND = Kind(("A",), mixture=False, shard=1, n_tokens=2048, layer_seconds=5e-3)
+NEAR, WORK, ALL = KIND.classes
 
-def test_the_ends_stand_below_and_above_each_other_for_every_kind() -> None:
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return api.plan("gpt3-125m", "dgx-a100:2", batch=Batch(global_batch=8, sequence_length=256))
+
+
+def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_there() -> None:
     known = interval.factors()
-    assert all(0.0 < low < high for low, high in known.values())
     names = {device(name).name for name in device_names()}
-    assert set(known) - {"default"} <= names
+    works = {
+        Kind(("A",), mixture, shard, n_tokens, seconds).work
+        for mixture in (False, True) for shard in (0, 3) for n_tokens in (2048, 16384) for seconds in (1e-4, 1e-2)
+    }  # fmt: skip
+    assert len(works) == 9 and interval.ALL in known
+    for name, ends in known.items():
+        work, _, devices = name.partition(", on ")
+        assert 0.0 < ends.low_ratio <= ends.high_ratio and ends.n_runs >= ends.n_sets > 0
+        assert work in works | {interval.ALL} and set(devices.split(" and ")) <= names | {""}, name
 
 
-def test_a_kind_without_measured_runs_gets_the_widest_interval() -> None:
-    known = interval.factors()
-    low, high = known["default"]
-    assert low <= min(low for low, _ in known.values()) and high >= max(high for _, high in known.values())
-    found = interval.around(10.0, ["no such device"])
-    assert (found.low_seconds, found.high_seconds) == pytest.approx((10.0 * low, 10.0 * high))
+def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:
+    known = {NEAR: Ends(0.9, 1.1, 40, 4), WORK: Ends(0.5, 2.0, 90, 9), ALL: Ends(0.4, 3.0, 99, 10)}
+    found = interval.around(10.0, KIND, known)
+    assert (found.low_seconds, found.high_seconds, found.n_runs, found.n_sets) == (9.0, 11.0, 40, 4)
+    assert found.basis == f"40 runs of 4 sets ({NEAR})"
 
 
-def test_of_several_kinds_the_widest_counts() -> None:
-    known = {"a": (0.9, 1.1), "b": (0.8, 1.05), "default": (0.5, 2.0)}
-    assert interval.around(1.0, ["a", "b"], known) == interval.Interval(0.8, 1.1)
-    assert interval.around(1.0, [], known) == interval.Interval(0.5, 2.0)
+def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_narrowed() -> None:
+    known = {NEAR: Ends(0.9, 2.5, 40, 3), WORK: Ends(0.5, 2.0, 90, 9), ALL: Ends(0.1, 9.0, 99, 10)}
+    found = interval.around(1.0, KIND, known)
+    assert (found.low_seconds, found.high_seconds) == (0.5, 2.5)
+    assert found.basis == f"40 runs of 3 sets ({NEAR}); 90 runs of 9 sets ({WORK})"
 
 
-def test_an_answer_of_our_cost_model_shows_its_interval_and_one_of_a_published_model_none() -> None:
-    result = api.plan("gpt3-125m", "dgx-a100:2", batch=Batch(global_batch=8, sequence_length=256))
-    found = step_interval(result)
-    assert found is not None and result.timeline is not None
-    assert "80%: " in explain(result)
+def test_what_was_never_measured_gets_the_interval_of_all_runs_and_says_so() -> None:
+    known = {ALL: Ends(0.4, 3.0, 99, 10), f"{WORK}, on B": Ends(0.9, 1.1, 1, 1)}
+    found = interval.around(1.0, KIND, known)
+    assert (found.low_seconds, found.high_seconds) == (0.4, 3.0)
+    assert found.basis == "no run on A was measured; interval from 99 runs of 10 sets (all runs)"
+    wide = interval.around(1.0, KIND, known | {WORK: Ends(0.3, 1.1, 50, 5)})  # enough sets, but none on this kind of device
+    assert (wide.low_seconds, wide.high_seconds, wide.n_runs) == (0.3, 3.0, 99)
+    other = interval.around(1.0, replace(KIND, devices=("B",), mixture=True), known)
+    assert other.basis.startswith("no run like this on B was measured; interval from 99 runs")
+
+
+def test_runs_are_told_apart_by_model_sharding_tokens_and_short_layers() -> None:
+    assert KIND.work == "dense, gradients whole, under 16,384 tokens"
+    assert replace(KIND, mixture=True, shard=2, n_tokens=16384).work == "mixture, gradients sharded, 16,384 tokens and more"
+    assert replace(KIND, mixture=True, shard=3, layer_seconds=0.9e-3).work == "layers under 1 ms"
+
+
+def test_a_plan_knows_its_kind(result: Result) -> None:
+    assert result.problem.cluster is not None
+    kind = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.loads)
+    n_layers = len(result.problem.graph.ops)
+    assert kind.devices == ("A100-SXM-80GB",) and not kind.mixture and kind.n_tokens == 256
+    assert kind.layer_seconds == pytest.approx(sum(load.forward_seconds for load in result.loads) / n_layers)
+
+
+def test_an_answer_of_our_cost_model_shows_its_intervals(result: Result) -> None:
+    found, peak = step_interval(result), fullest(result)
+    assert found is not None and peak is not None and result.timeline is not None
+    text = " ".join(explain(result).split())
+    assert "80%: " in text and f"80% interval: {found.basis}" in text
     written = plan_json.as_json(result)
-    assert written["step_interval"]["coverage_ratio"] == 0.8
-    assert written["step_interval"]["low_seconds"] == pytest.approx(found.low_seconds)
-    assert "of measured steps" in report_html.page(result)
+    for name in ("step_interval", "step_seconds_interval"):
+        assert written[name]["coverage_ratio"] == 0.8
+        assert written[name]["low_seconds"] == found.low_seconds < written["step_seconds"] < written[name]["high_seconds"]
+    assert written["step_seconds_interval"]["basis"] == found.basis
+    assert peak == (max(result.timeline.peak_bytes), device("a100_sxm_80gb").memory_bytes)
+    assert written["peak_bytes_interval"]["most_bytes"] == pytest.approx(interval.peaks().most_ratio * peak[0])
+    page = report_html.page(result)
+    assert "of measured steps" in page and "99% of measured runs below" in page and "may not fit" not in page
+
+
+def test_a_plan_whose_peak_may_be_too_large_is_warned_of_with_the_share_that_leaves_room(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "may not fit" not in explain(result)
+    peak, limit = fullest(result) or (0.0, 0.0)
+    monkeypatch.setattr(interval, "peaks", lambda: Peaks(0.9, 1.1, 1.05, 1.01 * limit / peak, 10, 2))
+    text = " ".join(explain(result).split())
+    assert (
+        f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio=0" in text and "with 0.95 for 80%" in text
+    )
+    assert ": may not fit" in report_html.page(result)
+
+
+def test_an_answer_of_a_published_model_has_no_intervals(result: Result) -> None:
+    published = replace(result, problem=replace(result.problem, costs="pase"))
+    written = plan_json.interval_json(published)
+    assert set(written.values()) == {None} and step_interval(published) is None
+    assert "80%" not in explain(published) and "may not fit" not in explain(published)

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pathlib
 
+import pytest
+
+from meshwright import validation
+from meshwright.base.errors import InputError
+from meshwright.models.readers import huggingface
 from meshwright.validation import Point, Skipped, own_runs
 
 RUN = {"model": "gpt2", "cluster": "dgx-a100:8", "global_batch": "16", "micro_batch": "1", "data": "8", "tensor": "1",
        "pipeline": "1",
        "step_seconds": "0.5"}  # fmt: skip
+
+MACHINE = """format: meshwright/cluster/1
+name: machine
+source: test
+launch: 25 us
+algorithms: [ring]
+nodes:
+  - name: n
+    count: 1
+    devices: [a100-sxm-80gb, a100-sxm-80gb]
+    switch: {bandwidth: 234 GB/s, latency: 3.5 us}
+"""
 
 
 def _point(**cells: str) -> Point | Skipped:
@@ -41,8 +60,62 @@ def test_a_run_that_failed_for_memory_is_judged_by_its_verdict() -> None:
 
 def test_what_cannot_be_predicted_says_why() -> None:
     for cells, word in (
-        ({"model": "gpt9"}, "gpt9"), ({"cluster": "dgx-z9:8"}, "dgx-z9"), ({"recompute": "some"}, "none, selective, full"),
-        ({"data": "16"}, "needs 16 devices"), ({"pipeline": ""}, "pipeline is not given"), ({"precision": "bf17"}, "bf17"),
+        ({"model": "gpt9"}, "gpt9"), ({"cluster": "dgx-z9:8"}, "dgx-z9"), ({"data": "16"}, "needs 16 devices"),
     ):  # fmt: skip
         found = _point(**cells)
         assert isinstance(found, Skipped) and word in found.reason, (cells, found)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        ("data", "1.5"), ("tensor", "-1"), ("pipeline", ""), ("micro_batch", "none"), ("step_seconds", "0"), ("step_seconds", ""),  # noqa: E501
+        ("sequence_length", "1e99"), ("recompute", "some"), ("precision", "bf17"), ("schedule", "2f2b"), ("shard", "4"), ("sp", "2"),  # noqa: E501
+        ("shard_degree", "x"), ("gradient_bytes", "2.5"), ("nvidia_smi_gib", "-3"), ("virtual", "many"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_cannot_be_read_is_named_with_file_row_and_column(column: str, cell: str, tmp_path: pathlib.Path) -> None:
+    good, bad = RUN, RUN | {column: cell}
+    header = list(bad)
+    lines = [",".join(header), *(",".join(row.get(name, "") for name in header) for row in (good, bad))]
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=rf"runs\.csv: row 2, column {column}: "):
+        validation.validate(tmp_path / "runs.csv")
+
+
+def test_every_column_that_tells_a_plan_changes_the_prediction() -> None:
+    def seconds_and_bytes(**cells: str) -> tuple[float, float]:
+        found = _point(nvidia_smi_gib="9", tensor="2", data="4", shard="3", **cells)
+        assert isinstance(found, Point) and found.measured_bytes == 9 * 2**30
+        return found.predicted_seconds, found.predicted_bytes
+
+    plain = seconds_and_bytes()
+    assert seconds_and_bytes(sp="1") == plain and seconds_and_bytes(sp="0")[1] > plain[1]
+    assert seconds_and_bytes(shard_degree="2")[1] > plain[1]
+    assert seconds_and_bytes(gradient_bytes="2")[1] < plain[1] < seconds_and_bytes(precision="fp32")[1]
+
+
+def test_rows_of_one_job_are_one_group() -> None:
+    groups = {getattr(_point(job=job), "group", None) for job in ("a", "a", "")}
+    assert groups == {"a", f"('gpt2', 0) {RUN['cluster']} {RUN['global_batch']} bf16"}
+
+
+def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    (folder / "models").mkdir(parents=True)
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (folder / "models" / "small.json").write_text(json.dumps(huggingface.configuration("gpt2") | {"n_layer": 2}))
+    (folder / "machine.yaml").write_text(MACHINE)
+    text = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds,note,program,source\n"
+    text += "models/small.json,machine.yaml,16,1,2,1,1,0.5,an old driver,megatron,\n"
+    text += "models/none.json,dgx-a100:8,16,1,8,1,1,0.5,,,\n"
+    (folder / "runs.csv").write_text(text)
+    report = validation.validate(folder / "runs.csv")
+    assert [point.row for point in report.points] == [1] and report.points[0].device == "A100-SXM-80GB"
+    assert "no such file" in report.skipped[0].reason and str(folder) in report.skipped[0].reason
+    assert report.descriptions[0].startswith("model models/small.json, cluster machine.yaml")  # as the file says it
+    assert report.unused == ("note", "program")
+    assert "columns that no prediction uses: note, program" in validation.explain([report])

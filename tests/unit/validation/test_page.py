@@ -14,6 +14,7 @@ import pytest
 from meshwright import validation
 from meshwright.base.errors import InputError
 from meshwright.core import interval
+from meshwright.core.interval import Kind
 from meshwright.validation import Point, Report, Skipped, _worst
 
 GIB = 2.0**30
@@ -72,14 +73,15 @@ def test_worst_rows_are_told_with_their_causes() -> None:
     ]  # fmt: skip
 
 
-def test_intervals_are_told_where_the_device_is() -> None:
-    point = Point(1, 2.0, 1.0, 50 * GIB, 43 * GIB, device="A100-SXM-80GB", memory_causes=CAUSES)
+def test_intervals_are_those_of_what_plan_would_predict() -> None:
+    kind = Kind(("A100-SXM-80GB",), mixture=False, shard=1, n_tokens=2048, layer_seconds=1.0)
+    point = Point(1, 2.0, 1.0, 50 * GIB, 43 * GIB, memory_causes=CAUSES, planned_seconds=1.5, kind=kind)
     report = Report("runs.csv", "vtrain", (point,), (), frozenset({1}), ("tp 1",))
-    low, high = interval.factors()["A100-SXM-80GB"]
+    ends = interval.around(1.5, kind)
     (row,) = _data(validation.page([report]))["time"]  # type: ignore[misc, attr-defined]
-    assert row == [1, 2.0, 1.0, "tp 1", low, high]
+    assert row == [1, 2.0, 1.0, "tp 1", pytest.approx(ends.low_seconds), pytest.approx(ends.high_seconds)]
     time, *_, memory, _ = _worst.explain([report], 1).splitlines()[1:]
-    assert time.startswith(f"  row 1: 1 s (80 %: {low * 1e3:.0f} ms to {high:.3g} s) for 2 s") and "80 %" not in memory
+    assert f"(as planned, 80 %: {ends.low_seconds:.3g} s to {ends.high_seconds:.3g} s) for 2 s" in time and "80 %" not in memory
 
 
 def test_wrong_verdicts_of_both_kinds_are_told() -> None:

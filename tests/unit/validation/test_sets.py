@@ -1,4 +1,4 @@
-"""The measured sets of the package: all of them readable and described, runs told in full complete and kept apart."""
+"""The measured sets of the package: all of them readable and described, runs told in full complete."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ README = (FOLDER / "README.md").read_text()
 def test_a_set_says_where_it_is_from_and_stands_in_the_table_of_sources(name: str) -> None:
     known = validation.describe_set(name)
     assert known.n_rows > 0 and known.sources
-    assert all(re.match(r"github:[\w-]+/[\w.-]+(@\w+)?$|arXiv [\d.]+$", source) for source in known.sources), known.sources
-    assert f"`{name}.csv`" in README
+    assert all(
+        re.match(r"github:[\w-]+/[\w.-]+(@[\w.]+)?$|arXiv [\d.]+$|docs\.[\w./-]+ performance_summary$", source)
+        for source in known.sources
+    ), known.sources
+    assert f"`{name}.csv`" in README or f"`told/{name}.csv`" in README
 
 
 @pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
@@ -40,5 +43,14 @@ def test_runs_told_in_full_name_models_and_clusters_that_are_there(path) -> None
         assert cluster.n_devices >= most, name
 
 
-def test_runs_told_in_full_are_not_among_the_sets_while_no_reader_knows_all_their_columns() -> None:
-    assert len(TOLD) == 6 and not {path.stem for path in TOLD} & set(validation.set_names())
+@pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
+def test_runs_told_in_full_are_built_in_sets(path) -> None:
+    assert validation.set_file(path.stem) == path and path.stem in validation.set_names()
+    assert validation.describe_set(path.stem).kind == "own_runs"
+
+
+def test_every_row_of_a_set_told_in_full_is_predicted() -> None:
+    report = validation.validate("fms_fsdp")
+    assert len(report.points) == 6 and not report.skipped
+    assert report.unused == ("note", "source", "seen")
+    assert not report.held_out.symmetric_difference(range(1, 7))  # nothing is fitted to them

@@ -13,9 +13,10 @@ from meshwright import validation
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core import interval
+from meshwright.core.interval import Kind
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
-from meshwright.validation import Point, Report, Skipped, megatron_bridge
+from meshwright.validation import Point, Report, Skipped, megatron_bridge, simumax
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
 from meshwright.validation._programs import DATA, framework
@@ -81,7 +82,8 @@ def test_errors_are_those_of_a_case_computed_by_hand() -> None:
     assert found["time"]["bias_ratio"] == pytest.approx((0.1 - 0.5) / 3)
     assert found["time"]["spearman"] == pytest.approx(0.5)
     assert found["memory"] == {
-        "mape_ratio": pytest.approx(0.15), "max_ratio": pytest.approx(0.2), "false_fits": 1, "false_refusals": 0,
+        "mape_ratio": pytest.approx(0.15), "max_ratio": pytest.approx(0.2), "planned_mape_ratio": None, "false_fits": 1,
+        "false_refusals": 0,
     }  # fmt: skip
     assert found["verdicts"] == {"n_failed": 1, "false_fits": 1, "n_ran": 3, "false_refusals": 0}
     # group a: the second is ranked first and takes twice the best; group b: the failed one is ranked first
@@ -195,23 +197,41 @@ def test_a_completed_plan_says_so_in_its_row_and_its_set(tmp_path: pathlib.Path)
 
 
 def test_coverage_counts_runs_inside_their_interval_and_keeps_those_held_out_apart() -> None:
-    low, high = interval.factors()["A100-SXM-80GB"]
+    kind = Kind(("no such device",), mixture=False, shard=1, n_tokens=2048, layer_seconds=1.0)
+    ends = interval.around(1.0, kind)
+
+    def point(row: int, measured: float, ran: bool = True) -> Point:
+        return Point(row, measured, 100.0, planned_seconds=1.0, ran=ran, kind=kind)  # the set's own prediction is not asked
+
     points = (
-        Point(1, 1.0, 1.0 / (0.99 * low), device="A100-SXM-80GB"),  # below its interval
-        Point(2, 1.0, 2.0 / (low + high), device="A100-SXM-80GB"),
-        Point(3, 1.0, 1.0 / (1.01 * high), device="A100-SXM-80GB"),  # above
-        Point(4, math.inf, 1.0, ran=False, device="A100-SXM-80GB"),
-    )
+        point(1, 0.99 * ends.low_seconds), point(2, 1.0), point(3, 1.01 * ends.high_seconds), point(4, math.inf, ran=False),
+        Point(5, 1.0, 1.0),
+    )  # fmt: skip
     (found,) = validation.as_json([Report("x.csv", "vtrain", points, (), frozenset({2, 3}))])["sets"]  # type: ignore[misc]
     assert found["interval"]["coverage_ratio"] == pytest.approx(1 / 3)
     assert found["interval"]["held_out"]["n_rows"] == 2
     assert found["interval"]["held_out"]["coverage_ratio"] == pytest.approx(1 / 2)
 
 
+def test_a_run_is_predicted_by_its_own_program_and_as_plan_would() -> None:
+    by_program = predict(_gpt_run(overlap=True, framework=framework("megatron_deepspeed")))
+    assert by_program.planned is not None and by_program.planned.seconds < by_program.seconds
+    default = predict(_gpt_run(overlap=True))
+    assert default.planned is None and default.seconds == by_program.planned.seconds
+    held = predict(_gpt_run(overlap=True, training=MixedPrecision(gradient_bytes=2)))
+    assert held.planned is not None and held.planned.peak_bytes == default.peak_bytes > held.peak_bytes
+
+
 def test_rows_are_fitted_by_their_number_alone() -> None:
     assert [row for row in range(1, 8) if fitted("simumax", row, {})] == [1, 3, 5, 7]
     assert [row for row in range(1, 14) if fitted("vtrain", row, {"gpus": "8"})] == [1, 7, 13]
     assert [row for row in range(1, 6) if fitted("vtrain", row, {"gpus": "64"})] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("model", ["deepseekv2", "deepseekv3"])
+def test_deepseek_rows_of_simumax_have_one_dense_layer(model: str) -> None:
+    layers = [op for op in simumax._graph(model, 4, 4096).ops if op.kind not in ("embedding", "head")]
+    assert [any(operator.expert for operator in op.body) for op in layers] == [False, True, True, True]
 
 
 def test_every_program_of_a_measured_run_is_read() -> None:

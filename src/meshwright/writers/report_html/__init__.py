@@ -13,8 +13,18 @@ from meshwright.base import files as _files
 from meshwright.base.errors import ExportError
 from meshwright.base.units import format_bytes, format_count, format_seconds
 from meshwright.core.cluster import Cluster
-from meshwright.core.formatting import axes_of, describe, devices_of, layers_of, seen_from, step_interval, utilization
-from meshwright.core.interval import COVERAGE_RATIO
+from meshwright.core.formatting import (
+    axes_of,
+    describe,
+    devices_of,
+    fullest,
+    layers_of,
+    peak_margin,
+    seen_from,
+    step_interval,
+    utilization,
+)  # fmt: skip
+from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Objective, Result
 from meshwright.core.timeline import PHASES, Timeline
@@ -105,7 +115,14 @@ def _cards(result: Result) -> list[list[str]]:
     expected = step_interval(result)
     if expected is not None:
         ends = f"{format_seconds(expected.low_seconds)} to {format_seconds(expected.high_seconds)}"
-        cards.append(["expected", ends, f"{COVERAGE_RATIO:.0%} of measured steps"])
+        rests = f"{COVERAGE_RATIO:.0%} of measured steps; {expected.n_runs} runs of {expected.n_sets} sets"
+        cards.append(["expected", ends, rests])
+    margin, peak = peak_margin(result), fullest(result)
+    if margin is not None and peak is not None:
+        most = f"{MOST_RATIO:.0%} of measured runs below {format_bytes(margin.most_ratio * peak[0])} of {format_bytes(peak[1])}"
+        cards.append(
+            ["peak memory", format_bytes(peak[0]), most + (": may not fit" if margin.most_ratio * peak[0] > peak[1] else "")]
+        )
     if result.problem.graph.sequence_length > 1:
         tokens = rate * result.problem.graph.sequence_length
         cards.append(["tokens", f"{format_count(tokens)}/s", f"{format_count(tokens / plan.n_devices)}/s per device"])

@@ -1,0 +1,56 @@
+"""Writes where measured runs lie around predictions, from every row of the built-in measured sets, each predicted as `plan` would.
+
+    python benchmarks/fit_intervals.py [--write]
+
+A row is predicted with the plan that it tells, the precision it names and the default program: no constant that a set's reader knows
+of its program counts (`Point.planned_seconds`, `Point.planned_bytes`). Printed are the classes with their ends, how many rows of each
+set lie inside the intervals that the other sets alone give, and the ratios of measured to predicted peaks. ``--write`` writes
+``core/data/intervals.toml`` and ``core/data/memory.toml``; no figure there is set by hand. How ends are found is said in
+`meshwright.validation._intervals`.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from meshwright import validation
+from meshwright.core import interval
+from meshwright.validation import _intervals
+
+HEAD = (
+    "# Measured over predicted seconds of a step, by class: 80 % of the runs of a further set are expected between `low_ratio` and `high_ratio`.\n"  # noqa: E501
+    "# Written by benchmarks/fit_intervals.py; no figure is set by hand.\n"
+)
+HEAD_OF_MEMORY = (
+    "# Measured over predicted peak memory: 80 % lie between `low_ratio` and `high_ratio`, 80 % below `below_ratio`, 99 % below `most_ratio`.\n"  # noqa: E501
+    "# Written by benchmarks/fit_intervals.py; no figure is set by hand.\n"
+)
+
+
+def main() -> None:
+    """Predict every set, print what was found, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the two data files")
+    write = parser.parse_args().write
+    sets = {name: validation.validate(name).points for name in validation.set_names()}
+    classes, peaks = _intervals.ends(sets), _intervals.peak_ratios(sets)
+    for name, ends in classes.items():
+        print(f"{name:<72}{ends.low_ratio:7.3f} to {ends.high_ratio:.3f}, {ends.n_runs} runs of {ends.n_sets} sets")
+    for name, (n_inside, n_rows) in _intervals.left_out(sets).items():
+        print(f"{name:<28}{n_inside:>5} of {n_rows:>4} rows inside, {n_inside / n_rows:.0%}")
+    print(peaks)
+    if write:
+        tables = [f'["{name}"]\n{_fields(ends)}' for name, ends in classes.items()]
+        (interval.DATA / "intervals.toml").write_text("\n".join([HEAD, *tables]), encoding="utf-8")
+        (interval.DATA / "memory.toml").write_text(HEAD_OF_MEMORY + "\n" + _fields(peaks), encoding="utf-8")
+
+
+def _fields(record: interval.Ends | interval.Peaks) -> str:
+    """Return the fields of a record as TOML."""
+    found = dataclasses.asdict(record)
+    return "".join(f"{name} = {f'{value:.3f}' if isinstance(value, float) else value}\n" for name, value in found.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""How measured runs lie around what `plan` would have predicted of them: intervals for steps, ratios for peaks, and whether
+they hold.
+
+References
+----------
+.. [1] Dunn, Wasserman, Ramdas, "Distribution-Free Prediction Sets for Two-Layer Hierarchical Models", JASA 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO, Ends, Kind, Peaks, around
+from meshwright.validation._points import Point
+
+__all__ = ["ends", "left_out", "peak_ratios"]
+
+Sets = Mapping[str, Sequence[Point]]
+"""Predicted rows by the name of their set."""
+
+
+def ends(sets: Sets) -> dict[str, Ends]:
+    """Return the ends of the interval of every class that the rows of some sets fall into.
+
+    Parameters
+    ----------
+    sets : mapping of str to sequence of Point
+        Rows; those that failed or predict no plan do not count.
+
+    Notes
+    -----
+    The next user's runs are like a further set, not like further rows of these, so that sets count alike, however many rows
+    they have. Of K sets that are exchangeable with the next, their weights and one more of unknown residual make the share
+    ``0.8 (K + 1) / K`` of the known weight hold the next set's rows with 0.8 in the mean over sets [1]; up to four sets all of
+    it.
+    """
+    residuals: dict[str, dict[str, list[float]]] = {}
+    for name, points in sets.items():
+        for point in _timed(points):
+            for word in _kind(point).classes:
+                residual = math.log(point.measured_seconds / point.planned_seconds)
+                residuals.setdefault(word, {}).setdefault(name, []).append(residual)
+    return {word: _ends(residuals[word]) for word in sorted(residuals)}
+
+
+def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
+    """Return, for every set, how many of its rows lie inside the intervals that the other sets give, and how many rows it has.
+
+    Parameters
+    ----------
+    sets : mapping of str to sequence of Point
+        Rows.
+    """
+    found = {}
+    for name, points in sets.items():
+        known, timed = ends({other: rows for other, rows in sets.items() if other != name}), _timed(points)
+        if timed:
+            spans = [around(point.planned_seconds, _kind(point), known) for point in timed]
+            inside = [s.low_seconds <= point.measured_seconds <= s.high_seconds for s, point in zip(spans, timed, strict=True)]
+            found[name] = sum(inside), len(timed)
+    return found
+
+
+def peak_ratios(sets: Sets) -> Peaks:
+    """Return how measured peaks lie around those that ``plan`` would have predicted, sets counting alike.
+
+    Parameters
+    ----------
+    sets : mapping of str to sequence of Point
+        Rows; those without memory do not count.
+    """
+    ratios = {
+        name: [point.measured_bytes / point.planned_bytes for point in points if point.measured_bytes > 0.0 and point.kind]
+        for name, points in sets.items()
+    }
+    ratios = {name: values for name, values in ratios.items() if values}
+    tail = (1.0 - COVERAGE_RATIO) / 2.0
+    low, high, below, most = (_quantile(ratios, share) for share in (tail, 1.0 - tail, COVERAGE_RATIO, MOST_RATIO))
+    return Peaks(low, high, below, most, sum(map(len, ratios.values())), len(ratios))
+
+
+def _timed(points: Sequence[Point]) -> list[Point]:
+    """Return the rows that measured the step of a plan."""
+    return [point for point in points if point.kind is not None and point.ran and point.measured_seconds > 0.0]
+
+
+def _kind(point: Point) -> Kind:
+    """Return the kind of a row that has one."""
+    assert point.kind is not None
+    return point.kind
+
+
+def _ends(residuals: Mapping[str, Sequence[float]]) -> Ends:
+    """Return the ends of one class."""
+    n_sets = len(residuals)
+    tail = (1.0 - min(1.0, COVERAGE_RATIO * (n_sets + 1) / n_sets)) / 2.0
+    low, high = (math.exp(_quantile(residuals, share)) for share in (tail, 1.0 - tail))
+    return Ends(low, high, sum(map(len, residuals.values())), n_sets)
+
+
+def _quantile(values: Mapping[str, Sequence[float]], share: float) -> float:
+    """Return the smallest value at or below which at least a share of the weight lies, sets weighing alike."""
+    weighed = sorted((value, 1.0 / (len(own) * len(values))) for own in values.values() for value in own)
+    at = int(np.searchsorted(np.cumsum([weight for _, weight in weighed]), share - 1e-9))
+    return weighed[min(at, len(weighed) - 1)][0]
