@@ -275,12 +275,26 @@ def _orders(problem: Problem) -> Iterator[tuple[list[list[int]], bool]]:
     kinds = [own for own in kinds if own]
     if len(kinds) == 1:
         node = {device: tuple(level[device] for level in cluster.groups[::-1]) for device in kinds[0]}
-        yield [sorted(kinds[0], key=lambda device: (*node[device], device))], False
+        in_order = sorted(kinds[0], key=lambda device: (*node[device], device))
+        yield [in_order], False
+        sorts = {device: _sort_of_node(problem, device) for device in in_order}
+        if not cluster.periods and not cluster.forwards and len(set(sorts.values())) <= 4:
+            for sort in set(sorts.values()) - {sorts[in_order[0]]}:
+                yield [[i for i in in_order if sorts[i] == sort] + [i for i in in_order if sorts[i] != sort]], False
         return
     yield kinds, True
     yield kinds[::-1], True
     for own in kinds:
         yield [own], False
+
+
+def _sort_of_node(problem: Problem, device: int) -> tuple[tuple[float, ...], ...]:
+    """Return the rates of the links out of every device of a device's node, sorted."""
+    cluster = problem.cluster
+    assert cluster is not None
+    members = [i for i in range(cluster.n_devices) if cluster.node_of_device[i] == cluster.node_of_device[device]]
+    links = list(zip(cluster.links.source.tolist(), cluster.links.bytes_per_second.tolist(), strict=True))
+    return tuple(sorted(tuple(sorted(rate for source, rate in links if source == member)) for member in members))
 
 
 def _degrees(problem: Problem, n_devices: int) -> Iterator[tuple[int, int, int, int]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
-from meshwright.core.graph import Graph
+from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.planners.best.space import Config, Pool, divisors
@@ -84,8 +84,16 @@ def largest_degrees(graph: Graph) -> dict[str, int]:
 
 
 def sample_flops(graph: Graph) -> float:
-    """Return the floating point operations of forward and backward of one sample: a backward pass is two forward passes."""
-    return 3.0 * sum(forward_flops(operator) for op in graph.ops for operator in op.body)
+    """Return the floating point operations of forward and backward of one sample, as the cost model counts them at least.
+
+    A backward pass is two forward passes; one where there is no weight that needs a gradient, but for attention, whose products have
+    two operands to differentiate.
+    """
+
+    def passes(operator: Operator) -> float:
+        return 3.0 if operator.n_parameters or operator.kind in ("attention", "causal_attention") else 2.0
+
+    return sum(passes(operator) * forward_flops(operator) for op in graph.ops for operator in op.body)
 
 
 def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, ...]:

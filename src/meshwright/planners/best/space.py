@@ -17,6 +17,8 @@ __all__ = ["ANY", "Config", "Mesh", "Pool", "divisors", "meshes", "pools", "sche
 ANY = -1
 """The sharding of a configuration that stands for all of them."""
 
+_MOST_SORTS = 4  # sorts of nodes of which each comes first in one order
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mesh:
@@ -130,7 +132,8 @@ def divisors(number: int) -> tuple[int, ...]:
 
 def pools(cluster: Cluster) -> tuple[Pool, ...]:
     """Return the sets and orders of devices a job may use: all of one kind, node by node or in boxes of a torus; or, with several
-    kinds, each alone and all in either order.
+    kinds, each alone and all in either order. The last devices may stay idle: of nodes with unlike links, those of each sort come
+    first in one of the orders.
 
     Parameters
     ----------
@@ -145,11 +148,32 @@ def pools(cluster: Cluster) -> tuple[Pool, ...]:
     by_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
     by_kind = [devices for devices in by_kind if len(devices)]
     if len(by_kind) == 1:
-        orders = placement.orders(cluster)
-        return tuple(Pool(name, (order,)) for name, order in orders if name in ("node_by_node", "boxes"))
+        orders = [(name, order) for name, order in placement.orders(cluster) if name in ("node_by_node", "boxes")]
+        return tuple(Pool(name, (order,)) for name, order in (*orders, *_sorts_first(cluster, orders[0][1])))
     names = [cluster.device(int(devices[0])).name for devices in by_kind]
     single = [Pool(name, (devices,)) for name, devices in zip(names, by_kind, strict=True)]
     return (Pool(" then ".join(names), tuple(by_kind)), Pool(" then ".join(names[::-1]), tuple(by_kind[::-1])), *single)
+
+
+def _sorts_first(cluster: Cluster, devices: NDArray[np.int64]) -> list[tuple[str, NDArray[np.int64]]]:
+    """Return orders in which the nodes of one sort come first, told by how many devices they have and the links out of them.
+
+    One for each sort but that of the first node; none where nodes are alike, devices forward, or sorts are more than a few.
+    """
+    if cluster.periods or cluster.forwards:
+        return []
+    node, out = cluster.node_of_device[devices], np.argsort(cluster.links.source, kind="stable")
+    first = np.searchsorted(cluster.links.source[out], np.arange(cluster.n_devices + 1))
+    sort_of: dict[int, tuple[tuple[float, ...], ...]] = {}
+    for own in dict.fromkeys(node.tolist()):
+        of_node = devices[node == own]
+        rates = [np.sort(cluster.links.bytes_per_second[out[first[i] : first[i + 1]]]) for i in of_node.tolist()]
+        sort_of[own] = tuple(sorted(tuple(of_device.tolist()) for of_device in rates))
+    sorts = list(dict.fromkeys(sort_of.values()))
+    if len(sorts) > _MOST_SORTS:
+        return []
+    place = np.array([sorts.index(sort_of[int(own)]) for own in node])
+    return [(f"sort_{i}_first", devices[np.argsort(place != i, kind="stable")]) for i in range(1, len(sorts))]
 
 
 def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[Mesh]:

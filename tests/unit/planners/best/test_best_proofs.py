@@ -208,3 +208,9 @@ links:
         )
         assert bounds.of_mesh(costs, mesh, 8) <= 8 * best * (1 + 1e-9)
         assert bounds.of_mesh(costs, mesh, 8, with_communication=True) <= 8 * best * (1 + 1e-9)
+
+
+def test_the_slow_node_may_stay_idle() -> None:
+    settings = {"tensor": "4", "pipeline": "1", "data": "1", "context": "1"}
+    result = api.plan(_pose("l7.json", "hetnet.yaml", 8, 2048), search="best", settings=settings)
+    assert set(result.plan.stages[0].devices) == {4, 5, 6, 7}  # behind the switch of 200 GB/s

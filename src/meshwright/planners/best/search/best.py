@@ -49,7 +49,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     virtual stages with layers spread evenly. Where memory asks, layers recompute their cheap activations or everything: in any
     mixture under 1F1B, by one rule (the least work that fits each rank) under ZB-H1 and over virtual stages; a plan under ZB-H1 must
     fit with as many micro-batches as the schedule allows. Ranks are blocks of neighbouring devices (`layout`), of a torus also of its
-    boxes; meshes that leave the last devices idle are part of it. `docs/explanation/best.md` has all of it.
+    boxes; meshes that leave the last devices idle are part of it, in orders that put nodes of each sort first. `docs/explanation/best.md` has all of it.
     """
     model_spec = problem.model_spec
     if problem.costs == "profiled":
