@@ -60,7 +60,6 @@ BROKEN: dict[str, dict[str, str]] = {
         "torus": GONE,
     },
     "validation": {"unimportable_set": GONE, "set_without_columns": "def points(rows):\n    return []\n"},
-    "warm": {"unimportable_warm_up": GONE},
     "writers": {
         "unimportable_writer": GONE,
         "writer_without_write": "",
@@ -199,7 +198,6 @@ def test_what_is_wrong_with_a_broken_plug_in_is_told_by_name(broken: pathlib.Pat
         ("search", "search_without_seed"): "cannot be called as search(problem, params, *, seed, stop)",
         ("topologies", "topology_without_build"): "has no build(params, name)",
         ("validation", "set_without_columns"): "has no COLUMNS",
-        ("warm", "unimportable_warm_up"): "ModuleNotFoundError: No module named 'a_package_that_nobody_has'",
         ("writers", "writer_without_path"): "cannot be called as write(result, path)",
     }
     program = (

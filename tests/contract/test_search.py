@@ -149,7 +149,7 @@ def test_memory_is_kept_by_the_simulators_count_or_the_result_says_that_it_is_no
             continue
         cluster = result.problem.cluster
         if cluster is not None and result.timeline is not None:
-            over = sim.excess_bytes(cluster, result.plan, result.timeline.peak_bytes)
+            over = sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes)
             assert over <= 0.0 or any("does not fit" in note for note in result.answer.notes), over
 
 

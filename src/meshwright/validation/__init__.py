@@ -1,7 +1,7 @@
 """Predictions against measured training runs. One file per published set, and one for runs of one's own; the columns tell
 which.
 
-Promises of a set's module, checked by ``tests/contract/test_validation.py``:
+Promises of a set's module, checked by ``tests/contract/test_measured_sets.py``:
 
 * ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there besides;
 * a file of the kind lies in ``data``, unless ``BUILT_IN = False`` says that it is for runs that others have;

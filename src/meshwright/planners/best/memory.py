@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,7 +112,7 @@ class RowFigures:
     ----------
     words : tuple of str
         What the rows are, the least recomputation first.
-    place : dict of int to int
+    place : mapping of int to int
         The column of each distinct layer.
     is_pinned : ndarray, shape (n_distinct,), bool
         These recompute nothing, whatever the row.
@@ -120,7 +121,7 @@ class RowFigures:
     """
 
     words: tuple[str, ...]
-    place: dict[int, int]
+    place: Mapping[int, int]
     is_pinned: NDArray[np.bool_]
     static_bytes: NDArray[np.float64]
     kept_bytes: NDArray[np.float64]

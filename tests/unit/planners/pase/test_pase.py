@@ -215,12 +215,12 @@ def test_the_graph_is_drawn_as_dot_and_as_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [0, -2, 1.5, True, "8", None])
 def test_a_question_of_a_certificate_counts_in_whole_numbers_from_one_on(certificate: dict, name: str, value: object) -> None:
     entry = {**certificate, "question": {**certificate["question"], name: value}}
-    with pytest.raises(InputError, match=f"{name} is .*; must be a whole number of at least 1"):
+    with pytest.raises(InputError, match=f"{name} is .*; it must be a whole number of at least 1"):
         check_certificate(entry, "c")
 
 
 @pytest.mark.parametrize("name", ["value", "bound", "multiplier"])
 @pytest.mark.parametrize("value", [True, "8", float("inf"), float("nan")])
 def test_what_a_certificate_claims_is_finite(certificate: dict, name: str, value: object) -> None:
-    with pytest.raises(InputError, match=f"{name} is .*; must be a finite number"):
+    with pytest.raises(InputError, match=f"{name} is .*; it must be a finite number"):
         check_certificate({**certificate, name: value}, "c")
