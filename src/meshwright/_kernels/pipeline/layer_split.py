@@ -194,7 +194,7 @@ def _seconds(chain, rank, first, last, end):
         seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
         seconds -= chain.lead[k, rank] * (chain.hidden[last] - chain.hidden[first])
         seconds += chain.before[k, first] + chain.later[k, -1] - chain.later[k, last] + chain.ends_first[k] * end
-        if repeated > 0.0:
+        if repeated > 0.0 and chain.n_times[k] > 0.0:  # 0 times infinity is no number
             seconds += chain.n_times[k] * repeated
         most = max(most, seconds)
     return most
