@@ -292,7 +292,7 @@ class Search:
             )
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
         nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(config)}"
-        return Answer(None, missing_bytes=missing, nearest=nearest, notes=notes, extra=extra)
+        return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)
 
     def _closest(self) -> tuple[float, Config] | None:
         """Return what misses the least memory of all that is too large, layers spread evenly, and how much; None where nothing is.

@@ -99,7 +99,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         extra["curve"] = {"over": params.curve, "points": solve.curve(instance, options, params.curve)}
     if not solution.stages:
         nothing = _nothing(instance, options)
-        return replace(nothing, notes=(*nothing.notes, *solution.notes), extra=extra, problem=changed)
+        proven = solve.UNPROVEN not in solution.notes
+        notes = (*nothing.notes, *solution.notes)
+        return replace(nothing, infeasible_proven=proven, notes=notes, extra=extra, problem=changed)
     evaluation = evaluate(instance, solution.stages)
     objective = Objective(OBJECTIVE, evaluation.seconds)
     alternatives = tuple(_alternative(instance, stages, solution.stages, objective) for stages in solution.nearly)
