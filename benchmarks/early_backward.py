@@ -59,7 +59,7 @@ def points(path: str, settings: dict[str, str], n_stages: int, micro_batch: int,
         problem = api.completed(api.make_problem(model_spec), "dapple", settings | {"global_batch": str(batch)})
         stages = cut_evenly(problem, model_spec.instance, n_stages)
         for schedule, _ in SCHEDULES:
-            _, timeline = api.judge(problem, Plan(stages, n_microbatches, micro_batch, schedule, batch))
+            _, timeline = api.evaluate(problem, Plan(stages, n_microbatches, micro_batch, schedule, batch))
             assert timeline is not None
             found.append(Point(schedule, n_microbatches, max(timeline.peak_bytes), timeline.step_seconds))
     return found

@@ -295,13 +295,16 @@ def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace
     """Return what plays a step for its time; what it holds, which no constant here moves, is found once for each plan."""
     known: dict[object, dict[str, object]] = {}
 
-    def quick(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> SimpleNamespace:
-        key = plan, tuple((load.static_bytes, load.activation_bytes, load.working_bytes, load.reserved_bytes) for load in loads)
+    def quick(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> SimpleNamespace:
+        key = (
+            plan,
+            tuple((load.static_bytes, load.activation_bytes, load.working_bytes, load.reserved_bytes) for load in stage_costs),
+        )
         if key not in known:
-            whole = simulate(problem, plan, loads)
+            whole = simulate(problem, plan, stage_costs)
             kept = ("peak_bytes", "reserved_bytes", "allocated_bytes", "causes", "memory_causes")
             known[key] = {name: getattr(whole, name) for name in kept}
-        seconds = engine.played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
+        seconds = engine.played_seconds(plan, stage_costs, transfers.transfers(problem, plan, stage_costs))
         return SimpleNamespace(step_seconds=seconds, **known[key])
 
     return quick

@@ -38,13 +38,13 @@ def chain(n_stages: int, n_replicas: int, seed: int) -> StageGraph:
 
 def row(case: str, spec: str, shape: tuple[int, int], seed: int) -> Row:
     """Return one line of the table."""
-    graph, slow = chain(*shape, seed), pair_seconds(clusters.cluster(spec))
+    graph, seconds_per_byte = chain(*shape, seed), pair_seconds(clusters.cluster(spec))
     started = time.process_time()
-    ours = map_stages(graph, slow, seed=seed)
+    ours = map_stages(graph, seconds_per_byte, seed=seed)
     ours_seconds = time.process_time() - started
-    order = np.arange(len(slow))
+    order = np.arange(len(seconds_per_byte))
     starts = [consecutive(graph, order), point_to_point(graph, order)]
-    simple = [evaluate(graph, slow, devices, fixed_rings=True).seconds for devices in starts]
+    simple = [evaluate(graph, seconds_per_byte, devices, fixed_rings=True).seconds for devices in starts]
     # the published program maps for the transfers or for the rings; the better of both counts
     halves = (
         StageGraph(graph.compute_seconds, graph.transfers, 0 * graph.reduce_bytes, graph.n_replicas),
@@ -52,8 +52,8 @@ def row(case: str, spec: str, shape: tuple[int, int], seed: int) -> Row:
     )
     theirs, n_nodes, started = min(simple), 100_000, time.process_time()
     while True:
-        found = [backtrack(half, slow, starts, 4, 1, n_nodes) for half in halves]
-        theirs = min(theirs, *(evaluate(graph, slow, one.devices, fixed_rings=True).seconds for one in found))
+        found = [backtrack(half, seconds_per_byte, starts, 4, 1, n_nodes) for half in halves]
+        theirs = min(theirs, *(evaluate(graph, seconds_per_byte, one.devices, fixed_rings=True).seconds for one in found))
         theirs_seconds = time.process_time() - started
         if all(one.finished for one in found) or theirs_seconds >= ours_seconds:
             break

@@ -28,11 +28,11 @@ def paper_seconds() -> dict[tuple[str, int], float]:
     return {(graph, int(row["p"])): float(row[f"{name}_PaSE"]) for graph, name in columns.items() for row in rows}
 
 
-def timed(model: str, where: str | None = None, batch: int = 0, **settings: str):
+def timed(model: str, place: str | None = None, batch: int = 0, **settings: str):
     """Plan twice; return the second result and its CPU seconds."""
     for _ in range(2):
         started = time.process_time()
-        result = api.plan(model, where, search="pase", batch=Batch(global_batch=batch), settings=settings)
+        result = api.plan(model, place, search="pase", batch=Batch(global_batch=batch), settings=settings)
     return result, time.process_time() - started
 
 
@@ -72,17 +72,17 @@ def ours() -> None:
         f"\n{'model':16s} {'cluster':14s} {'batch':>5s} {'operators':>9s} {'step':>8s} {'simulated':>9s} {'gap':>8s} "
         f"{'proof':14s} {'CPU s':>7s}"
     )
-    for model, where, batch in (
+    for model, place, batch in (
         ("gpt3-175b", "dgx-h100:64", 64),
         ("gpt3-175b", "dgx-a100:256", 256),
         ("llama-3.1-8b", "dgx-h100:64", 64),
         ("llama-3.1-70b", "dgx-h100:64", 64),
         ("mixtral-8x7b", "dgx-h100:64", 128),
     ):
-        result, seconds = timed(model, where, batch)
+        result, seconds = timed(model, place, batch)
         answer = result.answer
         simulated = f"{result.timeline.step_seconds:9.3f}" if result.timeline is not None else "-"
-        print(f"{model:16s} {where:14s} {batch:5d} {len(answer.extra['operators']):9d} {answer.objective.value:8.3f} "
+        print(f"{model:16s} {place:14s} {batch:5d} {len(answer.extra['operators']):9d} {answer.objective.value:8.3f} "
               f"{simulated:>9s}"
               f" {answer.bound.gap_ratio(answer.objective):8.1e} {answer.bound.method:14s} {seconds:7.2f}")  # fmt: skip
 

@@ -173,13 +173,13 @@ def least(one: object, other: object) -> object:
 
 def busiest(result: object) -> float:
     """Return the predicted seconds of compute of the rank that computes longest."""
-    loads = [
+    stage_costs = [
         load.forward_seconds + load.backward_input_seconds + load.backward_weight_seconds + load.recompute_seconds
-        for load in result.loads
+        for load in result.stage_costs
     ]
     ranks = {device for stage in result.plan.stages for device in stage.devices}
     stages = result.plan.stages
-    work = [sum(load for load, stage in zip(loads, stages, strict=True) if rank in stage.devices) for rank in ranks]
+    work = [sum(load for load, stage in zip(stage_costs, stages, strict=True) if rank in stage.devices) for rank in ranks]
     return max(work) * result.plan.n_microbatches
 
 

@@ -32,9 +32,9 @@ def ladder(n_stages: int) -> Transfers:
     )
 
 
-def collectives(loads: tuple[StageCost, ...]) -> Traffic:
+def collectives(stage_costs: tuple[StageCost, ...]) -> Traffic:
     """Every stage's collectives leave through its port too: they block tasks, run beside them and reduce gradients."""
-    n_stages = len(loads)
+    n_stages = len(stage_costs)
     seconds = np.full((len(PARTS), n_stages), 0.2)
     seconds[PARTS.index("reduce")], seconds[PARTS.index("gather")] = 3.0, 1.0
     links = [np.array([2 * stage, 2 * stage + 1], dtype=np.int64) for _ in PARTS for stage in range(n_stages)]
@@ -65,17 +65,17 @@ def seconds_of(call: Callable[[], object], n_times: int = 3) -> float:
     return min(spent)
 
 
-def whole(word: str, loads: tuple[StageCost, ...]) -> None:
+def whole(word: str, stage_costs: tuple[StageCost, ...]) -> None:
     """Print what a whole timeline of 64 stages x 512 micro-batches takes."""
     plan = Plan(tuple(Stage((i,), (i,)) for i in range(64)), 512, 1, word, 512)
-    traffic = collectives(loads)
+    traffic = collectives(stage_costs)
     for name, sends, also in (
         ("links of their own", fixed(np.arange(64), np.full(63, 0.3)), None),
         ("transfers share ports", ladder(64), None),
         ("collectives too", ladder(64), traffic),
         ("all over one spine", *spine(ladder(64), traffic)),
     ):
-        spent = seconds_of(partial(engine.play, plan, loads, sends, also))
+        spent = seconds_of(partial(engine.play, plan, stage_costs, sends, also))
         print(f"{word:6} 64 x 512, whole timeline, {name:22} {spent:8.3f} s")
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     """Print one line per case."""
     rng = np.random.default_rng(0)
     one = (("tensor", 0.2),)
-    loads = tuple(
+    stage_costs = tuple(
         StageCost(
             0.8 + x,
             0.8 + x,
@@ -105,7 +105,7 @@ def main() -> None:
         for x in rng.random(64)
     )
     for word in ("gpipe", "1f1b", "zb_h1"):
-        whole(word, loads)
+        whole(word, stage_costs)
     for word, n_chunks in (("1f1b", 1), ("interleaved_1f1b", 4), ("zb_h1", 1), ("zb_v", 2)):
         quick(word, n_chunks, rng)
 

@@ -121,22 +121,22 @@ def test_a_float_field_carries_its_unit_in_its_name(path: pathlib.Path) -> None:
 
 def test_only_the_command_line_and_the_runtime_read_the_environment_or_print() -> None:
     for path in FILES:
-        where = path.relative_to(SOURCE).as_posix()
+        place = path.relative_to(SOURCE).as_posix()
         text = path.read_text()
-        if where != "cli.py" and not where.startswith("runtime/"):
-            assert "os.environ" not in text and "getenv" not in text, where
-        if where != "cli.py" and not where.startswith(("commands/", "runtime/", "report")):
-            assert not re.search(r"(?<![\w.])print\(", text), where
+        if place != "cli.py" and not place.startswith("runtime/"):
+            assert "os.environ" not in text and "getenv" not in text, place
+        if place != "cli.py" and not place.startswith(("commands/", "runtime/", "report")):
+            assert not re.search(r"(?<![\w.])print\(", text), place
 
 
 def test_numba_and_torch_stay_behind_their_walls() -> None:
     for path in FILES:
-        where = path.relative_to(SOURCE).as_posix()
+        place = path.relative_to(SOURCE).as_posix()
         text = path.read_text()
-        if not where.startswith("_kernels/"):
-            assert not re.search(r"^\s*(import|from) numba", text, re.M), where
-        if not where.startswith("runtime/") and "torch_" not in where:
-            assert not re.search(r"^\s*(import|from) torch\b", text, re.M), where
+        if not place.startswith("_kernels/"):
+            assert not re.search(r"^\s*(import|from) numba", text, re.M), place
+        if not place.startswith("runtime/") and "torch_" not in place:
+            assert not re.search(r"^\s*(import|from) torch\b", text, re.M), place
 
 
 def test_rooms_import_only_what_lies_below() -> None:

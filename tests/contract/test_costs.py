@@ -33,7 +33,7 @@ MODELS = (
 @pytest.mark.parametrize("name", registry.names("costs"))
 def test_a_cost_model_has_the_rooms_one_function(name: str) -> None:
     module = registry.load("costs", name, "cost model")
-    assert list(inspect.signature(module.loads).parameters)[:2] == ["problem", "plan"]
+    assert list(inspect.signature(module.stage_costs).parameters)[:2] == ["problem", "plan"]
     assert module.__doc__
 
 
@@ -52,9 +52,9 @@ def test_loads_of_real_layers_on_a_real_network_are_finite_and_one_per_stage(fie
         Stage(tuple(range(n // 2)), tuple(range(8)), strategy, ("full",) * (n // 2)),
         Stage(tuple(range(n // 2, n)), tuple(range(8, 16)), strategy, ("selective",) * (n - n // 2)),
     )
-    loads = analytic.loads(problem, Plan(stages, n_microbatches=2, micro_batch=2))
-    assert len(loads) == 2
-    for load in loads:
+    stage_costs = analytic.stage_costs(problem, Plan(stages, n_microbatches=2, micro_batch=2))
+    assert len(stage_costs) == 2
+    for load in stage_costs:
         for field in dataclasses.fields(load):
             value = getattr(load, field.name)
             if field.name == "collectives":
@@ -62,7 +62,7 @@ def test_loads_of_real_layers_on_a_real_network_are_finite_and_one_per_stage(fie
             values = [amount for _, amount in value] if isinstance(value, tuple) else [value]
             assert all(math.isfinite(value) and value >= 0.0 for value in values), field.name
         assert load.forward_seconds > 0 and load.weight_bytes > 0
-    assert loads[0].output_bytes == 2 * 128 * 256 * 2 / 2 / 2  # half by context, half by sequence parallelism
+    assert stage_costs[0].output_bytes == 2 * 128 * 256 * 2 / 2 / 2  # half by context, half by sequence parallelism
 
 
 @cache
@@ -89,11 +89,11 @@ def test_every_stage_of_a_plan_has_finite_loads_the_same_each_time(name: str) ->
     for result in _planned():
         if result.problem.costs != name:
             continue
-        loads = module.loads(result.problem, result.plan)
+        stage_costs = module.stage_costs(result.problem, result.plan)
         priced += 1
-        assert repr(loads) == repr(module.loads(result.problem, result.plan)) == repr(result.loads)
-        assert len(loads) in (0, len(result.plan.stages))
-        for load in loads:
+        assert repr(stage_costs) == repr(module.stage_costs(result.problem, result.plan)) == repr(result.stage_costs)
+        assert len(stage_costs) in (0, len(result.plan.stages))
+        for load in stage_costs:
             for field in dataclasses.fields(load):
                 value = getattr(load, field.name)
                 if isinstance(value, (int, float)):

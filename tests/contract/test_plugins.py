@@ -29,7 +29,7 @@ BROKEN: dict[str, dict[str, str]] = {
         "second_plan": "def register(app):\n    @app.command()\n    def plan(x: str):\n        print('stolen')\n",
         "list": "def register(app):\n    @app.command()\n    def list_(x: str):\n        print('stolen')\n",
     },
-    "costs": {"unimportable_costs": GONE, "costs_without_loads": "", "analytic": GONE},
+    "costs": {"unimportable_costs": GONE, "costs_without_stage_costs": "", "analytic": GONE},
     "readers": {
         "unimportable_reader": GONE,
         "reader_without_read": "def recognises(source):\n    return True\n",
@@ -188,7 +188,7 @@ def test_a_broken_plug_in_that_is_named_is_one_line_with_its_package(
 def test_what_is_wrong_with_a_broken_plug_in_is_told_by_name(broken: pathlib.Path) -> None:
     told = {
         ("commands", "command_without_register"): "has no register(app)",
-        ("costs", "costs_without_loads"): "has no loads(problem, plan)",
+        ("costs", "costs_without_stage_costs"): "has no stage_costs(problem, plan)",
         ("readers", "reader_without_read"): "has no read(source)",
         ("schedules", "schedule_without_placement"): "has no placement(n_ranks, n_chunks)",
         ("search", "exiting_search"): "SystemExit: 7",
@@ -210,8 +210,8 @@ def test_what_is_wrong_with_a_broken_plug_in_is_told_by_name(broken: pathlib.Pat
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     lines = done.stdout.splitlines()
     assert len(lines) == len(told), done.stderr
-    for line, ((_, name), what) in zip(lines, told.items(), strict=True):
-        assert line.startswith(f"plug-in {name} of package broken-things 1.0 ") and what in line
+    for line, ((_, name), kind) in zip(lines, told.items(), strict=True):
+        assert line.startswith(f"plug-in {name} of package broken-things 1.0 ") and kind in line
 
 
 def test_a_name_of_ours_stays_ours_and_that_is_said_once(broken: pathlib.Path) -> None:

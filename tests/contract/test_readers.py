@@ -81,7 +81,7 @@ def test_a_sample_is_read_alike_each_time_and_by_the_readers_name(pair: tuple[st
     name, spec = pair
     first = models.read(spec)
     assert first.format == name and first.spec == spec and first.name
-    assert _same(first, models.read(spec)) and _same(first, models.read(spec, form=name))
+    assert _same(first, models.read(spec)) and _same(first, models.read(spec, file_format=name))
     assert first.costs in registry.names("costs") and first.search in registry.names("search")
     assert first.graph.ops
 
@@ -139,10 +139,10 @@ def test_an_unknown_field_is_refused_wherever_it_stands(pair: tuple[str, str], t
     for place in _objects(content):
         path.write_text(_changed(content, place, "not_a_field", 1))
         if getattr(registry.load("readers", name, "format"), "OTHER_FIELDS", False):
-            models.read(str(path), form=name)
+            models.read(str(path), file_format=name)
             continue
         with pytest.raises(InputError) as caught:
-            models.read(str(path), form=name)
+            models.read(str(path), file_format=name)
         assert "not_a_field" in str(caught.value) and str(path) in str(caught.value), place
 
 
@@ -156,7 +156,7 @@ def test_a_wrong_value_anywhere_is_read_or_refused_in_one_line(pair: tuple[str, 
         for value in FOREIGN:
             path.write_text(_changed(content, place[:-1], place[-1], value))
             try:
-                models.read(str(path), form=name)
+                models.read(str(path), file_format=name)
             except InputError as error:
                 refused += 1
                 assert "\n" not in str(error), (place, value)
@@ -171,7 +171,7 @@ def test_a_file_cut_off_anywhere_is_read_or_refused_in_one_line(pair: tuple[str,
     for size in range(0, len(content), max(1, len(content) // 50)):
         path.write_bytes(content[:size])
         try:
-            models.read(str(path), form=name)
+            models.read(str(path), file_format=name)
         except InputError as error:
             assert "\n" not in str(error), size
 

@@ -83,7 +83,7 @@ def test_what_is_written_is_read_back_by_the_reader_of_the_same_name(name: str, 
     read = 0
     for i, given in enumerate(_written(name)):
         if _write(name, given, tmp_path / f"{i}"):
-            spec = models.read(str(tmp_path / f"{i}" / "out"), form=name)
+            spec = models.read(str(tmp_path / f"{i}" / "out"), file_format=name)
             assert spec.format == name and spec.graph.ops
             assert registry.load("readers", name, "format").recognises(models.Source(spec.spec))
             read += 1
@@ -96,7 +96,7 @@ def test_a_plan_file_of_ours_is_the_plan_again(name: str, tmp_path: pathlib.Path
         files = _write(name, given, tmp_path / f"{i}") or {}
         if not files.get("out", b"").startswith(b'{"format": "meshwright/plan/1"'):
             return
-        assert plan_files.restore(str(tmp_path / f"{i}" / "out")).plan == given.plan
+        assert plan_files.load(str(tmp_path / f"{i}" / "out")).plan == given.plan
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -110,7 +110,7 @@ def test_the_search_on_the_page_is_a_search(tmp_path: pathlib.Path) -> None:
     problem = api.make_problem(str(ROOT / "tests" / "data" / "tiny_llama.json"), "flat:2", batch=Batch(8))
     plan = halves.search(problem, halves.Params(), seed=0, stop=Stop()).plan
     assert sorted(op for stage in plan.stages for op in stage.ops) == list(range(len(problem.graph.ops)))
-    _, timeline = api.judge(problem, plan)
+    _, timeline = api.evaluate(problem, plan)
     assert timeline is not None and timeline.step_seconds > 0
 
 

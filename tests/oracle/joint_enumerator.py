@@ -205,7 +205,7 @@ def _tight_memory(problem: Problem, settings: dict[str, str], dice: random.Rando
     peaks = []
     for shape in dice.sample(found, min(6, len(found))):
         for plan in itertools.islice(_bare_plans(problem, shape, dice), 1):
-            peaks.append(max(sim.simulate(problem, plan, analytic.loads(problem, plan)).peak_bytes))
+            peaks.append(max(sim.simulate(problem, plan, analytic.stage_costs(problem, plan)).peak_bytes))
     return dice.choice(sorted(peaks)[:3] or [80e9]) * dice.choice((0.97, 0.999, 1.0, 1.03))
 
 
@@ -447,15 +447,15 @@ class Player:
         self.left -= 1
         cluster = self.problem.cluster
         assert cluster is not None
-        loads = analytic.loads(self.problem, plan)
-        timeline = sim.simulate(self.problem, plan, loads)
+        stage_costs = analytic.stage_costs(self.problem, plan)
+        timeline = sim.simulate(self.problem, plan, stage_costs)
         limits = [self.ratio * cluster.device(own[0]).memory_bytes for own in plan.ranks()]
         peaks = list(timeline.peak_bytes)
         if plan.schedule == "zb_h1":  # the space asks that it fits with as many micro-batches as the schedule allows
             allowed = zb_h1.in_flight(len(plan.stages), 1, plan.n_microbatches)
             held = [
                 load.static_bytes + load.reserved_bytes + load.working_bytes + int(n) * load.activation_bytes
-                for load, n in zip(loads, allowed, strict=True)
+                for load, n in zip(stage_costs, allowed, strict=True)
             ]
             assert all(most >= peak * (1 - 1e-12) for most, peak in zip(held, peaks, strict=True))
             peaks = held
@@ -466,7 +466,7 @@ class Player:
             if self.best is None or own.step_seconds < self.best.step_seconds:
                 self.best = own
         busy = [0.0] * len(fits)
-        for rank, load in zip(plan.rank_of_stage(), loads, strict=True):
+        for rank, load in zip(plan.rank_of_stage(), stage_costs, strict=True):
             busy[rank] += load.forward_total_seconds + load.backward_total_seconds
         return timeline.step_seconds, fits, busy
 

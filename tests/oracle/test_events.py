@@ -62,14 +62,14 @@ def random_traffic(rng: np.random.Generator, times: Durations, speed: np.ndarray
 def random_items(rng: np.random.Generator, slots: Actions, traffic: Traffic | None) -> TailTasks:
     """Return an end of step whose reductions and gatherings take what the traffic says."""
     once = rng.integers(0, 5, (2, slots.n_stages)) / 8 if traffic is None else traffic.seconds[4:6]
-    loads = tuple(
+    stage_costs = tuple(
         StageCost(
             1.0, 1.0, reduce_seconds=float(reduce), overlap_ratio=float(rng.integers(0, 3)) / 2, gather_seconds=float(gather),
             optimizer_seconds=float(rng.integers(0, 3)) / 8,
         )
         for reduce, gather in once.T
     )  # fmt: skip
-    return items(slots, loads)
+    return items(slots, stage_costs)
 
 
 def played(

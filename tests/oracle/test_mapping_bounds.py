@@ -54,24 +54,24 @@ def test_the_cheapest_cut_into_pieces_is_that_of_all_cuts(seed: int, n: int, lim
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 9))
 def test_a_bettered_ring_is_an_order_no_worse_than_it_began_and_no_better_than_the_best(seed: int, n: int) -> None:
     random = np.random.default_rng(seed)
-    slow = random.uniform(1.0, 9.0, (n, n))
-    slow = slow + slow.T
-    np.fill_diagonal(slow, 0.0)
+    seconds_per_byte = random.uniform(1.0, 9.0, (n, n))
+    seconds_per_byte = seconds_per_byte + seconds_per_byte.T
+    np.fill_diagonal(seconds_per_byte, 0.0)
     begun = random.permutation(n)
-    order = shorter_ring(slow, begun)
+    order = shorter_ring(seconds_per_byte, begun)
     assert sorted(order.tolist()) == list(range(n))
-    weight = (slow / slow.max()) ** 16
+    weight = (seconds_per_byte / seconds_per_byte.max()) ** 16
     sums = [weight[o, np.roll(o, 1)].sum() for o in (begun, order)]
     assert sums[1] <= sums[0] * (1 + 1e-9)
-    slowest = slow[order, np.roll(order, 1)].max()
-    best = best_ring(slow, np.arange(n))
-    assert slow[best, np.roll(best, 1)].max() <= slowest
+    slowest = seconds_per_byte[order, np.roll(order, 1)].max()
+    best = best_ring(seconds_per_byte, np.arange(n))
+    assert seconds_per_byte[best, np.roll(best, 1)].max() <= slowest
 
 
 def test_a_ring_round_a_torus_is_found() -> None:
     place = np.arange(36)
     x, y = place // 6, place % 6
     steps = [np.minimum(np.abs(v[:, None] - v), 6 - np.abs(v[:, None] - v)) for v in (x, y)]
-    slow = (steps[0] + steps[1]).astype(float)
-    order = shorter_ring(slow, place)
-    assert slow[order, np.roll(order, 1)].max() == pytest.approx(1.0)
+    seconds_per_byte = (steps[0] + steps[1]).astype(float)
+    order = shorter_ring(seconds_per_byte, place)
+    assert seconds_per_byte[order, np.roll(order, 1)].max() == pytest.approx(1.0)

@@ -53,8 +53,8 @@ def test_a_published_topology_is_reproduced_exactly(row: dict[str, str]) -> None
     busy = np.zeros(len(fabric.source))
     flows = fabric.flows(tuple(range(0, n, n // group)))
     for links, _ in flows:
-        where = list(links)
-        busy[where] += per_path * fabric.seconds_per_byte[where] + math.ceil(per_path / 2**20) * LATENCY
+        place = list(links)
+        busy[place] += per_path * fabric.seconds_per_byte[place] + math.ceil(per_path / 2**20) * LATENCY
     seconds = busy.max() + (max(len(links) for links, _ in flows) - 1) * LATENCY
     assert seconds * 1e3 == pytest.approx(float(row["ar_ms_seed_semantics"]), abs=6e-5)
 

@@ -282,20 +282,20 @@ def answered(problem: Problem, name: str) -> Any:
     result = api.plan(problem, search=search, settings=options)
     answer = result.answer
     extra = {key: value for key, value in answer.extra.items() if not key.endswith("_seconds")}  # wall times
-    return told((answer.plan, answer.objective, answer.bound, answer.missing_bytes, result.loads, result.timeline)), extra
+    return told((answer.plan, answer.objective, answer.bound, answer.missing_bytes, result.stage_costs, result.timeline)), extra
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_planning_after_a_change_of_the_cluster_is_planning_anew(name: str) -> None:
     problem = posed(SEARCHES[name][1])
     assert problem.cluster is not None
-    before, told_apart = answered(problem, name), 0
-    for what, change in CHANGES.items():
+    before, distinct_levels = answered(problem, name), 0
+    for kind, change in CHANGES.items():
         changed = change(problem.cluster)
         after = answered(dataclasses.replace(problem, cluster=changed), name)
-        assert after == answered(posed(SEARCHES[name][1], fresh(changed)), name), what
-        told_apart += after != before
-    assert told_apart >= 2  # the changes matter, so that remembering what was before would show
+        assert after == answered(posed(SEARCHES[name][1], fresh(changed)), name), kind
+        distinct_levels += after != before
+    assert distinct_levels >= 2  # the changes matter, so that remembering what was before would show
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -63,9 +63,9 @@ def test_row_by_row_no_slower_than_megatron_and_holding_as_much(
         if analytic.illegal(problem, strategy, micro_batch):
             continue
         devices = range(strategy.n_devices)
-        plain = analytic.row_loads(problem, strategy, devices, micro_batch)
-        ours = sharded.row_loads(problem, strategy, devices, micro_batch)
-        light = sharded.row_loads(problem, strategy, devices, micro_batch, inside_only=True)
+        plain = analytic.row_costs(problem, strategy, devices, micro_batch)
+        ours = sharded.row_costs(problem, strategy, devices, micro_batch)
+        light = sharded.row_costs(problem, strategy, devices, micro_batch, inside_only=True)
         least = sharded.compute_seconds(problem, strategy, micro_batch, problem.cluster.device(0))
         assert list(ours) == list(plain)
         for key, load in ours.items():
@@ -84,7 +84,7 @@ def test_a_table_of_words_is_split_along_the_hidden_size_over_the_tensor_axis() 
     strategy = Strategy(tensor=4, sequence_parallel=True)
     saved = savings(problem, strategy, 1)
     assert ("words", "none/none/vocabulary", "none/none/hidden") in saved[0].operators
-    plain, ours = (module.row_loads(problem, strategy, range(4), 1)[0, "none"] for module in (analytic, sharded))
+    plain, ours = (module.row_costs(problem, strategy, range(4), 1)[0, "none"] for module in (analytic, sharded))
     assert ours.forward_total_seconds == pytest.approx(
         plain.forward_total_seconds - min(saved[0].forward_seconds, dict(plain.forward_communication)["tensor"]), rel=1e-12
     )
@@ -148,7 +148,7 @@ def test_the_rows_are_the_analytic_ones_with_shorter_times() -> None:
     problem = api.make_problem(TINY, "dgx-h100:8", batch=Batch(8))
     shorter = 0
     for strategy in (Strategy(tensor=2, sequence_parallel=True), Strategy(data=2, tensor=4, sequence_parallel=True)):
-        plain, ours = (module.row_loads(problem, strategy, range(strategy.n_devices), 1) for module in (analytic, sharded))
+        plain, ours = (module.row_costs(problem, strategy, range(strategy.n_devices), 1) for module in (analytic, sharded))
         for key, load in plain.items():
             assert ours[key].static_bytes == load.static_bytes
             assert ours[key].forward_total_seconds <= load.forward_total_seconds

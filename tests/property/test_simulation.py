@@ -27,7 +27,7 @@ BYTES = st.floats(0.0, 100.0, allow_subnormal=False)
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> StageCost:
+def stage_costs(draw: st.DrawFn) -> StageCost:
     return StageCost(
         forward_seconds=draw(SECONDS) + 0.001,
         backward_input_seconds=draw(SECONDS) + 0.001,
@@ -54,7 +54,7 @@ def steps(draw: st.DrawFn) -> tuple[Plan, tuple[StageCost, ...], Timeline]:
     ranks, count = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     place = schedules.load(word).placement(ranks, chunks)
     plan = Plan(tuple(Stage((i,), (int(rank),)) for i, rank in enumerate(place)), count, 1, word, count)
-    of_stages = tuple(draw(loads()) for _ in place)
+    of_stages = tuple(draw(stage_costs()) for _ in place)
     between = draw(sends(place))
     return plan, of_stages, engine.play(plan, of_stages, between, draw(st.none() | collectives(of_stages)))
 
@@ -144,7 +144,7 @@ def test_a_step_is_no_shorter_than_the_work_of_a_rank_or_the_way_of_a_microbatch
     through += sum(load.backward_total_seconds - load.backward_weight_seconds for load in of_stages)
     assert timeline.step_seconds >= through * (1 - 1e-9)
     for rank in range(len(plan.ranks())):
-        mine = [load for load, where in zip(of_stages, plan.rank_of_stage(), strict=True) if where == rank]
+        mine = [load for load, place in zip(of_stages, plan.rank_of_stage(), strict=True) if place == rank]
         work = sum(load.forward_total_seconds + load.backward_total_seconds for load in mine) * plan.n_microbatches
         work += sum(load.optimizer_seconds + load.gather_seconds for load in mine)
         # of the stage that is through last, some reduction is left; those of the others may be over by then
@@ -168,7 +168,7 @@ def test_memory_never_falls_below_what_is_always_held_and_returns_to_it(
 ) -> None:
     plan, of_stages, timeline = step
     for rank in range(len(plan.ranks())):
-        mine = [load for load, where in zip(of_stages, plan.rank_of_stage(), strict=True) if where == rank]
+        mine = [load for load, place in zip(of_stages, plan.rank_of_stage(), strict=True) if place == rank]
         static = sum(load.static_bytes for load in mine) + max(load.reserved_bytes for load in mine)
         level = timeline.memory_bytes[rank]
         assert level[0] >= static * (1 - 1e-12)
@@ -193,7 +193,7 @@ def shared(draw: st.DrawFn) -> tuple[Plan, tuple[StageCost, ...], Transfers, Tra
     word, chunks = draw(st.sampled_from(WORDS))
     place = schedules.load(word).placement(draw(st.integers(1, 4)), chunks)
     plan = Plan(tuple(Stage((i,), (int(rank),)) for i, rank in enumerate(place)), draw(st.integers(1, 6)), 1, word, 1)
-    of_stages = tuple(draw(loads()) for _ in place)
+    of_stages = tuple(draw(stage_costs()) for _ in place)
     return plan, of_stages, draw(sends(place)), draw(collectives(of_stages))
 
 

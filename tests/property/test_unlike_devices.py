@@ -51,9 +51,9 @@ def unlike_cluster(random: np.random.Generator, n: int) -> Cluster:
     of_device = random.integers(0, 2, n)
     of_device[: min(n, 2)] = [1, 0][: min(n, 2)]
     links = plain.links
-    slow = random.random((n, n)) < 0.4
-    slow |= slow.T
-    speed = np.where(slow[links.source, links.target], 1e9, 2e10)
+    seconds_per_byte = random.random((n, n)) < 0.4
+    seconds_per_byte |= seconds_per_byte.T
+    speed = np.where(seconds_per_byte[links.source, links.target], 1e9, 2e10)
     return replace(
         plain, kinds=kinds, kind_of_device=of_device, links=Links(links.source, links.target, speed, links.latency_seconds),
         periods=(),
@@ -102,7 +102,7 @@ def best_by_trying(path: str, asked: Cluster) -> float:
         held = [sum(sizes[op] for op in stage.ops) for stage in plan.stages]
         kinds = [asked.device(stage.devices[0]) for stage in plan.stages]
         if all(size <= kind.memory_bytes - kind.reserved_bytes for size, kind in zip(held, kinds, strict=True)):
-            timeline = sim.simulate(problem, plan, costs.loads(problem, plan))
+            timeline = sim.simulate(problem, plan, costs.stage_costs(problem, plan))
             best = min(best, timeline.step_seconds / plan.global_batch)
     return best
 

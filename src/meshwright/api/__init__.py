@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _LARGEST_BATCH = 10**9
 
-__all__ = ["codesign", "completed", "judge", "make_problem", "plan", "read", "simulate", "training"]
+__all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", "simulate", "training"]
 
 
-def read(spec: str, *, form: str = "", sequence_length: int = 0) -> ModelSpec:
+def read(spec: str, *, file_format: str = "", sequence_length: int = 0) -> ModelSpec:
     """Read a model: a built-in name, a file of any known format, or a generator; see `meshwright.models.read`."""
     from meshwright import models
 
-    return models.read(spec, form=form, sequence_length=sequence_length)
+    return models.read(spec, file_format=file_format, sequence_length=sequence_length)
 
 
 def make_problem(
@@ -39,7 +39,7 @@ def make_problem(
     costs: str = "",
     batch: Batch | None = None,
     training: MixedPrecision | None = None,
-    form: str = "",
+    file_format: str = "",
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -55,7 +55,7 @@ def make_problem(
         How much at once; zeros are left to the search.
     training : MixedPrecision or None
         Precision and optimizer; None for mixed-precision Adam in bf16, or in fp16 (else fp32) where a device has no bf16.
-    form : str
+    file_format : str
         Format of the model's file where it should not be recognised.
 
     Returns
@@ -73,7 +73,9 @@ def make_problem(
         if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
             option = "--" + name.replace("_", "-")
             raise InputError(f"{option} {getattr(batch, name)}: must be between 0 and {_LARGEST_BATCH} (0: left open)")
-    model_spec = read(model, form=form, sequence_length=batch.sequence_length) if isinstance(model, str) else model
+    model_spec = (
+        read(model, file_format=file_format, sequence_length=batch.sequence_length) if isinstance(model, str) else model
+    )
     if isinstance(cluster, str):
         from meshwright import clusters as topologies
 
@@ -86,12 +88,12 @@ def make_problem(
         )
     name = costs or model_spec.costs
     registry.load("costs", name, "cost model")
-    where = cluster if cluster is not None else model_spec.cluster
-    if where is None and model_spec.instance is None:
+    place = cluster if cluster is not None else model_spec.cluster
+    if place is None and model_spec.instance is None:
         raise InputError(
             f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
         )
-    return Problem(model_spec=model_spec, cluster=where, costs=name, batch=batch, training=training or _training_on(where))
+    return Problem(model_spec=model_spec, cluster=place, costs=name, batch=batch, training=training or _training_on(place))
 
 
 def _training_on(cluster: Cluster | None) -> MixedPrecision:
@@ -158,9 +160,12 @@ def plan(
     if answer.plan is None:
         return result
     _check(problem, answer.plan, name)
-    loads, timeline = judge(problem, answer.plan)
+    stage_costs, timeline = evaluate(problem, answer.plan)
     return replace(
-        result, loads=loads, timeline=timeline, answer=replace(answer, notes=answer.notes + _too_large(result, timeline))
+        result,
+        stage_costs=stage_costs,
+        timeline=timeline,
+        answer=replace(answer, notes=answer.notes + _too_large(result, timeline)),
     )
 
 
@@ -221,7 +226,7 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
     return question
 
 
-def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
+def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
     """Return what each stage of a plan does and holds, and the simulated step.
 
     Parameters
@@ -233,16 +238,16 @@ def judge(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline
 
     Returns
     -------
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         Empty where the cost model cannot tell.
     timeline : Timeline or None
         None where the cost model cannot tell.
     """
     module = registry.load("costs", problem.costs, "cost model")
-    loads: tuple[StageCost, ...] = module.loads(problem, plan)
-    if not loads:
+    stage_costs: tuple[StageCost, ...] = module.stage_costs(problem, plan)
+    if not stage_costs:
         return (), None
-    return loads, simulate(problem, plan, loads)
+    return stage_costs, simulate(problem, plan, stage_costs)
 
 
 def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | None = None) -> Timeline:
@@ -270,7 +275,7 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | 
     from meshwright import sim
 
     if stage_costs is None:
-        stage_costs = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
+        stage_costs = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
         if not stage_costs:
             raise InputError(
                 f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"
@@ -290,7 +295,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     budget: int = 1000,
     settings: Mapping[str, str] | None = None,
     seed: int = 0,
-    form: str = "",
+    file_format: str = "",
 ) -> Design:
     """Return plan and network topology found together.
 
@@ -312,7 +317,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         Options, as after ``--set``.
     seed : int
         Seed of everything random.
-    form : str
+    file_format : str
         Format of the model's file where it should not be recognised.
 
     Returns
@@ -343,10 +348,10 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     wires = Wires(
         servers,
         degree or params.node_degree,
-        units.parse(link_bandwidth, "bytes_per_second", where="--link-bandwidth", exclusive=True),
-        units.parse(link_latency, "seconds", where="--link-latency"),
+        units.parse(link_bandwidth, "bytes_per_second", place="--link-bandwidth", exclusive=True),
+        units.parse(link_latency, "seconds", place="--link-latency"),
     )
-    model_spec = read(model, form=form) if isinstance(model, str) else model
+    model_spec = read(model, file_format=file_format) if isinstance(model, str) else model
     return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 

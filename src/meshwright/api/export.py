@@ -63,7 +63,7 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         )
     files.check_target(path, "--out")
     if isinstance(plan, str):
-        result = plan_files.restore(plan, cluster, model)
+        result = plan_files.load(plan, cluster, model)
     elif cluster or model:
         raise InputError("cluster and model are for plan files; a Result holds its own")
     else:

@@ -13,17 +13,17 @@ from meshwright.base.units import format_bytes, format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import ModelSpec
 
-__all__ = ["look", "text"]
+__all__ = ["describe", "text"]
 
 
-def look(what: str, form: str = "") -> dict[str, Any]:
+def describe(kind: str, file_format: str = "") -> dict[str, Any]:
     """Return what a file or a name holds.
 
     Parameters
     ----------
-    what : str
+    kind : str
         A model, a cluster or a plan, as on the command line.
-    form : str
+    file_format : str
         Format of a model's file where it should not be recognised.
 
     Returns
@@ -39,28 +39,28 @@ def look(what: str, form: str = "") -> dict[str, Any]:
     from meshwright.core.source import Source
     from meshwright.writers import plan_json
 
-    content = Source(what).json
+    content = Source(kind).json
     if isinstance(content, dict) and content.get("format") == plan_json.FORMAT:
         try:
             _plan_text(content)
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise InputError(f"{what}: a field is missing or of the wrong kind: {error}") from None
+            raise InputError(f"{kind}: a field is missing or of the wrong kind: {error}") from None
         return {"kind": "plan", "plan": content}
     try:
-        return _model(api.read(what, form=form))
+        return _model(api.read(kind, file_format=file_format))
     except MeshwrightError as no_model:
-        if form:
+        if file_format:
             raise
         try:
             from meshwright import clusters
 
-            return _cluster(clusters.cluster(what))
+            return _cluster(clusters.cluster(kind))
         except MeshwrightError as no_cluster:
-            if Path(what).suffix in (".yaml", ".yml") or ":" in what:
+            if Path(kind).suffix in (".yaml", ".yml") or ":" in kind:
                 raise no_cluster from None
-            if len(what) > 255 or not what or Path(what).exists():
+            if len(kind) > 255 or not kind or Path(kind).exists():
                 raise no_model from None
-            raise InputError(f"'{what}' is no model ({no_model}) and no cluster ({no_cluster})") from None
+            raise InputError(f"'{kind}' is no model ({no_model}) and no cluster ({no_cluster})") from None
 
 
 def _model(model_spec: ModelSpec) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def text(entry: dict[str, Any]) -> str:
-    """Return what `look` found as text."""
+    """Return what `describe` found as text."""
     if entry["kind"] == "plan":
         return _plan_text(entry["plan"])
     if entry["kind"] == "cluster":

@@ -73,7 +73,7 @@ def _clusters() -> Entries:
         except PluginError as error:
             registry.warn(f"{error}; it is left out")
             continue
-        figures = [f"\n    {what}: {value} ({source})" for what, value, source in known.figures]
+        figures = [f"\n    {kind}: {value} ({source})" for kind, value, source in known.figures]
         entries.append((name, f"{known.title}; for example {known.example}" + "".join(figures)))
     return entries
 

@@ -13,7 +13,7 @@ from meshwright.core.problem import Batch, MixedPrecision
 from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.writers import plan_json
 
-__all__ = ["missing_bytes", "read_plan", "replay", "restore"]
+__all__ = ["load", "missing_bytes", "read_plan", "resimulate"]
 
 
 def read_plan(path: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def read_plan(path: str) -> dict[str, Any]:
     return entry
 
 
-def restore(path: str, cluster: str = "", model: str = "") -> Result:
+def load(path: str, cluster: str = "", model: str = "") -> Result:
     """Return the question and the plan of a plan file: its model read, its cluster resolved, what its stages do recomputed.
 
     Parameters
@@ -57,8 +57,8 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
     if not entry.get("feasible"):
         raise InputError(f"{path}: holds the answer that nothing fits, so there is no plan to work with")
     try:
-        where = cluster or plan_json.cluster_from_json(entry, path)
-        spec, form = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
+        place = cluster or plan_json.cluster_from_json(entry, path)
+        spec, file_format = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
         length = entry.get("batch", {}).get("sequence_length", 0)
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
         training = MixedPrecision(**entry.get("training", {}))
@@ -67,7 +67,7 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
-    asked = api.make_problem(spec, where or None, costs=costs, batch=batch, training=training, form=form)
+    asked = api.make_problem(spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format)
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     try:
@@ -81,12 +81,12 @@ def restore(path: str, cluster: str = "", model: str = "") -> Result:
                 f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for "
                 "each, or none"
             )
-    loads, timeline = api.judge(problem, plan)
+    stage_costs, timeline = api.evaluate(problem, plan)
     answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
-    return Result(problem, search, seed, answer, loads, timeline, planning_seconds, settings, asked)
+    return Result(problem, search, seed, answer, stage_costs, timeline, planning_seconds, settings, asked)
 
 
-def _answer(entry: dict[str, Any], answer: Answer, where: str) -> Answer:
+def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:
     """Return the answer with what the search said of it."""
     try:
         objective, bound = entry.get("objective"), entry.get("bound")
@@ -97,16 +97,16 @@ def _answer(entry: dict[str, Any], answer: Answer, where: str) -> Answer:
             extra={name: entry[name] for name in entry if name not in plan_json.FIELDS},
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
 
 
-def replay(path: str, cluster: str = "", model: str = "") -> Result:
-    """Play a plan file again: as `restore`, but refuses what cannot be simulated.
+def resimulate(path: str, cluster: str = "", model: str = "") -> Result:
+    """Play a plan file again: as `load`, but refuses what cannot be simulated.
 
     Parameters
     ----------
     path, cluster, model : str
-        As of `restore`.
+        As of `load`.
 
     Returns
     -------
@@ -116,9 +116,9 @@ def replay(path: str, cluster: str = "", model: str = "") -> Result:
     Raises
     ------
     InputError
-        As `restore`, and when the cost model cannot tell how long stages take.
+        As `load`, and when the cost model cannot tell how long stages take.
     """
-    result = restore(path, cluster, model)
+    result = load(path, cluster, model)
     if result.timeline is None:
         raise InputError(
             f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of "

@@ -63,13 +63,13 @@ def _at_least(plan: Plan, other: Result) -> Result:
     problem = other.problem
     times = problem.batch.global_batch // plan.global_batch
     same = replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
-    loads, timeline = api.judge(problem, same)
+    stage_costs, timeline = api.evaluate(problem, same)
     if timeline is None or (other.timeline is not None and other.timeline.step_seconds <= timeline.step_seconds):
         return other
     if sim.excess_bytes(problem, same, timeline.peak_bytes) > 0.0:
         return other
     answer = replace(other.answer, plan=same, objective=Objective("step_seconds", timeline.step_seconds), bound=None)
-    return replace(other, answer=answer, loads=loads, timeline=timeline)
+    return replace(other, answer=answer, stage_costs=stage_costs, timeline=timeline)
 
 
 def near(plan: Plan) -> dict[str, str]:

@@ -42,7 +42,7 @@ class UnknownNameError(InputError, LookupError):
 
     Parameters
     ----------
-    what : str
+    kind : str
         The kind of thing named, in words: ``"search"``, ``"field of node 3"``.
     name : str
         The name given.
@@ -50,11 +50,11 @@ class UnknownNameError(InputError, LookupError):
         The names that would have been right.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        super().__init__(f"no {what} called '{name}'{hint} (there are: {', '.join(names)})")
+        super().__init__(f"no {kind} called '{name}'{hint} (there are: {', '.join(names)})")
 
 
 class MissingExtraError(MeshwrightError, ImportError):

@@ -61,7 +61,7 @@ def entry(value: Any, place: str, known: Iterable[str] | None = None, needed: It
     return value
 
 
-def of_format(value: Any, place: str, form: str, kind: str) -> dict[str, Any]:
+def of_format(value: Any, place: str, file_format: str, kind: str) -> dict[str, Any]:
     """Return the content of one of our own files: an object whose field ``format`` names the format.
 
     Raises
@@ -69,8 +69,8 @@ def of_format(value: Any, place: str, form: str, kind: str) -> dict[str, Any]:
     InputError
         When it is something else; `kind` says in words what was expected.
     """
-    if not isinstance(value, dict) or value.get("format") != form:
-        raise InputError(f'{place}: is not {kind}: its "format" must be "{form}"')
+    if not isinstance(value, dict) or value.get("format") != file_format:
+        raise InputError(f'{place}: is not {kind}: its "format" must be "{file_format}"')
     return value
 
 

@@ -16,7 +16,7 @@ __all__ = ["parse"]
 P = TypeVar("P")
 
 
-def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str = "--set ") -> P:
+def parse(kind: type[P], settings: Mapping[str, str], recipe: str, *, prefix: str = "--set ") -> P:
     """Return the options of a recipe from text.
 
     Parameters
@@ -28,7 +28,7 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
         name in messages).
     settings : mapping of str to str
         Keys and values as typed.
-    what : str
+    recipe : str
         The recipe, for messages: ``"search piper"``.
     prefix : str
         What stands before the key where the user types it, for messages.
@@ -50,14 +50,14 @@ def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str 
     values: dict[str, Any] = {}
     for key, text in settings.items():
         if key not in fields:
-            raise UnknownNameError(f"option of {what}", key, fields)
+            raise UnknownNameError(f"option of {recipe}", key, fields)
         values[key] = _value(
-            text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {what})"
+            text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {recipe})"
         )
     return kind(**values)
 
 
-def _value(text: str, hint: Any, metadata: Mapping[str, Any], where: str) -> Any:
+def _value(text: str, hint: Any, metadata: Mapping[str, Any], place: str) -> Any:
     """Read one value as its annotation says."""
     options = typing.get_args(hint) if type(None) in typing.get_args(hint) else ()
     if options:
@@ -68,33 +68,33 @@ def _value(text: str, hint: Any, metadata: Mapping[str, Any], where: str) -> Any
         inner = typing.get_args(hint)[0]
         parts = [part.strip() for part in text.split(",")]
         if not all(parts):
-            raise InputError(f"{where}: '{text}' has an empty entry; write values separated by commas, for example 8,16")
-        return tuple(_value(part, inner, metadata, where) for part in parts)
+            raise InputError(f"{place}: '{text}' has an empty entry; write values separated by commas, for example 8,16")
+        return tuple(_value(part, inner, metadata, place) for part in parts)
     if hint is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if text.lower() not in words:
-            raise InputError(f"{where}: '{text}' is neither true nor false")
+            raise InputError(f"{place}: '{text}' is neither true nor false")
         return words[text.lower()]
     if hint in (int, float):
-        return _number(text, hint, metadata, where)
+        return _number(text, hint, metadata, place)
     if "choices" in metadata and text not in metadata["choices"]:
-        raise InputError(f"{where}: '{text}' is not allowed; choose one of {', '.join(metadata['choices'])}")
+        raise InputError(f"{place}: '{text}' is not allowed; choose one of {', '.join(metadata['choices'])}")
     return text
 
 
-def _number(text: str, hint: type, metadata: Mapping[str, Any], where: str) -> float | int:
+def _number(text: str, hint: type, metadata: Mapping[str, Any], place: str) -> float | int:
     """Read a whole number or a quantity."""
     minimum, maximum = metadata.get("minimum", -math.inf), metadata.get("maximum", math.inf)
     if hint is float and "unit" in metadata:
-        return units.parse(text, metadata["unit"], where=where, minimum=max(minimum, 0.0))
+        return units.parse(text, metadata["unit"], place=place, minimum=max(minimum, 0.0))
     try:
         value = hint(text)
     except ValueError:
-        raise InputError(f"{where}: '{text}' is not a {'whole ' if hint is int else ''}number") from None
+        raise InputError(f"{place}: '{text}' is not a {'whole ' if hint is int else ''}number") from None
     if not (isinstance(value, int) or math.isfinite(value)) or not minimum <= value <= min(maximum, 1e300):
         allowed = "finite" + (f" and at least {minimum:g}" if minimum > -math.inf else "")
         raise InputError(
-            f"{where}: {text} is out of range; it must be {allowed}"
+            f"{place}: {text} is out of range; it must be {allowed}"
             + (f" and at most {maximum:g}" if maximum < math.inf else "")
         )
     return typing.cast("float | int", value)

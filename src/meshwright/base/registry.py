@@ -26,7 +26,7 @@ __all__ = ["ROOMS", "beside", "checked", "each", "home", "load", "names", "packa
 ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "commands": ("register(app)",),
-        "costs": ("loads(problem, plan)",),
+        "costs": ("stage_costs(problem, plan)",),
         "readers": ("recognises(source)", "read(source)"),
         "schedules": (
             "order(n_ranks, n_chunks, n_microbatches, times)",
@@ -70,7 +70,7 @@ def package(room: str, name: str) -> str:
     return "" if point is None else _package(point)
 
 
-def load(room: str, name: str, what: str) -> ModuleType:
+def load(room: str, name: str, kind: str) -> ModuleType:
     """Import one plug-in of a room.
 
     Parameters
@@ -79,7 +79,7 @@ def load(room: str, name: str, what: str) -> ModuleType:
         The folder's name.
     name : str
         The plug-in; dashes are read as underscores.
-    what : str
+    kind : str
         What a plug-in of this room is called in messages: ``"search"``.
 
     Returns
@@ -96,11 +96,11 @@ def load(room: str, name: str, what: str) -> ModuleType:
     """
     wanted = name.replace("-", "_")
     if wanted not in _others(room) and wanted not in _homes(room):
-        raise UnknownNameError(what, name, names(room))
-    return _loaded(room, wanted, what)
+        raise UnknownNameError(kind, name, names(room))
+    return _loaded(room, wanted, kind)
 
 
-def each(room: str, what: str) -> Iterator[tuple[str, ModuleType]]:
+def each(room: str, kind: str) -> Iterator[tuple[str, ModuleType]]:
     """Import the plug-ins of a room one by one, ours before those of other packages, each sorted by name.
 
     Parameters
@@ -115,7 +115,7 @@ def each(room: str, what: str) -> Iterator[tuple[str, ModuleType]]:
     """
     for name in (*sorted(_homes(room)), *sorted(_others(room))):
         try:
-            module = load(room, name, what)
+            module = load(room, name, kind)
         except PluginError as error:
             warn(f"{error}; it is left out")
             continue
@@ -161,17 +161,17 @@ def warn(message: str) -> None:
 
 
 @cache
-def _loaded(room: str, name: str, what: str) -> ModuleType:
+def _loaded(room: str, name: str, kind: str) -> ModuleType:
     """Import a plug-in and check it against its room; done once, whoever asks."""
     path = _homes(room).get(name)
     try:
         module: ModuleType = _others(room)[name].load() if path is None else importlib.import_module(path)
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
-        raise PluginError(f"{_title(room, name, what)} cannot be loaded: {type(error).__name__}: {said}") from error
+        raise PluginError(f"{_title(room, name, kind)} cannot be loaded: {type(error).__name__}: {said}") from error
     wrong = [text for text in (_lacking(module, need) for need in ROOMS.get(room, ())) if text]
     if wrong:
-        raise PluginError(f"{_title(room, name, what)} {wrong[0]}")
+        raise PluginError(f"{_title(room, name, kind)} {wrong[0]}")
     return module
 
 
@@ -195,11 +195,11 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _title(room: str, name: str, what: str = "") -> str:
+def _title(room: str, name: str, kind: str = "") -> str:
     """Return how messages call a plug-in, with its package where that is not ours."""
     name = name.replace("-", "_")
     brought_by = package(room, name)
-    return f"{what or room} {name}" + (f" of package {brought_by}" if brought_by else "")
+    return f"{kind or room} {name}" + (f" of package {brought_by}" if brought_by else "")
 
 
 @cache

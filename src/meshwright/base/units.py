@@ -36,7 +36,7 @@ def _factor(unit: str) -> tuple[str, float] | None:
     return None
 
 
-def parse(text: str | float | int, dimension: str, *, where: str, minimum: float = 0.0, exclusive: bool = False) -> float:
+def parse(text: str | float | int, dimension: str, *, place: str, minimum: float = 0.0, exclusive: bool = False) -> float:
     """Return a quantity in base units.
 
     Parameters
@@ -45,7 +45,7 @@ def parse(text: str | float | int, dimension: str, *, where: str, minimum: float
         ``"80 GiB"``, ``"100 Gbit/s"``, ``"1 us"``, ``"312 TFLOP/s"``; a bare number is already in base units.
     dimension : str
         ``seconds``, ``bytes``, ``flops``, ``bytes_per_second`` or ``flops_per_second``.
-    where : str
+    place : str
         Where the quantity stands, for the message: ``"--link-bandwidth"``, ``"a.yaml: link 3: bandwidth"``.
     minimum : float
         Smallest value allowed, in base units.
@@ -63,27 +63,27 @@ def parse(text: str | float | int, dimension: str, *, where: str, minimum: float
         When the text does not parse, the unit is of another dimension, or the value is out of range or not finite.
     """
     if isinstance(text, bool):
-        raise InputError(f"{where}: {text!r} is not a quantity; write for example {_example(dimension)}")
+        raise InputError(f"{place}: {text!r} is not a quantity; write for example {_example(dimension)}")
     if isinstance(text, (int, float)):
         value = float(text)
     else:
         match = _QUANTITY.match(str(text))
         if match is None:
-            raise InputError(f"{where}: '{text}' is not a quantity; write for example {_example(dimension)}")
+            raise InputError(f"{place}: '{text}' is not a quantity; write for example {_example(dimension)}")
         value = float(match[1])
         if match[2]:
             found = _factor(match[2])
             if found is None:
                 raise InputError(
-                    f"{where}: '{text}' has the unknown unit '{match[2]}'; write for example {_example(dimension)}"
+                    f"{place}: '{text}' has the unknown unit '{match[2]}'; write for example {_example(dimension)}"
                 )
             if found[0] != dimension:
                 raise InputError(
-                    f"{where}: '{text}' is in {found[0]}, but {dimension} is needed; write for example {_example(dimension)}"
+                    f"{place}: '{text}' is in {found[0]}, but {dimension} is needed; write for example {_example(dimension)}"
                 )
             value *= found[1]
     if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
-        raise InputError(f"{where}: {text} is out of range; it must be finite and {'>' if exclusive else '>='} {minimum:g}")
+        raise InputError(f"{place}: {text} is out of range; it must be finite and {'>' if exclusive else '>='} {minimum:g}")
     return value
 
 

@@ -17,59 +17,59 @@ from meshwright.core.cluster import Cluster, Device, Links
 __all__ = ["assemble", "disassemble"]
 
 
-def assemble(file: ClusterFile, where: str) -> Cluster:
+def assemble(file: ClusterFile, place: str) -> Cluster:
     """Return the cluster that a file describes.
 
     Returns: devices in the order of the nodes.
     Raises `InputError` when a name is not known or used twice, a quantity does not parse, or devices cannot reach each other.
     """
-    nodes = _named_nodes(file, where)
-    check_count(sum(len(node.devices) for _, node in nodes), where)
-    kinds, kind_of_device = _kinds(file, nodes, where)
+    nodes = _named_nodes(file, place)
+    check_count(sum(len(node.devices) for _, node in nodes), place)
+    kinds, kind_of_device = _kinds(file, nodes, place)
     devices = [f"{name}/{i}" for name, node in nodes for i in range(len(node.devices))]
     switches = [name for name, node in nodes if node.switch is not None] + list(file.switches)
     ids: dict[str, int] = {}
     for i, name in enumerate(devices + switches):
         if name in ids:
-            raise InputError(f"{where}: the name '{name}' is given twice; names of nodes and switches must be unique")
+            raise InputError(f"{place}: the name '{name}' is given twice; names of nodes and switches must be unique")
         ids[name] = i
     columns: list[tuple[int, int, float, float]] = []
-    _inner_links(nodes, ids, columns, where)
-    _outer_links(file, ids, columns, where)
+    _inner_links(nodes, ids, columns, place)
+    _outer_links(file, ids, columns, place)
     source, target, rate, latency = (
         (np.array(column) for column in zip(*columns, strict=True)) if columns else (np.zeros(0),) * 4
     )
     node_of_device = np.repeat(np.arange(len(nodes)), [len(node.devices) for _, node in nodes])
     cluster = Cluster(
-        name=file.name or where,
+        name=file.name or place,
         kinds=kinds,
         kind_of_device=kind_of_device,
         n_switches=len(switches),
         links=Links(source.astype(np.int64), target.astype(np.int64), rate, latency),
-        groups=np.stack([node_of_device, *_levels(file, nodes, node_of_device, where)]),
+        groups=np.stack([node_of_device, *_levels(file, nodes, node_of_device, place)]),
         forwards=file.forwards,
-        reconfiguration_seconds=units.parse(file.reconfiguration, "seconds", where=f"{where}: reconfiguration"),
-        source=file.source or where,
-        launch_seconds=units.parse(file.launch, "seconds", where=f"{where}: launch"),
+        reconfiguration_seconds=units.parse(file.reconfiguration, "seconds", place=f"{place}: reconfiguration"),
+        source=file.source or place,
+        launch_seconds=units.parse(file.launch, "seconds", place=f"{place}: launch"),
         reduces_in_switch=file.reduces_in_switch,
         algorithms=tuple(file.algorithms),
     )
     return check_connected(cluster, devices)
 
 
-def _named_nodes(file: ClusterFile, where: str) -> list[tuple[str, NodeEntry]]:
+def _named_nodes(file: ClusterFile, place: str) -> list[tuple[str, NodeEntry]]:
     """Return every node by its name, those with a count repeated."""
     found = []
     for i, node in enumerate(file.nodes):
         if not node.name or any(sign in node.name for sign in "*?[]/"):
-            raise InputError(f"{where}: nodes[{i}]: name is '{node.name}'; it must not be empty or have any of * ? [ ] /")
+            raise InputError(f"{place}: nodes[{i}]: name is '{node.name}'; it must not be empty or have any of * ? [ ] /")
         found += [(node.name, node)] if node.count is None else [(f"{node.name}-{k}", node) for k in range(node.count)]
     return found
 
 
-def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], where: str) -> tuple[tuple[Device, ...], NDArray[np.int64]]:
+def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], place: str) -> tuple[tuple[Device, ...], NDArray[np.int64]]:
     """Return the kinds of device in use, in the order of the file, and that of each device."""
-    own = {name: _kind(name, entry, f"{where}: kinds: {name}") for name, entry in file.kinds.items()}
+    own = {name: _kind(name, entry, f"{place}: kinds: {name}") for name, entry in file.kinds.items()}
     index: dict[str, int] = {}
     kinds: list[Device] = []
     of_device = []
@@ -77,37 +77,37 @@ def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], where: str) ->
         for word in node.devices:
             if word not in index:
                 if word not in own and word.lower().replace("_", "-") not in device_names():
-                    raise UnknownNameError(f"device kind for node '{name}' in {where}", word, (*own, *device_names()))
+                    raise UnknownNameError(f"device kind for node '{name}' in {place}", word, (*own, *device_names()))
                 index[word] = len(kinds)
                 kinds.append(own[word] if word in own else device(word))
             of_device.append(index[word])
     return tuple(kinds), np.array(of_device, dtype=np.int64)
 
 
-def _kind(name: str, entry: KindEntry, where: str) -> Device:
+def _kind(name: str, entry: KindEntry, place: str) -> Device:
     """Return one kind of device of the file."""
     if entry.builtin:
         if entry != KindEntry(builtin=entry.builtin):
-            raise InputError(f"{where}: has builtin and figures; give one or the other")
+            raise InputError(f"{place}: has builtin and figures; give one or the other")
         return device(entry.builtin)
     if entry.flops is None or entry.memory is None or entry.memory_bandwidth is None:
         lacking = next(name for name in ("flops", "memory", "memory_bandwidth") if getattr(entry, name) is None)
-        raise InputError(f"{where}: the field '{lacking}' is missing (or name a built-in device: builtin: h100-sxm-80gb)")
+        raise InputError(f"{place}: the field '{lacking}' is missing (or name a built-in device: builtin: h100-sxm-80gb)")
     if not entry.flops:
-        raise InputError(f"{where}: flops is empty; give at least one precision, for example bf16: 100 TFLOP/s")
+        raise InputError(f"{place}: flops is empty; give at least one precision, for example bf16: 100 TFLOP/s")
     peaks = tuple(
-        (key, units.parse(text, "flops_per_second", where=f"{where}: flops: {key}", exclusive=True))
+        (key, units.parse(text, "flops_per_second", place=f"{place}: flops: {key}", exclusive=True))
         for key, text in entry.flops.items()
     )
     return Device(
         name=name,
         flops_per_second=peaks,
-        memory_bytes=units.parse(entry.memory, "bytes", where=f"{where}: memory", exclusive=True),
+        memory_bytes=units.parse(entry.memory, "bytes", place=f"{place}: memory", exclusive=True),
         memory_bytes_per_second=units.parse(
-            entry.memory_bandwidth, "bytes_per_second", where=f"{where}: memory_bandwidth", exclusive=True
+            entry.memory_bandwidth, "bytes_per_second", place=f"{place}: memory_bandwidth", exclusive=True
         ),
-        launch_seconds=units.parse(entry.launch, "seconds", where=f"{where}: launch"),
-        reserved_bytes=units.parse(entry.reserved, "bytes", where=f"{where}: reserved"),
+        launch_seconds=units.parse(entry.launch, "seconds", place=f"{place}: launch"),
+        reserved_bytes=units.parse(entry.reserved, "bytes", place=f"{place}: reserved"),
         source=entry.source,
         n_multiprocessors=entry.multiprocessors,
         matmul_ratio=entry.matmul_ratio,
@@ -115,32 +115,32 @@ def _kind(name: str, entry: KindEntry, where: str) -> Device:
         memory_ratio=entry.memory_ratio,
         fp8_ratio=entry.fp8_ratio,
         fp4_ratio=entry.fp4_ratio,
-        issue_seconds=units.parse(entry.issue, "seconds", where=f"{where}: issue"),
+        issue_seconds=units.parse(entry.issue, "seconds", place=f"{place}: issue"),
     )
 
 
 def _inner_links(
-    nodes: list[tuple[str, NodeEntry]], ids: dict[str, int], columns: list[tuple[int, int, float, float]], where: str
+    nodes: list[tuple[str, NodeEntry]], ids: dict[str, int], columns: list[tuple[int, int, float, float]], place: str
 ) -> None:
     """Add the links between devices and the switch of their node."""
     for name, node in nodes:
         if node.switch is None:
             continue
-        place = f"{where}: switch of node '{name}'"
-        rate = units.parse(node.switch.bandwidth, "bytes_per_second", where=f"{place}: bandwidth", exclusive=True)
-        latency_seconds = units.parse(node.switch.latency, "seconds", where=f"{place}: latency")
+        link_place = f"{place}: switch of node '{name}'"
+        rate = units.parse(node.switch.bandwidth, "bytes_per_second", place=f"{link_place}: bandwidth", exclusive=True)
+        latency_seconds = units.parse(node.switch.latency, "seconds", place=f"{link_place}: latency")
         for i in range(len(node.devices)):
             ends = ids[f"{name}/{i}"], ids[name]
             columns += [(*ends, rate, latency_seconds), (*ends[::-1], rate, latency_seconds)]
 
 
-def _outer_links(file: ClusterFile, ids: dict[str, int], columns: list[tuple[int, int, float, float]], where: str) -> None:
+def _outer_links(file: ClusterFile, ids: dict[str, int], columns: list[tuple[int, int, float, float]], place: str) -> None:
     """Add the links that the file lists."""
     for k, link in enumerate(file.links):
-        place = f"{where}: links[{k}]"
-        rate = units.parse(link.bandwidth, "bytes_per_second", where=f"{place}: bandwidth", exclusive=True)
-        latency_seconds = units.parse(link.latency, "seconds", where=f"{place}: latency")
-        froms, tos = _matching(link.from_, ids, f"{place}: from"), _matching(link.to, ids, f"{place}: to")
+        link_place = f"{place}: links[{k}]"
+        rate = units.parse(link.bandwidth, "bytes_per_second", place=f"{link_place}: bandwidth", exclusive=True)
+        latency_seconds = units.parse(link.latency, "seconds", place=f"{link_place}: latency")
+        froms, tos = _matching(link.from_, ids, f"{link_place}: from"), _matching(link.to, ids, f"{link_place}: to")
         n_before = len(columns)
         for a in froms:
             for b in tos:
@@ -150,16 +150,16 @@ def _outer_links(file: ClusterFile, ids: dict[str, int], columns: list[tuple[int
                 if not link.one_way:
                     columns.append((b, a, rate, latency_seconds))
         if len(columns) == n_before:
-            raise InputError(f"{place}: joins '{link.from_}' only to itself; name two different ends")
+            raise InputError(f"{link_place}: joins '{link.from_}' only to itself; name two different ends")
 
 
-def _matching(text: str, ids: dict[str, int], where: str) -> list[int]:
+def _matching(text: str, ids: dict[str, int], place: str) -> list[int]:
     """Return the ids of what a name or a shell pattern means."""
     if text in ids:
         return [ids[text]]
     found = [i for name, i in ids.items() if _alike(name, text)] if any(sign in text for sign in "*?[") else []
     if not found:
-        raise UnknownNameError(f"device or switch at {where}", text, list(ids)[:50])
+        raise UnknownNameError(f"device or switch at {place}", text, list(ids)[:50])
     return found
 
 
@@ -170,7 +170,7 @@ def _alike(name: str, pattern: str) -> bool:
 
 
 def _levels(
-    file: ClusterFile, nodes: list[tuple[str, NodeEntry]], node_of_device: NDArray[np.int64], where: str
+    file: ClusterFile, nodes: list[tuple[str, NodeEntry]], node_of_device: NDArray[np.int64], place: str
 ) -> list[NDArray[np.int64]]:
     """Return the group of each device on every level above the nodes."""
     names = [name for name, _ in nodes]
@@ -181,14 +181,14 @@ def _levels(
             for text in members:
                 matched = [name for name in names if fnmatch.fnmatchcase(name, text)]
                 if not matched:
-                    raise UnknownNameError(f"node at {where}: groups[{k}][{g}]", text, names[:50])
+                    raise UnknownNameError(f"node at {place}: groups[{k}][{g}]", text, names[:50])
                 for name in matched:
                     if name in group_of:
-                        raise InputError(f"{where}: groups[{k}][{g}]: node '{name}' is in two groups of one level")
+                        raise InputError(f"{place}: groups[{k}][{g}]: node '{name}' is in two groups of one level")
                     group_of[name] = g
         missing = next((name for name in names if name not in group_of), None)
         if missing is not None:
-            raise InputError(f"{where}: groups[{k}]: node '{missing}' is in no group; every level must have all nodes")
+            raise InputError(f"{place}: groups[{k}]: node '{missing}' is in no group; every level must have all nodes")
         levels.append(np.array([group_of[name] for name in names])[node_of_device])
     return levels
 

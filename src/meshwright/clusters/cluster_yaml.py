@@ -63,13 +63,13 @@ def read(path: Path) -> Cluster:
     return from_data(data, str(path))
 
 
-def from_data(data: object, where: str) -> Cluster:
+def from_data(data: object, place: str) -> Cluster:
     """Return the cluster that the parsed content of a file describes.
 
-    `where`: the file, for messages; the cluster's name where the content gives none.
+    `place`: the file, for messages; the cluster's name where the content gives none.
     Raises `InputError` as for `read`.
     """
-    file = fields.record(ClusterFile, data, where)
+    file = fields.record(ClusterFile, data, place)
     if file.format != FORMAT:
-        raise InputError(f"{where}: format is '{file.format}'; it must be {FORMAT}")
-    return assemble.assemble(file, where)
+        raise InputError(f"{place}: format is '{file.format}'; it must be {FORMAT}")
+    return assemble.assemble(file, place)

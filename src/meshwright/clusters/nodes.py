@@ -97,9 +97,9 @@ def _periods(data: Mapping[str, Any]) -> tuple[int, ...]:
     return (data["devices_per_node"], pod) if data["network"]["oversubscription"] == 1 else (pod,)
 
 
-def _rate(table: Mapping[str, Any], where: str) -> float:
+def _rate(table: Mapping[str, Any], place: str) -> float:
     """Return what large messages reach of a link's line rate."""
-    return quantity(table, "bandwidth", "bytes_per_second", where) * float(table["achievable"]["value"])
+    return quantity(table, "bandwidth", "bytes_per_second", place) * float(table["achievable"]["value"])
 
 
 def _nvlink(wires: Wires, table: Mapping[str, Any], node: NDArray[np.int64], local: NDArray[np.int64], next_id: int) -> int:

@@ -87,10 +87,10 @@ def _astra(text: str, path: Path, spec: str) -> Cluster:
         lists = {key: list(data[key]) for key in ("topology", "npus_count", "bandwidth", "latency")}
         sizes = [int(size) for size in lists["npus_count"]]
         rates = [
-            units.parse(float(v) * 1e9, "bytes_per_second", where=f"{path}: bandwidth", exclusive=True)
+            units.parse(float(v) * 1e9, "bytes_per_second", place=f"{path}: bandwidth", exclusive=True)
             for v in lists["bandwidth"]
         ]
-        delays = [units.parse(float(v) * 1e-9, "seconds", where=f"{path}: latency") for v in lists["latency"]]
+        delays = [units.parse(float(v) * 1e-9, "seconds", place=f"{path}: latency") for v in lists["latency"]]
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

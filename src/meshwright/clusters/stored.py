@@ -60,7 +60,7 @@ def content(cluster: Cluster) -> dict[str, Any] | None:
         return None
 
 
-def from_content(entry: object, where: str) -> Cluster:
+def from_content(entry: object, place: str) -> Cluster:
     """Return the cluster of `content`.
 
     Returns: equal to what was stored.
@@ -68,4 +68,4 @@ def from_content(entry: object, where: str) -> Cluster:
     """
     from meshwright.clusters import cluster_yaml
 
-    return cluster_yaml.from_data(entry, where)
+    return cluster_yaml.from_data(entry, place)

@@ -93,12 +93,12 @@ def device(name: str) -> Device:
     )
 
 
-def quantity(table: Mapping[str, Any], key: str, dimension: str, where: str) -> float:
+def quantity(table: Mapping[str, Any], key: str, dimension: str, place: str) -> float:
     """Return one figure ``{ value = "450 GB/s", source = "..." }`` of a data file in base units."""
-    return units.parse(table[key]["value"], dimension, where=f"{where}: {key}")
+    return units.parse(table[key]["value"], dimension, place=f"{place}: {key}")
 
 
-def count(text: str, what: str) -> int:
+def count(text: str, kind: str) -> int:
     """Return a number of devices typed by the user.
 
     Raises `InputError` when it is not a whole number from 1 to `MOST_DEVICES`.
@@ -106,14 +106,14 @@ def count(text: str, what: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise InputError(f"{what}: '{text}' is not a number of devices; write for example dgx-h100:64") from None
-    return check_count(number, what)
+        raise InputError(f"{kind}: '{text}' is not a number of devices; write for example dgx-h100:64") from None
+    return check_count(number, kind)
 
 
-def check_count(number: int, what: str) -> int:
+def check_count(number: int, kind: str) -> int:
     """Return `number` if a cluster can have so many devices (InputError otherwise)."""
     if not 1 <= number <= MOST_DEVICES:
-        raise InputError(f"{what}: {number} devices; must be between 1 and {MOST_DEVICES}")
+        raise InputError(f"{kind}: {number} devices; must be between 1 and {MOST_DEVICES}")
     return number
 
 

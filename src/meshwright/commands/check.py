@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def posed_again(entry: dict[str, Any], where: str) -> Problem:
+def posed_again(entry: dict[str, Any], place: str) -> Problem:
     """Return the question that a certificate of kind ``sharding`` answers.
 
     Raises `InputError` when a field is missing, or the model or the cluster cannot be found again.
@@ -29,37 +29,37 @@ def posed_again(entry: dict[str, Any], where: str) -> Problem:
         batch = Batch(global_batch=int(asked["batch"]), sequence_length=int(asked["sequence_length"]))
         model, cluster, precision = (str(asked[name]) for name in ("model", "cluster", "precision"))
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     return api.make_problem(model, cluster, batch=batch, training=api.training(precision))
 
 
-def _verdict(entry: Any, where: str, model: str) -> Verdict:
+def _verdict(entry: Any, place: str, model: str) -> Verdict:
     """Return what is found of a certificate, or of a plan file."""
     from meshwright.api import plan_files
     from meshwright.base import registry
     from meshwright.base.errors import InputError
 
-    form = entry.get("format") if isinstance(entry, dict) else None
-    if form == "meshwright/plan/1":
-        result = plan_files.restore(where, model=model)
+    file_format = entry.get("format") if isinstance(entry, dict) else None
+    if file_format == "meshwright/plan/1":
+        result = plan_files.load(place, model=model)
         check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
         if check_plan is None:
             known = ", ".join(name for name, module in registry.each("search", "search") if hasattr(module, "check_plan"))
             raise InputError(
-                f"{where}: is a plan of --search {result.search}; plans are checked of --search {known}, and of pase by "
+                f"{place}: is a plan of --search {result.search}; plans are checked of --search {known}, and of pase by "
                 "the file that --set certificate=FILE writes"
             )
-        verdict: Verdict = check_plan(result, entry, where)
+        verdict: Verdict = check_plan(result, entry, place)
         return verdict
     if model:
         raise InputError("--model is for plan files; a certificate holds its question")
-    if form != "meshwright/certificate/1":
+    if file_format != "meshwright/certificate/1":
         raise InputError(
-            f'{where}: is neither a certificate nor a plan of ours: its "format" must be "meshwright/certificate/1" or '
+            f'{place}: is neither a certificate nor a plan of ours: its "format" must be "meshwright/certificate/1" or '
             '"meshwright/plan/1"'
         )
-    problem = posed_again(entry, where) if entry.get("kind") == "sharding" else None
-    found: Verdict = registry.load("search", "pase", "search").check_certificate(entry, where, problem)
+    problem = posed_again(entry, place) if entry.get("kind") == "sharding" else None
+    found: Verdict = registry.load("search", "pase", "search").check_certificate(entry, place, problem)
     return found
 
 

@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
         report: str = typer.Option("", help="Write a page with picture, times, costs, plan and cables (HTML) to this file."),
         measures_out: str = typer.Option("", help="Write all operator times, measured or estimated, as FlexFlow's JSON."),
-        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option; may be repeated."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the answer to this file."),
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
                 model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency,
                 measures=measures,
                 topologies=tuple(name.strip() for name in topology.split(",") if name.strip()), budget=budget,
-                settings=settings_of(set_), seed=seed, form=form,
+                settings=settings_of(set_), seed=seed, file_format=file_format,
             )  # fmt: skip
         if out:
             codesign_json.write(design, out)

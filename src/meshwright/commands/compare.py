@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
         cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
         searches: str = typer.Option(help="Names of searches, separated by commas."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
-        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
         global_batch: int = typer.Option(0, help="Samples per step over all devices."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
@@ -42,7 +42,12 @@ def register(app: typer.Typer) -> None:
             registry.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
+            model,
+            cluster or None,
+            costs=costs,
+            batch=batch,
+            training=api.training(precision) if precision else None,
+            file_format=file_format,
         )
         results: list[tuple[str, Result | None, str]] = []
         for name in names:

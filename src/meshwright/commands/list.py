@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command(name="list")
     def list_(
-        what: str = typer.Argument(
+        kind: str = typer.Argument(
             help="models, clusters, searches, costs, schedules, topologies, formats, exports or measured."
         ),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
@@ -24,11 +24,11 @@ def register(app: typer.Typer) -> None:
         from meshwright.base.errors import UnknownNameError
 
         rooms = listing.rooms()
-        if what not in rooms:
-            raise UnknownNameError("list", what, rooms)
-        entries = rooms[what]()
+        if kind not in rooms:
+            raise UnknownNameError("list", kind, rooms)
+        entries = rooms[kind]()
         if json_:
-            print(json.dumps({"format": "meshwright/list/1", what: dict(entries)}))
+            print(json.dumps({"format": "meshwright/list/1", kind: dict(entries)}))
         else:
             width = max((len(name) for name, _ in entries), default=0)
             for name, line in entries:

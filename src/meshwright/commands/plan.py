@@ -99,7 +99,7 @@ def register(app: typer.Typer) -> None:
         cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
         search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
-        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
         global_batch: int = typer.Option(0, help="Samples per step over all devices; 0: left to the search."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
@@ -126,7 +126,7 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, form=form,
+            training=api.training(precision) if precision else None, file_format=file_format,
         )  # fmt: skip
         result = search_best(problem, search, settings_of(set_), seed, top)
         return show(result, Outputs(out, trace, report, what_if, json_))

@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def profile(
-        what: str = typer.Argument(help="package.module:callable that returns the torch.nn.Module, or the word links."),
+        kind: str = typer.Argument(help="package.module:callable that returns the torch.nn.Module, or the word links."),
         out: str = typer.Option(..., help="The profile; where it exists, what is measured now is added to it or replaces it."),
         rows: str = typer.Option("1,2,4", help="Samples per micro-batch to measure, with commas."),
         tensor: str = typer.Option("1", help="Tensor degrees to measure, with commas."),
@@ -85,7 +85,7 @@ def register(app: typer.Typer) -> None:
         entry = existing(out)
         if repeats < 1 or not 0 <= sequence_length <= 10**9:
             raise InputError("--repeats must be at least 1, and --sequence-length between 0 and 10^9")
-        if what == "links":
+        if kind == "links":
             if not 2 <= ranks <= 64:
                 raise InputError(f"--ranks {ranks}: links are measured among 2 to 64 processes")
             from meshwright.runtime.profile import links
@@ -102,7 +102,7 @@ def register(app: typer.Typer) -> None:
 
             degrees, n_rows = counts(tensor, "--tensor"), counts(rows, "--rows")
             entry |= profile_callable(
-                what, n_rows, degrees, sequence_length=sequence_length, repeats=repeats, device=device, seed=seed,
+                kind, n_rows, degrees, sequence_length=sequence_length, repeats=repeats, device=device, seed=seed,
                 say=tell,
             )  # fmt: skip
         files.write(out, json.dumps(entry, indent=1) + "\n")

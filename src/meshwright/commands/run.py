@@ -54,14 +54,14 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     Raises `InputError` when the profile is wrong or of another model; a plan's own missing sources are no error.
     """
     from meshwright import api
-    from meshwright.api.plan_files import replay
+    from meshwright.api.plan_files import resimulate
     from meshwright.base.errors import InputError, MeshwrightError
     from meshwright.core.result import Answer, Result
     from meshwright.writers import plan_json
 
     if not profile:
         try:
-            return replay(path), ""
+            return resimulate(path), ""
         except MeshwrightError as error:
             return None, f"no prediction: {error}"
     model_spec = api.read(profile)
@@ -72,20 +72,20 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     )
     names = {op.name: i for i, op in enumerate(problem.graph.ops)}
     plan = plan_json.plan_from_json(dict(read.entry), names, path)
-    loads, timeline = api.judge(problem, plan)
-    return Result(problem, "", 0, Answer(plan=plan), loads, timeline), ""
+    stage_costs, timeline = api.evaluate(problem, plan)
+    return Result(problem, "", 0, Answer(plan=plan), stage_costs, timeline), ""
 
 
 def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
     """Return the order of work that was simulated, which zero-bubble schedules fit to durations;
     nothing where there was none.
     """
-    if predicted is None or predicted.timeline is None or not predicted.loads:
+    if predicted is None or predicted.timeline is None or not predicted.stage_costs:
         return []
     from meshwright.sim import tasks, transfers
 
-    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.loads)
-    slots = tasks.order(predicted.plan, tasks.times(predicted.loads, sends.seconds[0, :-1]))
+    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.stage_costs)
+    slots = tasks.order(predicted.plan, tasks.times(predicted.stage_costs, sends.seconds[0, :-1]))
     work = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
     first = slots.first.tolist()
     return [work[start:stop] for start, stop in itertools.pairwise(first)]

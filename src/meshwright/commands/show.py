@@ -12,8 +12,8 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def show(
-        what: str = typer.Argument(help="A model, a cluster, a plan, or a file of any known format."),
-        form: str = typer.Option("", "--format", help="Format where it should not be recognised."),
+        kind: str = typer.Argument(help="A model, a cluster, a plan, or a file of any known format."),
+        file_format: str = typer.Option("", "--format", help="Format where it should not be recognised."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Show what a file or a name holds: layers and parameters, devices and links, or a plan."""
@@ -21,6 +21,6 @@ def register(app: typer.Typer) -> None:
 
         from meshwright.api import inspect
 
-        entry = inspect.look(what, form)
+        entry = inspect.describe(kind, file_format)
         print(json.dumps(entry) if json_ else inspect.text(entry))
         return 0

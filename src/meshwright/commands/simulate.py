@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
         import json
         from dataclasses import replace
 
-        from meshwright.api.plan_files import missing_bytes, replay
+        from meshwright.api.plan_files import missing_bytes, resimulate
         from meshwright.base import files
         from meshwright.base.units import format_bytes
         from meshwright.report import text
@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
 
         if trace:
             files.check_target(trace, "--trace")
-        result = replay(plan, cluster, model)
+        result = resimulate(plan, cluster, model)
         if trace:
             chrome_trace.write(result, trace)
         if json_:

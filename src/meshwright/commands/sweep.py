@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
         cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
         search: str = typer.Option("", help="The recipe; default: the one that suits the input."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
-        form: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
@@ -47,7 +47,12 @@ def register(app: typer.Typer) -> None:
         sizes = sweeping.batches(global_batches)
         batch = Batch(sizes[0], micro_batch, sequence_length)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None, form=form
+            model,
+            cluster or None,
+            costs=costs,
+            batch=batch,
+            training=api.training(precision) if precision else None,
+            file_format=file_format,
         )
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):

@@ -105,9 +105,11 @@ def step_interval(result: Result) -> interval.Interval | None:
     played.
     """
     cluster, timeline = result.problem.cluster, result.timeline
-    if cluster is None or timeline is None or not result.loads or result.problem.costs not in MEASURED_COSTS:
+    if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in MEASURED_COSTS:
         return None
-    return interval.around(timeline.step_seconds, interval.kind_of(result.problem.graph, cluster, result.plan, result.loads))
+    return interval.around(
+        timeline.step_seconds, interval.kind_of(result.problem.graph, cluster, result.plan, result.stage_costs)
+    )
 
 
 def fullest(result: Result) -> tuple[float, float] | None:
@@ -130,7 +132,7 @@ def utilization(result: Result) -> float | None:
     if cluster is None or timeline is None:
         return None
     done = peak = 0.0
-    for stage, load in zip(plan.stages, result.loads, strict=True):
+    for stage, load in zip(plan.stages, result.stage_costs, strict=True):
         done += load.model_flops * plan.n_microbatches * len(stage.devices)
     if done == 0.0:
         return None

@@ -85,7 +85,7 @@ class Kind:
         return f"{self.work}, on {self.on}", self.work, ALL
 
 
-def kind_of(graph: Graph, cluster: Cluster, plan: Plan, loads: Sequence[StageCost]) -> Kind:
+def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost]) -> Kind:
     """Return what kind of run a plan is.
 
     Parameters
@@ -96,12 +96,12 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, loads: Sequence[StageCos
         Where it runs.
     plan : Plan
         The plan.
-    loads : sequence of StageCost
+    stage_costs : sequence of StageCost
         What its stages do.
     """
     devices = {cluster.device(device).name for stage in plan.stages for device in stage.devices}
     mixture = any(operator.expert for op in graph.ops for operator in op.body)
-    seconds = sum(load.forward_seconds for load in loads) / sum(len(stage.ops) for stage in plan.stages)
+    seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
     shard = max(stage.strategy.shard for stage in plan.stages)
     return Kind(tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds)
 

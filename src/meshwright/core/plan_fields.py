@@ -29,14 +29,14 @@ _OF_A_STAGE = (
 )  # fmt: skip
 
 
-def check(entry: dict[str, Any], where: str) -> None:
+def check(entry: dict[str, Any], place: str) -> None:
     """Refuse a field of the wrong kind; fields that are missing are left to whoever needs them.
 
     Parameters
     ----------
     entry : dict
         The parsed file.
-    where : str
+    place : str
         The file, for messages.
 
     Raises
@@ -47,36 +47,36 @@ def check(entry: dict[str, Any], where: str) -> None:
     for path, kind, minimum in _OF_THE_PLAN:
         value: Any = entry
         for key in path.split("."):
-            if key not in fields.entry(value, f"{where}: {path.split('.')[0]}"):
+            if key not in fields.entry(value, f"{place}: {path.split('.')[0]}"):
                 break
             value = value[key]
         else:
-            _one(value, kind, minimum, f"{where}: {path}")
-    for i, stage in enumerate(fields.items(entry.get("stages", []), f"{where}: stages", of="objects")):
-        _stage(stage, f"{where}: stage {i}")
+            _one(value, kind, minimum, f"{place}: {path}")
+    for i, stage in enumerate(fields.items(entry.get("stages", []), f"{place}: stages", of="objects")):
+        _stage(stage, f"{place}: stage {i}")
 
 
-def _stage(stage: Any, where: str) -> None:
+def _stage(stage: Any, place: str) -> None:
     """Refuse a stage with a field of the wrong kind."""
     for key, kind, minimum in _OF_A_STAGE:
-        if key in fields.entry(stage, where):
-            _one(stage[key], kind, minimum, f"{where}: {key}")
+        if key in fields.entry(stage, place):
+            _one(stage[key], kind, minimum, f"{place}: {key}")
     if stage.get("shard", 0) > 3:
-        raise InputError(f"{where}: shard is {stage['shard']}; it must be between 0 and 3")
+        raise InputError(f"{place}: shard is {stage['shard']}; it must be between 0 and 3")
     for key in ("ops", "recompute", "devices", "ring"):
         words = key in ("ops", "recompute")
-        for value in fields.items(stage.get(key, []), f"{where}: {key}"):
-            _one(value, str if words else int, None if words else 0, f"{where}: {key}")
+        for value in fields.items(stage.get(key, []), f"{place}: {key}"):
+            _one(value, str if words else int, None if words else 0, f"{place}: {key}")
     wrong = [word for word in stage.get("recompute", []) if word not in RECOMPUTE]
     if wrong:
-        raise InputError(f"{where}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}")
+        raise InputError(f"{place}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}")
 
 
-def _one(value: Any, kind: type, minimum: int | None, where: str) -> None:
+def _one(value: Any, kind: type, minimum: int | None, place: str) -> None:
     """Refuse a value of another kind, or out of range."""
     if kind in (str, bool):
-        (fields.text if kind is str else fields.flag)(value, where)
+        (fields.text if kind is str else fields.flag)(value, place)
     else:
         (fields.whole if kind is int else fields.number)(
-            value, where, minimum=minimum, maximum=None if minimum is None else _LARGEST
+            value, place, minimum=minimum, maximum=None if minimum is None else _LARGEST
         )

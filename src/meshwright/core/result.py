@@ -111,7 +111,7 @@ class Result:
         Its seed.
     answer : Answer
         What it found.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         What each stage of the plan does; empty where the cost model cannot tell.
     timeline : Timeline or None
         The simulated step; None where the input lacks what is needed.
@@ -127,7 +127,7 @@ class Result:
     search: str
     seed: int
     answer: Answer
-    loads: tuple[StageCost, ...] = ()
+    stage_costs: tuple[StageCost, ...] = ()
     timeline: Timeline | None = None
     planning_seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -13,14 +13,14 @@ from meshwright.core.source import Source
 __all__ = ["read"]
 
 
-def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str = "") -> ModelSpec:
+def read(spec: str, *, file_format: str = "", sequence_length: int = 0, attention: str = "") -> ModelSpec:
     """Read a model from a built-in name, a file of any known format, or a generator like ``pase:alexnet``.
 
     Parameters
     ----------
     spec : str
         What to read.
-    form : str
+    file_format : str
         Name of the format where it should not be recognised from the content.
     sequence_length : int
         Tokens per sample; 0 for the model's own.
@@ -44,8 +44,8 @@ def read(spec: str, *, form: str = "", sequence_length: int = 0, attention: str 
     source = Source(spec, sequence_length, attention)
     if source.repeated_key:
         raise InputError(f"{source.path}: {source.repeated_key}")
-    if form:
-        return _read(form, registry.load("readers", form, "format"), source)
+    if file_format:
+        return _read(file_format, registry.load("readers", file_format, "format"), source)
     for name, module in registry.each("readers", "format"):
         if _recognises(name, module, source):
             return _read(name, module, source)

@@ -24,13 +24,13 @@ class Config:
 
     Parameters
     ----------
-    where : str
+    place : str
         File or built-in name, for messages.
     fields : mapping of str to object
         The JSON object.
     """
 
-    where: str
+    place: str
     fields: Mapping[str, Any]
 
     def given(self, name: str) -> bool:
@@ -49,7 +49,7 @@ class Config:
         if found is None:
             return self._absent(name, meaning, default)
         key, value = found
-        place = f"{self.where}: {key}"
+        place = f"{self.place}: {key}"
         return fields.whole(value, place, minimum=minimum, maximum=maximum, meaning=meaning, or_float=True)
 
     def ratio(self, name: str, meaning: str, default: float) -> float:
@@ -61,7 +61,7 @@ class Config:
         if found is None:
             return default
         key, value = found
-        return fields.number(value, f"{self.where}: {key}", minimum=0, maximum=1, meaning=meaning)
+        return fields.number(value, f"{self.place}: {key}", minimum=0, maximum=1, meaning=meaning)
 
     def flag(self, name: str, meaning: str, default: bool) -> bool:
         """Return true or false.
@@ -72,7 +72,7 @@ class Config:
         if found is None:
             return default
         key, value = found
-        return fields.flag(value, f"{self.where}: {key}", meaning=meaning)
+        return fields.flag(value, f"{self.place}: {key}", meaning=meaning)
 
     def text(self, name: str, meaning: str, default: str) -> str:
         """Return a text.
@@ -83,7 +83,7 @@ class Config:
         if found is None:
             return default
         key, value = found
-        return fields.text(value, f"{self.where}: {key}", meaning=meaning)
+        return fields.text(value, f"{self.place}: {key}", meaning=meaning)
 
     def words(self, name: str, meaning: str) -> tuple[str, ...]:
         """Return a list of texts, empty where absent.
@@ -93,7 +93,7 @@ class Config:
         value = self.fields.get(name)
         if value is None:
             return ()
-        place = f"{self.where}: {name}"
+        place = f"{self.place}: {name}"
         return tuple(fields.text(word, place, meaning=meaning) for word in fields.items(value, place, of=f"texts ({meaning})"))
 
     def whole_numbers(self, name: str, meaning: str) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class Config:
         value = self.fields.get(name)
         if value is None:
             return ()
-        place = f"{self.where}: {name}"
+        place = f"{self.place}: {name}"
         held = fields.items(value, place, of=f"whole numbers ({meaning})")
         return tuple(fields.whole(item, place, minimum=0, meaning=meaning) for item in held)
 
@@ -114,7 +114,7 @@ class Config:
         Raises `InputError` when the field is no JSON object.
         """
         value = self.fields.get(name)
-        return Config(f"{self.where}: {name}", fields.entry(value, f"{self.where}: {name}"))
+        return Config(f"{self.place}: {name}", fields.entry(value, f"{self.place}: {name}"))
 
     def _found(self, name: str) -> tuple[str, Any] | None:
         """Spelling and value of the first spelling given.
@@ -128,12 +128,12 @@ class Config:
         for key in spellings:
             close = difflib.get_close_matches(key, self.fields, n=1, cutoff=_SPELLING_RATIO)
             if close and close[0] not in spellings:
-                raise InputError(f"{self.where}: the field '{close[0]}' is not known; did you mean '{key}'?")
+                raise InputError(f"{self.place}: the field '{close[0]}' is not known; did you mean '{key}'?")
         return None
 
     def _absent(self, name: str, meaning: str, default: int | None) -> int:
         """The default, or the message that the field is missing."""
         if default is None:
             spellings = " or ".join(f"'{key}'" for key in name.split("|"))
-            raise InputError(f"{self.where}: the field {spellings} is missing ({meaning}); add it")
+            raise InputError(f"{self.place}: the field {spellings} is missing ({meaning}); add it")
         return default

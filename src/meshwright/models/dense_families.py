@@ -70,7 +70,7 @@ def attention_sizes(config: Config) -> tuple[int, int, int, int]:
     kv_heads = config.integer("num_key_value_heads", "key and value heads of a layer", heads)
     if heads % kv_heads:
         raise InputError(
-            f"{config.where}: num_key_value_heads is {kv_heads}, which does not divide num_attention_heads {heads}; "
+            f"{config.place}: num_key_value_heads is {kv_heads}, which does not divide num_attention_heads {heads}; "
             "every key head must serve the same number of query heads"
         )
     return hidden, heads, kv_heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads))
@@ -89,12 +89,12 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
     if kinds:
         if len(kinds) != layers:
             raise InputError(
-                f"{config.where}: layer_types has {len(kinds)} entries; it must have one for each of {layers} layers"
+                f"{config.place}: layer_types has {len(kinds)} entries; it must have one for each of {layers} layers"
             )
         for kind in kinds:
             if kind not in ("full_attention", "sliding_attention"):
                 raise InputError(
-                    f"{config.where}: layer_types holds '{kind}'; only full_attention and sliding_attention are supported"
+                    f"{config.place}: layer_types holds '{kind}'; only full_attention and sliding_attention are supported"
                 )
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     if family in ("gemma2", "gpt_oss"):  # every second layer is local, beginning with the first
@@ -155,7 +155,7 @@ def gpt_neo(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     kinds = config.words("attention_layers", "kind of attention of each layer") or ("global", "local") * layers
     window = config.integer("window_size", "sliding window of attention in tokens", 256, maximum=10**9)
     if len(kinds) < layers or not {"global", "local"} >= set(kinds):
-        raise InputError(f"{config.where}: attention_layers must say global or local for each of {layers} layers")
+        raise InputError(f"{config.place}: attention_layers must say global or local for each of {layers} layers")
     bodies = {kind: dense_blocks.layer(replace(block, window=window if kind == "local" else 0)) for kind in ("global", "local")}
     named = [(f"layers.{i}", "attention_mlp", bodies[kinds[i]]) for i in range(layers)]
     positions = max(sequence, config.integer("max_position_embeddings", "rows of the position table", maximum=10**9))
@@ -231,7 +231,7 @@ def even_head(config: Config, hidden: int, heads: int) -> int:
     """
     if hidden % heads and not config.given("head_dim"):
         raise InputError(
-            f"{config.where}: hidden size {hidden} cannot be divided into {heads} heads; change one, or give head_dim"
+            f"{config.place}: hidden size {hidden} cannot be divided into {heads} heads; change one, or give head_dim"
         )
     return max(1, hidden // heads)
 

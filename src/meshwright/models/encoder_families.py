@@ -54,7 +54,7 @@ def vit_sequence(config: Config) -> tuple[int, int]:
     image = config.integer("image_size", "side of an image in pixels")
     patch = config.integer("patch_size", "side of a patch in pixels")
     if image % patch:
-        raise InputError(f"{config.where}: image_size {image} cannot be tiled by patches of patch_size {patch}")
+        raise InputError(f"{config.place}: image_size {image} cannot be tiled by patches of patch_size {patch}")
     return (image // patch) ** 2, (image // patch) ** 2 + 1
 
 

@@ -102,7 +102,7 @@ def _experts(config: Config, field: str, width: int) -> Experts:
     per_token = config.integer("num_experts_per_tok", "routed experts that a token visits")
     if per_token > n_experts:
         raise InputError(
-            f"{config.where}: num_experts_per_tok is {per_token}, but {field.split('|')[0]} is {n_experts}; a token cannot "
+            f"{config.place}: num_experts_per_tok is {per_token}, but {field.split('|')[0]} is {n_experts}; a token cannot "
             "visit more experts "
             "than there are"
         )

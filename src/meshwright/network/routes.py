@@ -210,7 +210,7 @@ def _plugged(
     pairs: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]],
     total: NDArray[np.float64],
     latency: NDArray[np.float64],
-    where: NDArray[np.int64],
+    place: NDArray[np.int64],
 ) -> None:
     """Add the load and latency of pairs of devices that do not forward."""
     source, target, amount = pairs
@@ -222,7 +222,7 @@ def _plugged(
     total += np.bincount(ways.out_link, weights=share, minlength=len(links))
     total += np.bincount(ways.in_link, weights=share, minlength=len(links))
     ends = links.latency_seconds[ways.out_link] + links.latency_seconds[ways.in_link]
-    np.maximum.at(latency, where[ways.pair], ends + core_latency)
+    np.maximum.at(latency, place[ways.pair], ends + core_latency)
     straight = (amount / np.maximum(1, ways.n_ways))[ways.direct_pair]
     total += np.bincount(ways.direct_link, weights=straight, minlength=len(links))
-    np.maximum.at(latency, where[ways.direct_pair], links.latency_seconds[ways.direct_link])
+    np.maximum.at(latency, place[ways.direct_pair], links.latency_seconds[ways.direct_link])

@@ -37,10 +37,10 @@ _WIDTH = 118
 
 
 @contextmanager
-def progress(what: str) -> Iterator[None]:
+def progress(kind: str) -> Iterator[None]:
     """Say on stderr that work goes on, once it has lasted two seconds, and every ten seconds after.
 
-    `what`: what is being done: ``"planning llama-3.1-70b"``.
+    `kind`: what is being done: ``"planning llama-3.1-70b"``.
     """
     done = threading.Event()
     started = time.monotonic()
@@ -48,7 +48,7 @@ def progress(what: str) -> Iterator[None]:
     def tell() -> None:
         wait = 2.0
         while not done.wait(wait):
-            print(f"{what}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
+            print(f"{kind}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
             wait = 10.0
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -119,14 +119,14 @@ def _question(result: Result) -> str:
         model += f", {format_count(graph.n_parameters)} parameters"
     if graph.sequence_length > 1:
         model += f", {graph.sequence_length} tokens a sample"
-    where = ""
+    place = ""
     if problem.cluster is not None:
         kinds = ", ".join(dict.fromkeys(kind.name for kind in problem.cluster.kinds))
-        where = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
+        place = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
         if problem.model_spec.instance is None:
-            where += f", products in {problem.training.precision}"
+            place += f", products in {problem.training.precision}"
     return (
-        f"{model}{where}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
+        f"{model}{place}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
     )
 
 
@@ -174,7 +174,7 @@ def _stages(result: Result, plan: Plan) -> Table:
     rank_of_stage = plan.rank_of_stage()
     for i, stage in enumerate(plan.stages):
         words = [word for word in stage.recompute if word != "none"]
-        load = result.loads[i] if result.loads else None
+        load = result.stage_costs[i] if result.stage_costs else None
         peak = format_bytes(result.timeline.peak_bytes[rank_of_stage[i]]) if result.timeline is not None else "-"
         table.add_row(
             str(i),
@@ -246,9 +246,9 @@ def _margin(result: Result) -> list[str]:
         f"({most} of {format_bytes(limit)})"
     ]
     if margin.most_ratio * peak > limit:
-        room = int(100.0 / margin.most_ratio) / 100.0
+        safe_ratio = int(100.0 / margin.most_ratio) / 100.0
         lines.append(
-            f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio={room:g} the search "
+            f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio={safe_ratio:g} the search "
             "best leaves room for "
             f"{MOST_RATIO:.0%} of such errors, with {int(100.0 / margin.below_ratio) / 100.0:g} for {COVERAGE_RATIO:.0%}"
         )

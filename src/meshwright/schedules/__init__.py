@@ -8,7 +8,7 @@ Promises of a schedule module, checked by ``tests/contract/test_schedules.py``:
 * ``in_flight(n_ranks, n_chunks, n_microbatches) -> ndarray``: the largest number of (stage, micro-batch) activations that each
   rank holds at once, from the start of the forward to the end of the last backward task that needs it; `order` never holds
   more;
-* ``placement(n_ranks, n_chunks) -> ndarray``: the rank of every stage; ``looped`` or ``folded`` below.
+* ``placement(n_ranks, n_chunks) -> ndarray``: the rank of every stage; ``looped`` or ``v_shaped`` below.
 
 ``n_ranks`` is the number of pipeline ranks, ``n_chunks`` of stages per rank, ``n_microbatches`` of micro-batches of one step,
 each at least 1; ``times`` are the `Durations` of the tasks, or None for tasks of equal length. ``in_flight`` has shape
@@ -38,11 +38,11 @@ __all__ = [
     "FORWARD",
     "Actions",
     "Durations",
-    "folded",
     "load",
     "looped",
     "one_chunk",
     "slots",
+    "v_shaped",
     "word",
     "words",
 ]
@@ -140,7 +140,7 @@ def looped(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
     return np.tile(np.arange(n_ranks, dtype=np.int64), n_chunks)
 
 
-def folded(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
+def v_shaped(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
     """Return the rank of every stage when every second round goes back: 0 1 2 2 1 0, the letter V."""
     there = np.arange(n_ranks, dtype=np.int64)
     return np.concatenate([there if chunk % 2 == 0 else there[::-1] for chunk in range(n_chunks)])

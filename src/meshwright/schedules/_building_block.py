@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, folded, slots
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, slots, v_shaped
 from meshwright.schedules._fitted import shortest
 
 __all__ = ["repeated", "two_chunks"]
@@ -71,7 +71,7 @@ def repeated(
             for i in range(n_microbatches)
         )
         rows.append([task for _, _, stage, i, phase in tasks for task in _with_weight_gradient(stage, i, phase)])
-    plain = slots(rows, folded(n_ranks, 2))
+    plain = slots(rows, v_shaped(n_ranks, 2))
     ones = np.ones(2 * n_ranks)
     even = shortest(plain, Durations(ones, ones, ones, np.zeros(2 * n_ranks - 1)), limit)
     return shortest(even, times, limit)

@@ -47,21 +47,21 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
     warm_up = np.minimum(_warm_up(n_ranks, n_chunks), n_forward)
     count = np.arange(n_forward)
     shape = (n_ranks, 2 * n_forward)
-    stage, what, phase = np.empty(shape, np.int64), np.empty(shape, np.int64), np.full(shape, BACKWARD, np.int64)
+    stage, kind, phase = np.empty(shape, np.int64), np.empty(shape, np.int64), np.full(shape, BACKWARD, np.int64)
     for rank in range(n_ranks):
         # In turn, the forward task comes first: task k of the steady phase is preceded by k - warm_up backward tasks.
         forward = count + np.maximum(count - warm_up[rank], 0)
         backward = np.minimum(warm_up[rank] + 2 * count + 1, n_forward + count)
         stage[rank, forward] = chunk * n_ranks + rank
         stage[rank, backward] = (n_chunks - 1 - chunk) * n_ranks + rank
-        what[rank, forward] = microbatch
-        what[rank, backward] = microbatch
+        kind[rank, forward] = microbatch
+        kind[rank, backward] = microbatch
         phase[rank, forward] = FORWARD
-    there = what < n_microbatches
+    there = kind < n_microbatches
     return Actions(
         first=np.concatenate(([0], np.cumsum(there.sum(axis=1)))),
         stage=stage[there],
-        microbatch=what[there],
+        microbatch=kind[there],
         phase=phase[there],
         rank_of_stage=placement(n_ranks, n_chunks),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, folded, slots
+from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, slots, v_shaped
 from meshwright.schedules._building_block import two_chunks
 from meshwright.schedules._fitted import shortest
 
@@ -19,7 +19,7 @@ __all__ = ["in_flight", "order", "placement"]
 
 def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
     """Return the rank of every stage, 0 1 2 2 1 0; shape (n_ranks * n_chunks,), int64."""
-    return folded(n_ranks, n_chunks)
+    return v_shaped(n_ranks, n_chunks)
 
 
 def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:

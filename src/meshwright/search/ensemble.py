@@ -57,10 +57,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             nothing = nothing or answer
             continue
         asked = answer.problem or problem
-        loads = registry.load("costs", asked.costs, "cost model").loads(asked, answer.plan)
-        if not loads:
+        stage_costs = registry.load("costs", asked.costs, "cost model").stage_costs(asked, answer.plan)
+        if not stage_costs:
             continue
-        timeline = sim.simulate(asked, answer.plan, loads)
+        timeline = sim.simulate(asked, answer.plan, stage_costs)
         over = sim.excess_bytes(asked, answer.plan, timeline.peak_bytes)
         if over > 0.0:
             nothing = nothing or Answer(None, missing_bytes=over, nearest="more devices, or devices with more memory")

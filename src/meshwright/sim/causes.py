@@ -14,7 +14,7 @@ __all__ = ["causes"]
 
 
 def causes(
-    slots: Actions, moments: TaskTimes, end: StepTail, loads: tuple[StageCost, ...], n_microbatches: int
+    slots: Actions, moments: TaskTimes, end: StepTail, stage_costs: tuple[StageCost, ...], n_microbatches: int
 ) -> tuple[tuple[str, float], ...]:
     """Return the seconds of the step by cause; they add up to its length.
 
@@ -28,7 +28,7 @@ def causes(
     step_seconds = float(end.rank_end_seconds[rank])
     seconds: dict[str, float] = dict.fromkeys(("compute", "recompute"), 0.0)
     for stage in np.flatnonzero(slots.rank_of_stage == rank):
-        load = loads[stage]
+        load = stage_costs[stage]
         pure = load.forward_seconds + load.backward_input_seconds + load.backward_weight_seconds
         parts = [("compute", pure), ("recompute", load.recompute_seconds)]
         for name, value in (*parts, *load.forward_communication, *load.backward_communication):

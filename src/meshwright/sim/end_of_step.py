@@ -60,7 +60,7 @@ class StepTail:
     rank_end_seconds: NDArray[np.float64]
 
 
-def items(slots: Actions, loads: tuple[StageCost, ...]) -> TailTasks:
+def items(slots: Actions, stage_costs: tuple[StageCost, ...]) -> TailTasks:
     """Return what every rank does at the end of the step.
 
     Gradients of a stage become ready evenly while its last backward task runs, and leave as they come: the share
@@ -82,13 +82,13 @@ def items(slots: Actions, loads: tuple[StageCost, ...]) -> TailTasks:
         last = _last_tasks(slots, rank)
         upper = int(slots.first[rank + 1])
         for stage, task in last:
-            beside = loads[stage].reduce_seconds * loads[stage].overlap_ratio
+            beside = stage_costs[stage].reduce_seconds * stage_costs[stage].overlap_ratio
             rows.append(("reduce", stage, beside, reduce + stage, task))
             after = task + 1 if task + 1 < upper else -1
-            rows.append(("reduce", stage, loads[stage].reduce_seconds - beside, reduce + stage, after))
+            rows.append(("reduce", stage, stage_costs[stage].reduce_seconds - beside, reduce + stage, after))
         stages = [int(stage) for stage in np.flatnonzero(slots.rank_of_stage == rank)]
-        rows += [("optimizer", stage, loads[stage].optimizer_seconds, -1, -1) for stage in stages]
-        rows += [("gather", stage, loads[stage].gather_seconds, gather + stage, -1) for stage in stages]
+        rows += [("optimizer", stage, stage_costs[stage].optimizer_seconds, -1, -1) for stage in stages]
+        rows += [("gather", stage, stage_costs[stage].gather_seconds, gather + stage, -1) for stage in stages]
         rows = [row for row in rows if row[2] > 0.0]
         first.append(len(rows))
     ends = Ends(
@@ -141,20 +141,20 @@ def _compute_end(slots: Actions, end: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def ending(
-    slots: Actions, end: NDArray[np.float64], what: TailTasks, item_start: NDArray[np.float64], item_end: NDArray[np.float64]
+    slots: Actions, end: NDArray[np.float64], kind: TailTasks, item_start: NDArray[np.float64], item_end: NDArray[np.float64]
 ) -> StepTail:
     """Return the end of the step as it was played.
 
     `end`, shape (n_tasks,), float64: of each task, in seconds.
     `item_start`, `item_end`, shape (n_items,), float64: when they were played.
     """
-    rank_of_item = np.repeat(np.arange(slots.n_ranks), np.diff(what.ends.first))
-    reduces = what.phase == PHASES.index("reduce")
+    rank_of_item = np.repeat(np.arange(slots.n_ranks), np.diff(kind.ends.first))
+    reduces = kind.phase == PHASES.index("reduce")
     compute_end = _compute_end(slots, end)
     reduce_end, rank_end = compute_end.copy(), compute_end.copy()
     np.maximum.at(reduce_end, rank_of_item[reduces], item_end[reduces])
     np.maximum.at(rank_end, rank_of_item, item_end)
     return StepTail(
-        what.stage, what.phase, np.where(reduces, -1, rank_of_item), item_start, item_end, rank_of_item,
+        kind.stage, kind.phase, np.where(reduces, -1, rank_of_item), item_start, item_end, rank_of_item,
         compute_end, reduce_end, rank_end,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from meshwright.sim.transfers import Transfers
 __all__ = ["estimate", "least_seconds", "order", "play", "played_seconds", "simulate", "step_seconds"]
 
 
-def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Timeline:
+def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> Timeline:
     """Play one training step of a plan.
 
     Parameters
@@ -34,7 +34,7 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Time
         Where it runs; without a cluster transfers between stages take no time.
     plan : Plan
         The plan; all data-parallel replicas behave alike, so that one pipeline is played.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         What each stage does and holds.
 
     Returns
@@ -48,20 +48,20 @@ def simulate(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Time
         When the plan does not go with the cluster, the loads or its own schedule.
     """
     tasks.check_plan(problem, plan)
-    tasks.check_loads(plan, loads)
-    sends, collectives = transfers.transfers(problem, plan, loads), traffic(problem, plan, loads)
-    return play(plan, loads, sends, collectives, fits.context_bytes(problem, plan))
+    tasks.check_loads(plan, stage_costs)
+    sends, collectives = transfers.transfers(problem, plan, stage_costs), traffic(problem, plan, stage_costs)
+    return play(plan, stage_costs, sends, collectives, fits.context_bytes(problem, plan))
 
 
-def least_seconds(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> float:
+def least_seconds(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> float:
     """Return the seconds of a step if collectives had links of their own: never more than `simulate` says, and quicker.
 
     Raises `InputError` when the plan's stages do not go with its schedule.
     """
-    return played_seconds(plan, loads, transfers.transfers(problem, plan, loads))
+    return played_seconds(plan, stage_costs, transfers.transfers(problem, plan, stage_costs))
 
 
-def order(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Actions:
+def order(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> Actions:
     """Return the order of tasks that `simulate` plays.
 
     Parameters
@@ -70,7 +70,7 @@ def order(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Actions
         Where it runs.
     plan : Plan
         The plan.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         What each stage does.
 
     Raises
@@ -78,12 +78,12 @@ def order(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Actions
     InputError
         When the plan's stages do not go with its schedule.
     """
-    return tasks.order(plan, tasks.times(loads, transfers.transfers(problem, plan, loads).seconds[0, :-1]))
+    return tasks.order(plan, tasks.times(stage_costs, transfers.transfers(problem, plan, stage_costs).seconds[0, :-1]))
 
 
 def play(
     plan: Plan,
-    loads: tuple[StageCost, ...],
+    stage_costs: tuple[StageCost, ...],
     sends: Transfers,
     collectives: Traffic | None = None,
     context_bytes: tuple[float, ...] | None = None,
@@ -94,7 +94,7 @@ def play(
     ----------
     plan : Plan
         The plan.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         What each stage does and holds.
     sends : Transfers
         What stages send each other.
@@ -113,9 +113,9 @@ def play(
     InputError
         When the plan's stages do not go with its schedule.
     """
-    slots, moments, end = _played(plan, loads, sends, collectives)
+    slots, moments, end = _played(plan, stage_costs, sends, collectives)
     step_seconds = float(end.rank_end_seconds.max())
-    held = memory.memory(slots, moments.start, moments.end, loads, context_bytes)
+    held = memory.memory(slots, moments.start, moments.end, stage_costs, context_bytes)
     spans = _spans(slots, moments, end)
     link_bytes = sharing.carried_bytes(sends, collectives, plan.n_microbatches)
     return Timeline(
@@ -130,7 +130,7 @@ def play(
         memory_seconds=held.seconds,
         memory_bytes=held.bytes,
         memory_causes=held.causes,
-        causes=causes.causes(slots, moments, end, loads, plan.n_microbatches),
+        causes=causes.causes(slots, moments, end, stage_costs, plan.n_microbatches),
         allocated_bytes=held.allocated_bytes,
         reserved_bytes=held.reserved_bytes,
         link_busy_ratio=busiest(link_bytes, sends.link_bytes_per_second, step_seconds),
@@ -138,14 +138,14 @@ def play(
     )
 
 
-def played_seconds(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers) -> float:
+def played_seconds(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers) -> float:
     """Return the seconds of a step with known transfers: what `play` says, without its memory, causes and spans.
 
     Parameters
     ----------
     plan : Plan
         The plan.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         What each stage does.
     sends : Transfers
         What stages send each other.
@@ -160,10 +160,10 @@ def played_seconds(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers) -
     InputError
         When the plan's stages do not go with its schedule.
     """
-    return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())
+    return float(_played(plan, stage_costs, sends, None)[2].rank_end_seconds.max())
 
 
-def estimate(plan: Plan, loads: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> float:
+def estimate(plan: Plan, stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> float:
     """Return the seconds of a step with given transfers: what `simulate` says where nothing shares a link, but quicker.
 
     `transfer_seconds`, shape (n_stages - 1,), float64: from each stage to the next, and back.
@@ -171,7 +171,7 @@ def estimate(plan: Plan, loads: tuple[StageCost, ...], transfer_seconds: NDArray
     Raises `InputError` when the plan's stages do not go with its schedule.
     """
     sends = transfers.fixed(np.array(plan.rank_of_stage()), transfer_seconds)
-    return float(_played(plan, loads, sends, None)[2].rank_end_seconds.max())
+    return float(_played(plan, stage_costs, sends, None)[2].rank_end_seconds.max())
 
 
 def step_seconds(
@@ -221,30 +221,30 @@ class _Played(NamedTuple):
     end: StepTail
 
 
-def _played(plan: Plan, loads: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None) -> _Played:
+def _played(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None) -> _Played:
     """Play a step: event by event where traffic shares links, as a longest path where none does."""
-    stage_times = tasks.times(loads, sends.seconds[0, :-1])
+    stage_times = tasks.times(stage_costs, sends.seconds[0, :-1])
     slots = tasks.order(plan, stage_times)
-    what = items(slots, loads)
+    kind = items(slots, stage_costs)
     task_seconds = tasks.task_seconds(stage_times)
     if collectives is not None:
         if (slots.phase == schedules.BACKWARD_INPUT).any():
             collectives = collectives.before_weights(task_seconds[schedules.BACKWARD_INPUT], task_seconds[schedules.BACKWARD])
         # what runs beside a task may need longer than the task although only the task uses its links
         beside = collectives.seconds[2:4]
-        task_seconds = np.maximum(task_seconds, np.stack((beside[0], beside[1], np.zeros(len(loads)), beside[1])))
+        task_seconds = np.maximum(task_seconds, np.stack((beside[0], beside[1], np.zeros(len(stage_costs)), beside[1])))
     flows = sharing.flows(sends, collectives, slots.rank_of_stage)
     if flows is None:
         moments = _alone(slots, task_seconds, sends, plan.schedule)
         return _Played(
-            slots, moments, ending(slots, moments.end, what, *followed(slots, moments.start, moments.end, what.ends))
+            slots, moments, ending(slots, moments.end, kind, *followed(slots, moments.start, moments.end, kind.ends))
         )
     status, moments, item_start, item_end = shared_events.play(
-        *_arguments(slots, task_seconds, sends), flows, what.ends, slots.rank_of_stage, slots.n_microbatches
+        *_arguments(slots, task_seconds, sends), flows, kind.ends, slots.rank_of_stage, slots.n_microbatches
     )
     _check(status, plan.schedule)
     moments = events.TaskTimes(*moments)
-    return _Played(slots, moments, ending(slots, moments.end, what, item_start, item_end))
+    return _Played(slots, moments, ending(slots, moments.end, kind, item_start, item_end))
 
 
 def _alone(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> events.TaskTimes:

@@ -37,7 +37,7 @@ def memory(
     slots: Actions,
     start: NDArray[np.float64],
     end: NDArray[np.float64],
-    loads: tuple[StageCost, ...],
+    stage_costs: tuple[StageCost, ...],
     context_bytes: tuple[float, ...] | None = None,
 ) -> Memory:
     """Return the memory held over one step.
@@ -51,7 +51,7 @@ def memory(
         The order of work.
     start, end : ndarray, shape (n_tasks,), float64
         Of each task, in seconds.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         One per stage.
     context_bytes : tuple of float or None
         What the device of each rank keeps for itself; None for what the loads reserve beside buffers of collectives.
@@ -67,7 +67,7 @@ def memory(
     the safe side.
     """
     contexts = (None,) * slots.n_ranks if context_bytes is None else context_bytes
-    parts = [_of_rank(slots, rank, start, end, loads, contexts[rank]) for rank in range(slots.n_ranks)]
+    parts = [_of_rank(slots, rank, start, end, stage_costs, contexts[rank]) for rank in range(slots.n_ranks)]
     return Memory(
         peak_bytes=tuple(part[0] for part in parts),
         seconds=tuple(part[1] for part in parts),
@@ -81,17 +81,18 @@ def _of_rank(
     rank: int,
     start: NDArray[np.float64],
     end: NDArray[np.float64],
-    loads: tuple[StageCost, ...],
+    stage_costs: tuple[StageCost, ...],
     context: float | None,
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64], tuple[tuple[str, float], ...]]:
     """Return peak, times, levels and causes of one rank."""
     tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
     stages = np.flatnonzero(slots.rank_of_stage == rank)
     held = {
-        name: sum(getattr(loads[stage], f"{name}_bytes") for stage in stages) for name in ("weight", "gradient", "optimizer")
+        name: sum(getattr(stage_costs[stage], f"{name}_bytes") for stage in stages)
+        for name in ("weight", "gradient", "optimizer")
     }
-    communication = max(loads[stage].communication_bytes for stage in stages)
-    reserved = max(loads[stage].reserved_bytes for stage in stages) if context is None else context + communication
+    communication = max(stage_costs[stage].communication_bytes for stage in stages)
+    reserved = max(stage_costs[stage].reserved_bytes for stage in stages) if context is None else context + communication
     static = sum(held.values()) + reserved
     # Counts, not bytes, are summed up over time, so that the level returns to what it was, to the last bit.
     during = np.zeros(tasks.stop - tasks.start)
@@ -102,13 +103,13 @@ def _of_rank(
         taken = np.cumsum(mine & (phase == FORWARD))
         freed = np.cumsum(mine & (phase != FORWARD) & (phase != BACKWARD_INPUT))
         before = np.concatenate(([0], freed[:-1]))
-        during += (taken - before) * loads[stage].activation_bytes
-        after += (taken - freed) * loads[stage].activation_bytes
-    working = np.array([load.working_bytes for load in loads])[stage_of_task]
+        during += (taken - before) * stage_costs[stage].activation_bytes
+        after += (taken - freed) * stage_costs[stage].activation_bytes
+    working = np.array([load.working_bytes for load in stage_costs])[stage_of_task]
     level = static + np.stack((during + working, after), axis=1).ravel()
     moment = np.stack((start[tasks], end[tasks]), axis=1).ravel()
     fullest = int(np.argmax(during + working)) if len(during) else 0
-    tensors = 1.0 / (1.0 + max(loads[stage].fragmentation_ratio for stage in stages))
+    tensors = 1.0 / (1.0 + max(stage_costs[stage].fragmentation_ratio for stage in stages))
     causes = (
         ("weights", held["weight"]),
         ("gradients", held["gradient"]),

@@ -74,8 +74,8 @@ def _check_layers(graph: Graph, plan: Plan) -> None:
             if not isinstance(op, int) or not 0 <= op < len(graph.ops):
                 raise InputError(f"stage {i}: {op!r} is no layer; {rule}, by their ids from 0 on")
             if op in stage_of:
-                where = f"twice in stage {i}" if stage_of[op] == i else f"in two stages, {stage_of[op]} and {i}"
-                raise InputError(f"layer '{graph.ops[op].name}' is {where}; {rule}")
+                place = f"twice in stage {i}" if stage_of[op] == i else f"in two stages, {stage_of[op]} and {i}"
+                raise InputError(f"layer '{graph.ops[op].name}' is {place}; {rule}")
             stage_of[op] = i
     lost = [op.name for v, op in enumerate(graph.ops) if v not in stage_of]
     if lost:
@@ -83,14 +83,14 @@ def _check_layers(graph: Graph, plan: Plan) -> None:
         raise InputError(f"layer '{lost[0]}'{more} is in no stage; {rule}")
 
 
-def check_loads(plan: Plan, loads: tuple[StageCost, ...]) -> None:
+def check_loads(plan: Plan, stage_costs: tuple[StageCost, ...]) -> None:
     """Refuse loads that do not go with the plan.
 
     Raises `InputError` when they are not one per stage, or a number is not finite and at least 0.
     """
-    if len(loads) != len(plan.stages):
-        raise InputError(f"the plan has {len(plan.stages)} stages, but {len(loads)} loads were given; give one per stage")
-    for i, load in enumerate(loads):
+    if len(stage_costs) != len(plan.stages):
+        raise InputError(f"the plan has {len(plan.stages)} stages, but {len(stage_costs)} loads were given; give one per stage")
+    for i, load in enumerate(stage_costs):
         for name in StageCost.__dataclass_fields__:
             value = getattr(load, name)
             if name == "collectives":
@@ -122,21 +122,21 @@ def _check_devices(problem: Problem, i: int, devices: tuple[int, ...]) -> None:
         )
 
 
-def times(loads: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> Durations:
+def times(stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> Durations:
     """Return how long the tasks of each stage take, blocking communication and recomputation included.
 
     Parameters
     ----------
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         One per stage.
     transfer_seconds : ndarray, shape (n_stages - 1,), float64
         From each stage to the next.
     """
-    weight = np.array([load.backward_weight_seconds for load in loads])
+    weight = np.array([load.backward_weight_seconds for load in stage_costs])
     return Durations(
-        forward_seconds=np.array([load.forward_total_seconds for load in loads]),
+        forward_seconds=np.array([load.forward_total_seconds for load in stage_costs]),
         # The weight gradient alone may be delayed: recomputation and communication come with the input gradient.
-        backward_input_seconds=np.maximum(np.array([load.backward_total_seconds for load in loads]) - weight, 0.0),
+        backward_input_seconds=np.maximum(np.array([load.backward_total_seconds for load in stage_costs]) - weight, 0.0),
         backward_weight_seconds=weight,
         transfer_seconds=transfer_seconds,
     )

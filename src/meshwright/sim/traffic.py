@@ -50,10 +50,10 @@ class Traffic:
         return replace(self, seconds=seconds)
 
 
-def traffic(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Traffic | None:
+def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> Traffic | None:
     """Return what the collectives of a plan put on the links of its cluster, all replicas at once.
 
-    `loads`: their ``collectives``, and the seconds that these take.
+    `stage_costs`: their ``collectives``, and the seconds that these take.
     Returns: None without a cluster, or where the cost model does not say of which collectives its seconds consist.
 
     Notes
@@ -63,14 +63,14 @@ def traffic(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Traff
     one after the other if the compute is as long, otherwise it fills the compute, or what its links need for its bytes.
     """
     cluster = problem.cluster
-    if cluster is None or not any(load.collectives for load in loads):
+    if cluster is None or not any(load.collectives for load in stage_costs):
         return None
-    n_stages = len(loads)
+    n_stages = len(stage_costs)
     seconds = np.zeros((len(PARTS), n_stages))
     links = [np.empty(0, dtype=np.int64)] * (len(PARTS) * n_stages)
     n_bytes = [np.empty(0)] * (len(PARTS) * n_stages)
     total = np.zeros(len(cluster.links))
-    for i, (stage, load) in enumerate(zip(plan.stages, loads, strict=True)):
+    for i, (stage, load) in enumerate(zip(plan.stages, stage_costs, strict=True)):
         blocking = (
             sum(value for _, value in load.forward_communication),
             sum(value for _, value in load.backward_communication),

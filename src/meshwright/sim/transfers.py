@@ -111,7 +111,7 @@ def pairs(
     )
 
 
-def transfers(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Transfers:
+def transfers(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> Transfers:
     """Return the transfers of a plan on the links of its cluster, all replicas sending at once.
 
     Parameters
@@ -120,7 +120,7 @@ def transfers(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Tra
         Its cluster has the links; without one, transfers take no time.
     plan : Plan
         Its stages name the devices.
-    loads : tuple of StageCost
+    stage_costs : tuple of StageCost
         Their ``output_bytes`` is what each device sends forward, and what it gets back.
 
     Returns
@@ -139,14 +139,14 @@ def transfers(problem: Problem, plan: Plan, loads: tuple[StageCost, ...]) -> Tra
     links = [np.empty(0, dtype=np.int64)] * (2 * n_stages)
     busy = [np.empty(0)] * (2 * n_stages)
     for i in range(n_stages - 1):
-        if ranks[i] == ranks[i + 1] or loads[i].output_bytes == 0.0:
+        if ranks[i] == ranks[i + 1] or stage_costs[i].output_bytes == 0.0:
             continue
         source, target, share = pairs(plan.stages[i].devices, plan.stages[i + 1].devices)
         for way, stage, ends in ((0, i, (source, target)), (1, i + 1, (target, source))):
             flow = way * n_stages + stage
-            sent[way, stage] = loads[i].output_bytes
+            sent[way, stage] = stage_costs[i].output_bytes
             latency[way, stage], links[flow], busy_share = net.sends(*ends, share)
-            busy[flow] = busy_share * loads[i].output_bytes
+            busy[flow] = busy_share * stage_costs[i].output_bytes
             slowest = busy[flow] / cluster.links.bytes_per_second[links[flow]]
             seconds[way, stage] = latency[way, stage] + slowest.max(initial=0.0)
     return Transfers(nothing.channel, seconds, latency, sent, tuple(links), tuple(busy), cluster.links.bytes_per_second)

@@ -139,7 +139,7 @@ def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
         start = devices.stop
         if start > run.cluster.n_devices:
             raise InputError(f"the stages need {start} devices or more; {run.cluster.name} has {run.cluster.n_devices}")
-        priced = analytic.row_loads(problem, strategy, devices, run.micro_batch)
+        priced = analytic.row_costs(problem, strategy, devices, run.micro_batch)
         ends = [*range(first)] * (i == 0) + [*range(last + 1, len(rows))] * (i == len(run.strategies) - 1)
         ranks.append(
             _Rank(
@@ -157,15 +157,15 @@ def _least(rank: _Rank, n: int) -> tuple[tuple[str, ...], float]:
     layers, others = rank.layers, rank.others
     static = n * layers["none"].static_bytes + sum(load.static_bytes for load in others)
     kept = sum(load.activation_bytes for load in others) * rank.in_flight
-    loads = (*layers.values(), *others)
-    room = rank.room_bytes - static - kept - max(load.communication_bytes for load in loads)
+    stage_costs = (*layers.values(), *others)
+    free_bytes = rank.room_bytes - static - kept - max(load.communication_bytes for load in stage_costs)
     widest = max((load.working_bytes for load in others), default=0.0)
     seconds = sum(load.forward_total_seconds + load.backward_total_seconds for load in others)
     mixes = [(n - k, k, 0) for k in range(n + 1)] + [(0, n - k, k) for k in range(1, n + 1)]
     for mix in mixes:
         used = [(load, k) for load, k in zip((layers["none"], layers["selective"], layers["full"]), mix, strict=True) if k]
         activations = sum(load.activation_bytes * k for load, k in used) * rank.in_flight
-        if activations + max([widest, *(load.working_bytes for load, _ in used)]) <= room:
+        if activations + max([widest, *(load.working_bytes for load, _ in used)]) <= free_bytes:
             recompute = ("full",) * mix[2] + ("selective",) * mix[1] + ("none",) * mix[0]
             return recompute, seconds + sum((load.forward_total_seconds + load.backward_total_seconds) * k for load, k in used)
     return (), float("inf")

@@ -22,7 +22,7 @@ def framework(name: str) -> Framework:
     entry = tomllib.loads((DATA / "programs.toml").read_text(encoding="utf-8"))[name]
 
     def quantity(key: str, dimension: str) -> float:
-        return units.parse(entry[key]["value"], dimension, where=f"programs.toml: {name}.{key}") if key in entry else 0.0
+        return units.parse(entry[key]["value"], dimension, place=f"programs.toml: {name}.{key}") if key in entry else 0.0
 
     def number(key: str, default: float) -> float:
         return float(entry[key]["value"]) if key in entry else default

@@ -271,19 +271,19 @@ def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | 
         training=run.training,
         framework=run.framework,
     )
-    loads = analytic.loads(problem, plan)
+    stage_costs = analytic.stage_costs(problem, plan)
     if change is not None:
-        loads = tuple(change(load) for load in loads)
+        stage_costs = tuple(change(load) for load in stage_costs)
     if not run.overlap:
-        loads = tuple(replace(load, overlap_ratio=0.0) for load in loads)
-    timeline = sim.simulate(problem, plan, loads)
+        stage_costs = tuple(replace(load, overlap_ratio=0.0) for load in stage_costs)
+    timeline = sim.simulate(problem, plan, stage_costs)
     ranks = plan.ranks()
     fits = sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     return Predicted(
         timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest],
         timeline.allocated_bytes[fullest], fits, timeline.causes, timeline.memory_causes[fullest], kind_of(run.graph,
-        run.cluster, plan, loads),
+        run.cluster, plan, stage_costs),
     )  # fmt: skip
 
 

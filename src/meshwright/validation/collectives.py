@@ -32,11 +32,11 @@ read and written once.
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    place = clusters()
+    return [_point(i, fields, place) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skipped:
     kinds = {"a100": "dgx-a100:8", "v100": "dgx-v100:8", "v100-32g": "dgx-v100:8"}
     try:
         measured = ratio(fields, "time_us") / 1e6
@@ -45,7 +45,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             return Skipped(row, "the collective did not run: a million seconds stand for its time")
         if gpu not in kinds or count(fields, "nodes") != 1:
             return Skipped(row, f"no cluster is known for {fields['nodes']} nodes of '{gpu}'")
-        cluster, by_aceso = where(kinds[gpu]), gpu == "v100-32g"
+        cluster, by_aceso = place(kinds[gpu]), gpu == "v100-32g"
         group = np.array(ACESO_ORDER) if by_aceso else np.arange(cluster.n_devices)
         if not 1 < size <= len(group):
             raise InputError(f"group is {size}; a node has {len(group)} devices")

@@ -81,8 +81,8 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
 def _layer(problem: Problem, graph: Graph, micro_batch: int) -> dict[str, StageCost]:
     """Return the load of one layer by technique, as the figure names them."""
     row = next(i for i, op in enumerate(graph.ops) if op.kind not in ("embedding", "head"))
-    plain = analytic.row_loads(problem, Strategy(tensor=TENSOR), range(TENSOR), micro_batch)
-    split = analytic.row_loads(problem, Strategy(tensor=TENSOR, sequence_parallel=True), range(TENSOR), micro_batch)
+    plain = analytic.row_costs(problem, Strategy(tensor=TENSOR), range(TENSOR), micro_batch)
+    split = analytic.row_costs(problem, Strategy(tensor=TENSOR, sequence_parallel=True), range(TENSOR), micro_batch)
     return {
         "none": plain[row, "none"], "seq": split[row, "none"], "sel": plain[row, "selective"],
         "seqsel": split[row, "selective"],

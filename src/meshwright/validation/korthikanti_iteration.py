@@ -40,11 +40,11 @@ VOCABULARY = 51200
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    place = clusters()
+    return [_point(i, fields, place) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skipped:
     try:
         measured = ratio(fields, "iter_s_measured")
         tensor, pipeline, data = count(fields, "tp"), count(fields, "pp"), count(fields, "dp")
@@ -54,7 +54,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
             sequence=count(fields, "seq"), vocabulary=VOCABULARY, n_inner=count(fields, "ffn"),
         )  # fmt: skip
         run = Run(
-            graph, where(f"dgx-a100:{tensor * pipeline * data}"),
+            graph, place(f"dgx-a100:{tensor * pipeline * data}"),
             (Strategy(data=data, tensor=tensor, sequence_parallel=split and tensor > 1),), pipeline=pipeline,
             virtual=count(fields, "interleave", 1), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
             recompute="selective" if "selective" in fields["mode"] else "full", training=MixedPrecision("fp16"),

@@ -35,16 +35,16 @@ CAPTURED_RELEASE = "26.06"
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
-    where, programs = clusters(), {name: framework(name) for name in PROGRAMS}
+    place, programs = clusters(), {name: framework(name) for name in PROGRAMS}
     known: dict[Run, tuple[Predicted, str]] = {}
     graphs: dict[tuple[str, int], Graph] = {}
-    return [_point(i, fields, where, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
+    return [_point(i, fields, place, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
 
 
 def _point(
     row: int,
     fields: Mapping[str, str],
-    where: Clusters,
+    place: Clusters,
     trained_by: Framework,
     graphs: dict[tuple[str, int], Graph],
     known: dict[Run, tuple[Predicted, str]],
@@ -67,7 +67,7 @@ def _point(
         strategy = Strategy(
             data, tensor, context, count(fields, "ep", 1), tensor > 1, shard=sharded if data * context > 1 else 0
         )
-        cluster = where(_cluster(fields["system"], gpus))
+        cluster = place(_cluster(fields["system"], gpus))
         run = Run(
             graph, cluster, (strategy,), pipeline=pipeline,
             virtual=count(fields, "vp", 1) if pipeline > 1 else 1, micro_batch=count(fields, "mbs"), global_batch=batch,

@@ -52,11 +52,11 @@ def step_seconds(*, batch: int, sequence: int, layers: int, hidden: int, vocabul
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where, trained_by = clusters(), framework("megatron_2021")
-    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), framework("megatron_2021")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         hidden, layers, batch = count(fields, "hidden"), count(fields, "layers"), count(fields, "gbs")
         sequence, vocabulary = count(fields, "seq", 2048), count(fields, "vocab", 51200)
@@ -71,7 +71,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         )  # fmt: skip
         data = count(fields, "dp_INFERRED")
         run = Run(
-            graph, where(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=count(fields, "tp_INFERRED")),), pipeline=pipeline,
+            graph, place(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=count(fields, "tp_INFERRED")),), pipeline=pipeline,
             virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else 1,
             global_batch=batch, recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
         )  # fmt: skip

@@ -26,11 +26,11 @@ SEQUENCE, VOCABULARY, TENSOR = 2048, 51200, 8
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where, programs = clusters(), (framework("megatron_2021"), framework("zero3_2021"))
-    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
+    place, programs = clusters(), (framework("megatron_2021"), framework("zero3_2021"))
+    return [_point(i, fields, place, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Framework, Framework]) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, programs: tuple[Framework, Framework]) -> Point | Skipped:
     sizes = {"174.6": (12288, 96, 96), "529.6": (20480, 105, 128)}
     try:
         if fields["params_b"] not in sizes:
@@ -53,7 +53,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
                 )
             strategy, pipeline = Strategy(data=gpus // ranks, tensor=TENSOR), ranks // TENSOR
         run = Run(
-            graph, where(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,  # noqa: E501
+            graph, place(f"dgx-a100:{gpus}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"), global_batch=batch,  # noqa: E501
             recompute="full", training=MixedPrecision("fp16", gradient_bytes=2 if strategy.shard else 4),
             framework=programs[strategy.shard > 0],
         )  # fmt: skip

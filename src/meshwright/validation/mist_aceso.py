@@ -38,11 +38,11 @@ SAID = NOTE.format("tensor degree = devices of the stage")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, its plan completed: the plan file is not part of the set."""
-    where, trained_by = clusters(), framework("aceso")
-    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), framework("aceso")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured = ratio(fields, "measured_ms") / 1e3
         sizes = counts(fields, "gpus_per_stage")
@@ -52,7 +52,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
             sequence=count(fields, "seq"), vocabulary=VOCABULARY,
         )  # fmt: skip
         run = Run(
-            graph, where(cluster_of(fields["cluster"], sum(sizes))), tuple(Strategy(tensor=size) for size in sizes),
+            graph, place(cluster_of(fields["cluster"], sum(sizes))), tuple(Strategy(tensor=size) for size in sizes),
             pipeline=len(sizes), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
             training=MixedPrecision("fp16", gradient_bytes=4), framework=trained_by,
         )  # fmt: skip

@@ -27,11 +27,11 @@ SAID = NOTE.format("data degree = devices of the stage, optimizer state sharded,
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, its plan completed."""
-    where, trained_by = clusters(), framework("mist")
-    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), framework("mist")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured = ratio(fields, "measured_s")
         found = re.fullmatch(r"([\d.]+)b-s_(\d+)-v_(\d+)-b_(\d+)-n_(\d+)-m_(\d+)-f_(True|False)", fields["config"].strip())
@@ -48,7 +48,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
             if batch % (micro_batch * data):
                 continue
             run = Run(
-                graph, where(cluster_of(fields["cluster"], gpus)), (Strategy(data, shard=1 if data > 1 else 0),) * n_stages,
+                graph, place(cluster_of(fields["cluster"], gpus)), (Strategy(data, shard=1 if data > 1 else 0),) * n_stages,
                 pipeline=n_stages, micro_batch=micro_batch, global_batch=batch,
                 training=MixedPrecision("fp16", gradient_bytes=2),
                 overlap=True, framework=trained_by,

@@ -56,11 +56,11 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; plans that are not told are completed from other rows where one
     agrees.
     """
-    where, trained_by = clusters(), framework("megatron")
+    place, trained_by = clusters(), framework("megatron")
     found = []
     for i, fields in enumerate(rows, 1):
         told = bool(fields["tp"].strip())
-        point = _point(i, fields if told else _completed(fields, rows), where, trained_by)
+        point = _point(i, fields if told else _completed(fields, rows), place, trained_by)
         found.append(
             point if told or isinstance(point, Skipped) else replace(point, note="; ".join(filter(None, (SAID, point.note))))
         )
@@ -91,14 +91,14 @@ def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> 
     return {**fields, **{column: rows[min(agreeing)[2]].get(column, "") for column in PLAN}} if agreeing else fields
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         if not fields["tp"].strip():
             raise InputError("the set does not tell the plan of this run")
         measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
         name, gpus = _cluster(fields)
         precision = _precision(fields, name)
-        cluster = where(name)
+        cluster = place(name)
         tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
         ranks = tensor * pipeline * context
         if gpus % ranks:

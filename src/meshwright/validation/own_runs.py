@@ -49,17 +49,17 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     CellError
         When a cell is not what its column asks for.
     """
-    where, graphs = clusters(), dict[tuple[str, int], Graph]()
+    place, graphs = clusters(), dict[tuple[str, int], Graph]()
     found = []
     for i, fields in enumerate(rows, 1):
         try:
-            found.append(_point(i, fields, where, graphs))
+            found.append(_point(i, fields, place, graphs))
         except CellError as error:
             raise error.in_row(i) from None
     return found
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tuple[str, int], Graph]) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tuple[str, int], Graph]) -> Point | Skipped:
     failed = fields["step_seconds"].strip().lower() in FAILED
     measured = math.inf if failed else ratio(fields, "step_seconds")
     model = (fields["model"].strip(), count(fields, "sequence_length", 0))
@@ -81,7 +81,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
         if model not in graphs:
             graphs[model] = models.read(model[0], sequence_length=model[1]).graph
         run = Run(
-            graphs[model], where(fields["cluster"].strip()), (strategy,), pipeline=pipeline, virtual=virtual,
+            graphs[model], place(fields["cluster"].strip()), (strategy,), pipeline=pipeline, virtual=virtual,
             micro_batch=micro_batch, global_batch=global_batch, recompute=recompute, schedule=schedule, training=training,
             overlap=True,
         )  # fmt: skip

@@ -55,11 +55,11 @@ SAID = "the set does not tell which machine runs which stage: kinds of device ta
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""  # noqa: E501
-    where, trained_by = clusters(), framework("megatron_deepspeed_fp32")
-    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), framework("megatron_deepspeed_fp32")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured, held = ratio(fields, "real_iter_s"), ratio(fields, "max_mem_bytes")
         tensor, pipeline, batch = count(fields, "tp"), count(fields, "pp"), count(fields, "gbs")
@@ -73,7 +73,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         graph = _graph(sum(stages))
         gpus = data * tensor * pipeline
         unlike = fields["gpu_types"] != "GH-96"
-        cluster = _workstations(fields["gpu_types"], gpus // tensor, tensor) if unlike else where(f"alps-gh200:{max(4, gpus)}")
+        cluster = _workstations(fields["gpu_types"], gpus // tensor, tensor) if unlike else place(f"alps-gh200:{max(4, gpus)}")
         run = Run(
             graph, cluster, (Strategy(data, tensor),), pipeline=pipeline, layers_per_stage=tuple(stages),
             micro_batch=count(fields, "mbs"), global_batch=batch, training=SINGLE if unlike else TRAINING, framework=trained_by,

@@ -25,11 +25,11 @@ COLUMNS = ("gpu", "gpus", "case", "model", "layers", "tp", "cp", "pp", "dp", "ep
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; allocated memory excludes what is reserved."""
-    where = clusters()
-    return [_point(i, fields, where) for i, fields in enumerate(rows, 1)]
+    place = clusters()
+    return [_point(i, fields, place) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skipped:
     try:
         measured, held = ratio(fields, "real_ms") / 1e3, ratio(fields, "real_alloc_gib") * 2.0**30
         tensor, context, data = count(fields, "tp"), count(fields, "cp"), count(fields, "dp")
@@ -37,7 +37,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters) -> Point | Skip
         graph = _graph(fields["model"], count(fields, "layers"), count(fields, "seq"))
         strategy = Strategy(data, tensor, context, count(fields, "ep", 1), tensor > 1, shard=1)
         case = fields["case"]
-        cluster = where(f"dgx-b200:{gpus}")
+        cluster = place(f"dgx-b200:{gpus}")
         run = Run(
             graph, cluster, (strategy,), pipeline=count(fields, "pp"), micro_batch=micro_batch,
             global_batch=micro_batch * count(fields, "num_microbatches") * data,

@@ -38,11 +38,11 @@ FAST_FLOAT8 = ("1", "tensorwise")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""  # noqa: E501
-    where, programs = clusters(), (framework("torchtitan"), framework("torchtitan_async"))
-    return [_point(i, fields, where, programs) for i, fields in enumerate(rows, 1)]
+    place, programs = clusters(), (framework("torchtitan"), framework("torchtitan_async"))
+    return [_point(i, fields, place, programs) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple[Framework, Framework]) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, programs: tuple[Framework, Framework]) -> Point | Skipped:
     try:
         gpus, batch, sequence = count(fields, "gpus"), count(fields, "global_bs"), count(fields, "seq")
         measured = batch * sequence / (ratio(fields, "tps_per_gpu") * gpus)
@@ -67,7 +67,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, programs: tuple
             fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
         )  # fmt: skip
         run = Run(
-            _by_operator(graph) if recompute == "selective" else graph, where(_cluster(fields["gpu"], gpus)), (strategy,),
+            _by_operator(graph) if recompute == "selective" else graph, place(_cluster(fields["gpu"], gpus)), (strategy,),
             pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else
             1)), global_batch=batch, recompute=recompute, training=training, overlap=True,
             framework=programs[fields.get("async_tp", "0") == "1"], graph_as_read=graph,

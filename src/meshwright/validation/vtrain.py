@@ -27,11 +27,11 @@ VOCABULARY = 51200
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    where, trained_by = clusters(), framework("megatron_deepspeed")
-    return [_point(i, fields, where, trained_by) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), framework("megatron_deepspeed")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Framework) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured = ratio(fields, "iter_ms") / 1e3
         hidden, layers, sequence = count(fields, "hidden"), count(fields, "layers"), count(fields, "seq")
@@ -48,7 +48,7 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, trained_by: Fra
         if strategy.n_devices * pipeline != gpus:
             raise InputError(f"tp x dp x pp is {strategy.n_devices * pipeline}, gpus is {gpus}; they must agree")
         run = Run(
-            graph, where(f"hgx-a100-hdr4:{max(8, gpus)}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"),
+            graph, place(f"hgx-a100-hdr4:{max(8, gpus)}"), (strategy,), pipeline=pipeline, micro_batch=count(fields, "mbs"),
             global_batch=batch, recompute="full", training=MixedPrecision("fp16", gradient_bytes=2), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)

@@ -123,7 +123,7 @@ def _cluster_json(result: Result) -> dict[str, Any] | None:
     return entry | ({"origin": "elsewhere"} if content is None else {"origin": "content", "content": content})
 
 
-def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None:
+def cluster_from_json(entry: dict[str, Any], place: str) -> Cluster | str | None:
     """Return the cluster of a plan file: itself, its name, or None where the model's file or the settings hold it.
 
     Raises `InputError` when it is wrong, or lies elsewhere.
@@ -135,10 +135,10 @@ def cluster_from_json(entry: dict[str, Any], where: str) -> Cluster | str | None
     if origin == "question":
         return None
     if origin == "content":
-        return stored.from_content(held.get("content"), f"{where}: cluster.content")
+        return stored.from_content(held.get("content"), f"{place}: cluster.content")
     if origin == "elsewhere":
         raise InputError(
-            f"{where}: cluster '{held.get('name')}' was made in a program and lies in no file; name one: --cluster"
+            f"{place}: cluster '{held.get('name')}' was made in a program and lies in no file; name one: --cluster"
         )
     return str(held["name"])
 
@@ -209,37 +209,37 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
     return entry
 
 
-def plan_from_json(entry: dict[str, Any], names: dict[str, int], where: str) -> Plan:
+def plan_from_json(entry: dict[str, Any], names: dict[str, int], place: str) -> Plan:
     """Return the plan of a plan file.
 
     Raises `InputError` when a field is missing or of the wrong kind, or a layer is not in the model.
     """
-    if not fields.of_format(entry, where, FORMAT, "a plan of ours").get("feasible"):
-        raise InputError(f"{where}: holds the answer that nothing fits, so there is no plan to work with")
-    plan_fields.check(entry, where)
+    if not fields.of_format(entry, place, FORMAT, "a plan of ours").get("feasible"):
+        raise InputError(f"{place}: holds the answer that nothing fits, so there is no plan to work with")
+    plan_fields.check(entry, place)
     try:
         stages = []
         for i, stage in enumerate(entry["stages"]):
             unknown = [name for name in stage["ops"] if name not in names]
             if unknown:
                 raise InputError(
-                    f"{where}: stage {i}: the model has no layer '{unknown[0]}'; is this the plan of another model?"
+                    f"{place}: stage {i}: the model has no layer '{unknown[0]}'; is this the plan of another model?"
                 )
             strategy = Strategy(**{name: stage[name] for name in Strategy.__dataclass_fields__ if name in stage})
             ops, ring = tuple(names[name] for name in stage["ops"]), tuple(stage.get("ring", ()))
             stages.append(Stage(ops, tuple(stage["devices"]), strategy, tuple(stage["recompute"]), ring))
             if ring and sorted(ring) != list(range(strategy.data)):
-                raise InputError(f"{where}: stage {i}: ring {list(ring)} must name each of its {strategy.data} replicas once")
+                raise InputError(f"{place}: stage {i}: ring {list(ring)} must name each of its {strategy.data} replicas once")
             if len(stage["devices"]) != strategy.n_devices:
                 raise InputError(
-                    f"{where}: stage {i}: {len(stage['devices'])} devices, but its degrees ask for {strategy.n_devices}"
+                    f"{place}: stage {i}: {len(stage['devices'])} devices, but its degrees ask for {strategy.n_devices}"
                 )
         schedule = entry["schedule"]
         return Plan(
             tuple(stages), schedule["n_microbatches"], schedule["micro_batch"], schedule["name"], schedule["global_batch"]
         )
     except (KeyError, TypeError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
 
 
 def write(result: Result, path: str) -> None:

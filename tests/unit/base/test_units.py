@@ -33,7 +33,7 @@ from meshwright.base.errors import InputError
     ],
 )
 def test_a_quantity_is_read_in_base_units(text: str | float, dimension: str, value: float) -> None:
-    assert units.parse(text, dimension, where="here") == pytest.approx(value, rel=1e-15)
+    assert units.parse(text, dimension, place="here") == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -60,28 +60,28 @@ def test_a_quantity_is_read_in_base_units(text: str | float, dimension: str, val
 )
 def test_anything_else_is_refused_with_place_and_an_example(text: str | float) -> None:
     with pytest.raises(InputError, match=r"lab\.yaml: memory"):
-        units.parse(text, "bytes", where="lab.yaml: memory")
+        units.parse(text, "bytes", place="lab.yaml: memory")
 
 
 def test_a_unit_of_another_dimension_is_named() -> None:
     with pytest.raises(InputError, match="is in bytes, but seconds is needed; write for example '10 us'"):
-        units.parse("3 GiB", "seconds", where="--link-latency")
+        units.parse("3 GiB", "seconds", place="--link-latency")
 
 
 def test_zero_is_refused_only_where_it_means_nothing() -> None:
-    assert units.parse("0 s", "seconds", where="x") == 0.0
+    assert units.parse("0 s", "seconds", place="x") == 0.0
     with pytest.raises(InputError, match="must be finite and > 0"):
-        units.parse("0 B/s", "bytes_per_second", where="x", exclusive=True)
+        units.parse("0 B/s", "bytes_per_second", place="x", exclusive=True)
 
 
 @given(st.floats(min_value=1e-9, max_value=1e15))
 def test_a_printed_time_reads_back_to_three_digits(seconds: float) -> None:
-    assert units.parse(units.format_seconds(seconds), "seconds", where="x") == pytest.approx(seconds, rel=6e-3)
+    assert units.parse(units.format_seconds(seconds), "seconds", place="x") == pytest.approx(seconds, rel=6e-3)
 
 
 @given(st.floats(min_value=1, max_value=1e18))
 def test_printed_bytes_read_back_to_four_digits(n_bytes: float) -> None:
-    assert units.parse(units.format_bytes(n_bytes), "bytes", where="x") == pytest.approx(n_bytes, rel=6e-4, abs=0.51)
+    assert units.parse(units.format_bytes(n_bytes), "bytes", place="x") == pytest.approx(n_bytes, rel=6e-4, abs=0.51)
 
 
 @pytest.mark.parametrize(

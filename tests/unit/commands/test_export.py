@@ -97,7 +97,7 @@ def test_a_model_of_ours_reaches_the_original_with_the_times_and_bytes_of_our_co
         strategy = Strategy(tensor=degree, sequence_parallel=degree > 1)
         ops = tuple(range(len(instance.nodes)))
         plan = Plan((Stage(ops, tuple(range(degree)), strategy, ("none",) * len(ops)),), 8, 2, "1f1b", 16)
-        (load,) = analytic.loads(result.problem, plan)
+        (load,) = analytic.stage_costs(result.problem, plan)
         chosen = [node.at(degree)[0] for node in instance.nodes]
         seconds = load.forward_total_seconds + load.backward_total_seconds
         assert sum(choice.seconds for choice in chosen) == pytest.approx(seconds, rel=1e-9)
@@ -157,7 +157,7 @@ def test_a_model_of_ours_becomes_a_profile_that_dapple_plans(meshwright: Any, ti
     assert len(model_spec.instance.nodes) == len(question.ops)
     assert sum(node.parameter_bytes for node in model_spec.instance.nodes) >= 4 * question.n_parameters
     problem = api.make_problem(tiny, "dgx-h100:4", batch=Batch(8, 2))
-    whole = analytic.loads(problem, Plan((Stage(tuple(range(len(question.ops))), (0,)),), 4, 2, "1f1b", 8))[0]
+    whole = analytic.stage_costs(problem, Plan((Stage(tuple(range(len(question.ops))), (0,)),), 4, 2, "1f1b", 8))[0]
     seconds = sum(node.forward_milli_seconds for node in model_spec.instance.nodes) / 1e3
     assert seconds == pytest.approx(whole.forward_total_seconds, rel=1e-9)
     planned = meshwright("plan", "tiny.txt", "--search", "dapple", "--cluster", "dgx-h100:4", "--global-batch", "8", "--set",
@@ -194,8 +194,8 @@ def megatron(tiny: str, counts: tuple[int, ...], strategy: Strategy, **changes: 
         for i, (a, b) in enumerate(itertools.pairwise(edges))
     )
     plan = replace(Plan(stages, 32 // strategy.data, 1, "1f1b", 32), **changes)
-    loads, timeline = api.judge(problem, plan)
-    return Result(problem, "best", 0, Answer(plan), loads, timeline)
+    stage_costs, timeline = api.evaluate(problem, plan)
+    return Result(problem, "best", 0, Answer(plan), stage_costs, timeline)
 
 
 def flags(result: Result) -> list[str]:

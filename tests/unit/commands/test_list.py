@@ -9,13 +9,13 @@ import pytest
 import meshwright as mw
 
 
-@pytest.mark.parametrize("what", ["models", "clusters", "searches", "costs", "schedules", "topologies", "formats", "measured"])
-def test_every_list_is_not_empty_and_says_a_line_about_each_entry(meshwright: Any, what: str) -> None:
-    done = meshwright("list", what, "--json")
+@pytest.mark.parametrize("kind", ["models", "clusters", "searches", "costs", "schedules", "topologies", "formats", "measured"])
+def test_every_list_is_not_empty_and_says_a_line_about_each_entry(meshwright: Any, kind: str) -> None:
+    done = meshwright("list", kind, "--json")
     assert done.code == 0
-    assert done.json[what] and all(line.strip() for line in done.json[what].values())
-    text = meshwright("list", what).out
-    assert all(name in text for name in done.json[what])
+    assert done.json[kind] and all(line.strip() for line in done.json[kind].values())
+    text = meshwright("list", kind).out
+    assert all(name in text for name in done.json[kind])
 
 
 def test_the_models_that_must_be_there_are(meshwright: Any) -> None:

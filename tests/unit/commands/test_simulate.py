@@ -34,8 +34,8 @@ def written() -> dict[str, Any]:
         for i, ops in enumerate((range(n_ops // 2), range(n_ops // 2, n_ops)))
     )
     plan = Plan(stages, 16, 2, "1f1b", 64)
-    loads, timeline = api.judge(problem, plan)
-    result = Result(problem, "best", 0, Answer(plan), loads, timeline)
+    stage_costs, timeline = api.evaluate(problem, plan)
+    result = Result(problem, "best", 0, Answer(plan), stage_costs, timeline)
     entry: dict[str, Any] = json.loads(json.dumps(plan_json.as_json(result)))
     return entry
 
@@ -47,7 +47,7 @@ def saved(entry: object, folder: pathlib.Path) -> str:
 
 
 def test_a_plan_file_plays_as_it_did_when_it_was_planned(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    result = plan_files.replay(saved(written, tmp_path))
+    result = plan_files.resimulate(saved(written, tmp_path))
     answer = simulate.as_json(result)
     assert answer["step_seconds"] == written["step_seconds"]
     assert answer["samples_per_second"] == written["samples_per_second"]
@@ -58,7 +58,7 @@ def test_a_plan_file_plays_as_it_did_when_it_was_planned(written: dict[str, Any]
 
 
 def test_slower_devices_make_the_step_longer(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    result = plan_files.replay(saved(written, tmp_path), cluster="dgx-a100:8")
+    result = plan_files.resimulate(saved(written, tmp_path), cluster="dgx-a100:8")
     assert result.timeline is not None and result.timeline.step_seconds > 1.2 * written["step_seconds"]
 
 
@@ -115,17 +115,17 @@ def test_a_wrong_plan_file_is_refused_with_the_reason(
     written: dict[str, Any], tmp_path: pathlib.Path, edit: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        plan_files.replay(saved(edit(written), tmp_path))
+        plan_files.resimulate(saved(edit(written), tmp_path))
 
 
 def test_a_cluster_with_too_few_devices_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="there is no device 7; the cluster pcie-a100:4 has 4"):
-        plan_files.replay(saved(written, tmp_path), cluster="pcie-a100:4")
+        plan_files.resimulate(saved(written, tmp_path), cluster="pcie-a100:4")
 
 
 def test_the_plan_of_another_model_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=r"another model"):
-        plan_files.replay(saved(written, tmp_path), model="bert-large")
+        plan_files.resimulate(saved(written, tmp_path), model="bert-large")
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format": "meshwright/pl', b"\x00\x01\xff\xfe", b"[" * 100_000])

@@ -73,10 +73,10 @@ def test_runs_are_told_apart_by_model_sharding_tokens_and_short_layers() -> None
 
 def test_a_plan_knows_its_kind(result: Result) -> None:
     assert result.problem.cluster is not None
-    kind = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.loads)
+    kind = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs)
     n_layers = len(result.problem.graph.ops)
     assert kind.devices == ("A100-SXM-80GB",) and not kind.mixture and kind.n_tokens == 256
-    assert kind.layer_seconds == pytest.approx(sum(load.forward_seconds for load in result.loads) / n_layers)
+    assert kind.layer_seconds == pytest.approx(sum(load.forward_seconds for load in result.stage_costs) / n_layers)
 
 
 def test_an_answer_of_our_cost_model_shows_its_intervals(result: Result) -> None:

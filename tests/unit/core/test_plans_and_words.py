@@ -124,13 +124,13 @@ def test_utilization_is_the_work_of_all_devices_over_the_peak_of_those_used() ->
     """100 FLOPs x 6 micro-batches x 2 devices and 50 x 6 x 1 in ten seconds, on devices of 100, 100 and 300 FLOP/s: 150 of 500."""  # noqa: E501
     a, b = Device("A", (("bf16", 100.0),), 1.0, 1.0), Device("B", (("bf16", 300.0),), 1.0, 1.0)
     plan = Plan((Stage((0,), (0, 1), Strategy(data=2)), Stage((1,), (2,))), 6)
-    loads = (StageCost(1.0, 1.0, model_flops=100.0), StageCost(1.0, 1.0, model_flops=50.0))
+    stage_costs = (StageCost(1.0, 1.0, model_flops=100.0), StageCost(1.0, 1.0, model_flops=50.0))
     played = timeline(10.0, [(0, 0, "forward", 0, 0.0, 10.0)], {})
     problem = Problem(ModelSpec("m", "t", "m", Graph("g", (Op("a", "mlp"), Op("b", "mlp")))), cluster(a, a, b))
-    result = Result(problem, "s", 0, Answer(plan), loads, played)
+    result = Result(problem, "s", 0, Answer(plan), stage_costs, played)
     assert formatting.utilization(result) == pytest.approx(150.0 / 500.0)
     assert formatting.utilization(Result(problem, "s", 0, Answer(plan), (StageCost(1.0, 1.0),) * 2, played)) is None
-    assert formatting.utilization(Result(problem, "s", 0, Answer(plan), loads, None)) is None
+    assert formatting.utilization(Result(problem, "s", 0, Answer(plan), stage_costs, None)) is None
 
 
 def test_it_is_said_from_which_rank_causes_are_seen_where_another_works_clearly_longer() -> None:

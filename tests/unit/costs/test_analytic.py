@@ -25,7 +25,7 @@ LAYER_PARAMETERS = 12 * HIDDEN**2 + 4 * HIDDEN
 
 def _row(strategy: Strategy, row: int = 1, recompute: str = "none", micro_batch: int = 1, **parts: object) -> StageCost:
     posed = problem(max(8, strategy.n_devices), **parts)  # type: ignore[arg-type]
-    return analytic.row_loads(posed, strategy, range(strategy.n_devices), micro_batch)[row, recompute]
+    return analytic.row_costs(posed, strategy, range(strategy.n_devices), micro_batch)[row, recompute]
 
 
 def test_a_matrix_product_of_whole_tiles_takes_its_operations_over_the_peak() -> None:
@@ -54,7 +54,7 @@ def test_fp8_products_run_at_their_own_share_of_their_own_peak() -> None:
 
 def _on(kind: Device, row: int = 1) -> StageCost:
     posed = dataclasses.replace(problem(1), cluster=cluster(1, kind))
-    return analytic.row_loads(posed, Strategy(), range(1), 1)[row, "none"]
+    return analytic.row_costs(posed, Strategy(), range(1), 1)[row, "none"]
 
 
 def test_every_operator_adds_its_launch_and_a_slow_host_makes_the_device_wait() -> None:
@@ -108,7 +108,7 @@ def test_mixed_precision_adam_holds_eighteen_bytes_per_weight_until_it_is_sharde
 def test_sharded_weights_without_an_fp32_copy_are_held_as_they_are() -> None:
     training = MixedPrecision("bf16", activation_bytes=4, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8)
     posed = problem(4, training=training)
-    load = analytic.row_loads(posed, Strategy(data=4, shard=3), range(4), 1)[1, "none"]
+    load = analytic.row_costs(posed, Strategy(data=4, shard=3), range(4), 1)[1, "none"]
     assert load.weight_bytes == pytest.approx(LAYER_PARAMETERS)
 
 
@@ -121,9 +121,9 @@ def test_sharded_weights_need_two_gathered_layers_their_gradients_and_a_buffer_e
 
 
 def test_what_the_allocator_cannot_use_is_a_share_of_what_comes_and_goes() -> None:
-    exact = analytic.row_loads(problem(4), Strategy(data=4), range(4), 1)[1, "none"]
+    exact = analytic.row_costs(problem(4), Strategy(data=4), range(4), 1)[1, "none"]
     wasteful = problem(4, training=MixedPrecision(fragmentation_ratio=0.25))
-    load = analytic.row_loads(wasteful, Strategy(data=4), range(4), 1)[1, "none"]
+    load = analytic.row_costs(wasteful, Strategy(data=4), range(4), 1)[1, "none"]
     assert load.activation_bytes == pytest.approx(1.25 * exact.activation_bytes)
     assert load.working_bytes == pytest.approx(1.25 * exact.working_bytes)
     assert load.static_bytes == exact.static_bytes
@@ -191,10 +191,10 @@ def test_the_gradient_of_the_word_table_stands_beside_the_main_gradient() -> Non
 
 def test_a_stage_is_the_sum_of_its_layers() -> None:
     posed, strategy = problem(4), Strategy(data=2, tensor=2, shard=1)
-    layers = analytic.row_loads(posed, strategy, range(4), 2)
+    layers = analytic.row_costs(posed, strategy, range(4), 2)
     recompute = ("none", "full", "full", "none", "none", "none")
     plan = Plan((Stage(tuple(range(6)), tuple(range(4)), strategy, recompute),), 2, 2)
-    (load,) = analytic.loads(posed, plan)
+    (load,) = analytic.stage_costs(posed, plan)
     parts = [layers[0, "none"], *[layers[1, "full"]] * 2, *[layers[1, "none"]] * 2, layers[5, "none"]]
     for field in ("forward_seconds", "backward_total_seconds", "activation_bytes", "static_bytes", "reduce_seconds"):
         assert getattr(load, field) == pytest.approx(sum(getattr(part, field) for part in parts))
@@ -204,9 +204,9 @@ def test_a_stage_is_the_sum_of_its_layers() -> None:
 def test_a_mixed_stage_runs_at_the_pace_of_its_slowest_device() -> None:
     slow = dataclasses.replace(device(), name="slow", flops_per_second=(("bf16", 10e12),))
     posed = dataclasses.replace(problem(4), cluster=cluster(4, device(), slow))
-    fast_part = analytic.row_loads(posed, Strategy(data=2), range(2), 1)[1, "none"]
-    slow_part = analytic.row_loads(posed, Strategy(data=2), range(2, 4), 1)[1, "none"]
-    mixed = analytic.row_loads(posed, Strategy(data=2), (1, 2), 1)[1, "none"]
+    fast_part = analytic.row_costs(posed, Strategy(data=2), range(2), 1)[1, "none"]
+    slow_part = analytic.row_costs(posed, Strategy(data=2), range(2, 4), 1)[1, "none"]
+    mixed = analytic.row_costs(posed, Strategy(data=2), (1, 2), 1)[1, "none"]
     assert fast_part.forward_seconds < slow_part.forward_seconds == mixed.forward_seconds
 
 
@@ -220,7 +220,7 @@ def test_a_refusal_says_why() -> None:
     assert analytic.illegal(posed, Strategy(data=2, tensor=4, sequence_parallel=True)) == ""
     plan = Plan((Stage(tuple(range(6)), (0, 1, 2), Strategy(tensor=3)),))
     with pytest.raises(InputError, match=r"stage 0: layers\.0: the tensor degree 3"):
-        analytic.loads(posed, plan)
+        analytic.stage_costs(posed, plan)
 
 
 degrees = st.sampled_from([1, 2, 4])
@@ -236,9 +236,9 @@ def test_everything_is_finite_and_more_devices_never_compute_longer(
     expert = min(2, data * context) if moe else 1
     split = sequence_parallel or (expert > 1 and tensor > 1)
     strategy = Strategy(data, tensor, context, expert, split and tensor > 1, shard)
-    loads = analytic.row_loads(posed, strategy, range(strategy.n_devices), micro_batch)
-    single = analytic.row_loads(posed, Strategy(), range(1), micro_batch)
-    for key, load in loads.items():
+    stage_costs = analytic.row_costs(posed, strategy, range(strategy.n_devices), micro_batch)
+    single = analytic.row_costs(posed, Strategy(), range(1), micro_batch)
+    for key, load in stage_costs.items():
         for field in dataclasses.fields(load):
             value = getattr(load, field.name)
             values = [seconds for _, seconds in value] if isinstance(value, tuple) else [value]
@@ -249,5 +249,5 @@ def test_everything_is_finite_and_more_devices_never_compute_longer(
 
 
 def test_every_way_to_recompute_is_priced() -> None:
-    assert {how for _, how in analytic.row_loads(problem(1), Strategy(), range(1), 1)} == set(RECOMPUTE)
+    assert {how for _, how in analytic.row_costs(problem(1), Strategy(), range(1), 1)} == set(RECOMPUTE)
     assert graph().n_parameters == 4 * LAYER_PARAMETERS + 2 * VOCABULARY * HIDDEN

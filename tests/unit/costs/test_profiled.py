@@ -53,7 +53,7 @@ def plan(*stages: Stage, **options: Any) -> Plan:
 
 
 def test_a_stage_takes_the_sum_of_its_layers_between_measures_on_a_line(tmp_path: pathlib.Path) -> None:
-    first, second = profiled.loads(problem(tmp_path), plan(Stage((0, 1), (0,)), Stage((2,), (1,), recompute=("full",))))
+    first, second = profiled.stage_costs(problem(tmp_path), plan(Stage((0, 1), (0,)), Stage((2,), (1,), recompute=("full",))))
     assert first.forward_seconds == pytest.approx(2 * 1 + 2 * 2)
     assert first.backward_input_seconds == pytest.approx(1.5 * 6)
     assert first.activation_bytes == pytest.approx(400.0)
@@ -64,17 +64,17 @@ def test_a_stage_takes_the_sum_of_its_layers_between_measures_on_a_line(tmp_path
 
 
 def test_replicas_share_the_rows_and_add_up_gradients_as_measured(tmp_path: pathlib.Path) -> None:
-    (load,) = profiled.loads(problem(tmp_path), plan(Stage((0, 1, 2), (0, 1), Strategy(data=2))))
+    (load,) = profiled.stage_costs(problem(tmp_path), plan(Stage((0, 1, 2), (0, 1), Strategy(data=2))))
     assert load.forward_seconds == pytest.approx(1 + 2 + 2)
     assert load.reduce_seconds == pytest.approx(1.0 + 120 * 0.125)
-    (load,) = profiled.loads(problem(tmp_path), plan(Stage((0, 1, 2), (0, 1), Strategy(data=2, shard=1))))
+    (load,) = profiled.stage_costs(problem(tmp_path), plan(Stage((0, 1, 2), (0, 1), Strategy(data=2, shard=1))))
     assert load.reduce_seconds == load.gather_seconds == pytest.approx(16.0)
     assert load.optimizer_bytes == pytest.approx(120.0)
 
 
 def test_a_measured_tensor_degree_is_used_where_the_layer_can_be_split(tmp_path: pathlib.Path) -> None:
     one = plan(Stage((0, 1, 2), (0, 1), Strategy(tensor=2)), n_microbatches=1)
-    (load,) = profiled.loads(problem(tmp_path), one)
+    (load,) = profiled.stage_costs(problem(tmp_path), one)
     assert load.forward_seconds == pytest.approx(4 + 4 + 4)  # the table is computed whole by both
     assert dict(load.forward_communication)["tensor"] == pytest.approx(2 * (1.0 + 2 * 16 * 4 * 0.125))
     assert load.weight_bytes == pytest.approx(80.0)
@@ -82,10 +82,10 @@ def test_a_measured_tensor_degree_is_used_where_the_layer_can_be_split(tmp_path:
 
 def test_a_profile_is_simulated_on_its_own_links(tmp_path: pathlib.Path) -> None:
     posed = problem(tmp_path)
-    loads, timeline = api.judge(posed, plan(Stage((0, 1), (0,)), Stage((2,), (1,)), n_microbatches=1, global_batch=1))
+    stage_costs, timeline = api.evaluate(posed, plan(Stage((0, 1), (0,)), Stage((2,), (1,)), n_microbatches=1, global_batch=1))
     assert timeline is not None and posed.cluster is not None
     send = 0.5 + 16 * 0.25
-    assert timeline.step_seconds == pytest.approx(3 + send + 2 + 5 + send + 7.5 + loads[0].optimizer_seconds)
+    assert timeline.step_seconds == pytest.approx(3 + send + 2 + 5 + send + 7.5 + stage_costs[0].optimizer_seconds)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_partition_and_mapping_take_measured_times_and_links(
     found = problem(tmp_path, layers=[layer | {"output_bytes": 4.0} for layer in content()["layers"]])
     result = api.plan(found, search=search, settings=settings)
     assert result.plan is not None and result.problem.costs == "profiled"
-    loads = profiled.loads(result.problem, result.plan)
-    assert result.timeline.step_seconds == pytest.approx(sim.simulate(result.problem, result.plan, loads).step_seconds)
+    stage_costs = profiled.stage_costs(result.problem, result.plan)
+    assert result.timeline.step_seconds == pytest.approx(sim.simulate(result.problem, result.plan, stage_costs).step_seconds)
     if search == "partition":  # 3.5 s for the first layer, 7 s for each other; a tensor of 4 bytes there and back
         assert [stage.ops for stage in result.plan.stages] == [(0, 1), (2,)]
         assert result.answer.objective is not None and result.answer.objective.value == pytest.approx(3.5 + 7.0 + 2 * 4 * 0.25)

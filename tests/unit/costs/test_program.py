@@ -21,7 +21,7 @@ def _row(
     strategy: Strategy, framework: Framework | None = None, posed: Problem | None = None, recompute: str = "none"
 ) -> StageCost:
     posed = dataclasses.replace(posed or problem(max(8, strategy.n_devices)), framework=framework or Framework())
-    return analytic.row_loads(posed, strategy, range(strategy.n_devices), 1)[1, recompute]
+    return analytic.row_costs(posed, strategy, range(strategy.n_devices), 1)[1, recompute]
 
 
 def _seconds(load: StageCost, cause: str) -> tuple[float, float]:
@@ -140,7 +140,7 @@ def test_narrow_precisions_run_at_their_own_share_and_blocks_are_cast_twice() ->
     def forward(precision: str, bandwidth: float) -> float:
         slow = dataclasses.replace(kind, memory_bytes_per_second=bandwidth)
         posed = dataclasses.replace(problem(1), cluster=cluster(1, slow), training=MixedPrecision(precision))
-        return analytic.row_loads(posed, Strategy(), range(1), 1)[1, "none"].forward_seconds
+        return analytic.row_costs(posed, Strategy(), range(1), 1)[1, "none"].forward_seconds
 
     assert forward("fp8", 1e16) == pytest.approx(forward("fp4", 1e16))  # half the share of twice the peak
     assert forward("mxfp8", 1e9) > forward("fp8", 1e9) > forward("fp4", 1e9)

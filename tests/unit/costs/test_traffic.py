@@ -93,7 +93,7 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
 def check(problem: Problem, strategy: Strategy, how: str) -> StageCost:
     """Compare the ledger of the whole model on one stage with its load."""
     plan = planned(problem, strategy, how)
-    (load,) = analytic.loads(problem, plan)
+    (load,) = analytic.stage_costs(problem, plan)
     sums = dict.fromkeys(PARTS, 0.0)
     for one in load.collectives:
         sums[one.part] += one.seconds
@@ -139,7 +139,7 @@ def test_groups_of_the_ledger_are_those_of_the_mesh() -> None:
     problem = posed("mixtral-8x7b", "dgx-h100:32", Framework())
     for strategy in MIXED:
         plan = planned(problem, strategy, "none")
-        (load,) = analytic.loads(problem, plan)
+        (load,) = analytic.stage_costs(problem, plan)
         for one in load.collectives:
             axis = Network.of(problem.cluster).axis(groups(plan.stages[0], one.size, one.stride))
             assert one.seconds == pytest.approx(one.n_times * axis.seconds(one.kind, one.n_bytes), rel=1e-9)
@@ -152,7 +152,7 @@ def test_dispatching_once_puts_fewer_bytes_on_the_links_between_nodes() -> None:
         problem = posed("mixtral-8x7b", "dgx-h100:16", framework)
         plan = planned(problem, Strategy(data=16, expert=16 // 2), "none")
         plan = replace(plan, stages=(replace(plan.stages[0], devices=tuple(np.arange(16).reshape(2, 8).T.ravel().tolist())),))
-        (load,) = analytic.loads(problem, plan)
+        (load,) = analytic.stage_costs(problem, plan)
         carried.append(sum(one.n_times * one.n_bytes for one in load.collectives if one.kind == "all_to_all"))
     assert carried[1] == pytest.approx(0.75 * carried[0])
 
@@ -165,9 +165,9 @@ def test_a_plan_on_links_of_its_own_takes_to_the_last_bit_what_it_takes_without_
         n_ops = len(problem.graph.ops)
         stage = Stage(tuple(range(n_ops)), tuple(range(strategy.n_devices)), strategy, (how,) * n_ops)
         plan = Plan((stage,), 8, 8 // strategy.data, "1f1b", 64)
-        loads = analytic.loads(problem, plan)
-        assert loads[0].collectives
-        with_ledger = sim.simulate(problem, plan, loads)
-        without = engine.play(plan, loads, transfers.transfers(problem, plan, loads))
+        stage_costs = analytic.stage_costs(problem, plan)
+        assert stage_costs[0].collectives
+        with_ledger = sim.simulate(problem, plan, stage_costs)
+        without = engine.play(plan, stage_costs, transfers.transfers(problem, plan, stage_costs))
         assert with_ledger.step_seconds == without.step_seconds
         assert with_ledger.link_bytes.any()

@@ -86,7 +86,7 @@ def test_a_file_that_is_no_configuration_is_not_recognised(tmp_path: pathlib.Pat
     (tmp_path / "broken.json").write_text('{"model_type": "llama", ')
     assert not huggingface.recognises(Source(str(tmp_path / "broken.json")))
     with pytest.raises(InputError, match="not a Hugging Face configuration"):
-        models.read(write(tmp_path, [1]), form="huggingface")
+        models.read(write(tmp_path, [1]), file_format="huggingface")
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,12 @@ class Eager(nn.Module):
     keys and values together or not.
     """
 
-    def __init__(self, form: str, n_heads: int = 4, n_key_heads: int = 4) -> None:
+    def __init__(self, file_format: str, n_heads: int = 4, n_key_heads: int = 4) -> None:
         super().__init__()
-        self.form, self.n_heads, self.n_key_heads = form, n_heads, n_key_heads
+        self.form, self.n_heads, self.n_key_heads = file_format, n_heads, n_key_heads
         sizes = (16, 4 * n_key_heads, 4 * n_key_heads)
         self.project = nn.ModuleDict({name: nn.Linear(16, size) for name, size in zip("qkv", sizes, strict=True)})
-        self.together = nn.Linear(16, 48) if form == "together" else None
+        self.together = nn.Linear(16, 48) if file_format == "together" else None
         if self.together is not None:
             del self.project
         self.drop, self.out = nn.Dropout(0.1), nn.Linear(16, 16)
@@ -177,8 +177,8 @@ class Eager(nn.Module):
         return stream + self.out(mixed.reshape(n, length, 16))
 
 
-def _layers_of(form: str, n_key_heads: int = 4) -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(*(Eager(form, n_key_heads=n_key_heads) for _ in range(3))), torch.zeros(2, 6, 16)
+def _layers_of(file_format: str, n_key_heads: int = 4) -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*(Eager(file_format, n_key_heads=n_key_heads) for _ in range(3))), torch.zeros(2, 6, 16)
 
 
 def eager() -> tuple[nn.Module, torch.Tensor]:

@@ -56,7 +56,7 @@ def test_a_model_run_layer_by_layer_is_the_model_and_what_splits_adds_up(name: s
     assert torch.allclose(carried[0], expected, atol=1e-6)
     assert {weight for unit in units for weight in unit.parameters()} == weights
     assert len({weight for unit in units[1:-1] for weight in unit.parameters()}) < len(weights)
-    wishes = tensor_parallel.wishes_of(model)
-    assert bool(tensor_parallel.styles(units[1], wishes)) == splits
+    tp_plan = tensor_parallel.wishes_of(model)
+    assert bool(tensor_parallel.styles(units[1], tp_plan)) == splits
     if splits:
-        shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, wishes, name)
+        shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, tp_plan, name)

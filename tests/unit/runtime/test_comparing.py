@@ -101,7 +101,7 @@ def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path)
     )
     said, happened = predict(read, path, stale)[0], predict(read, path, truth)[0]
     assert said is not None and happened is not None and said.timeline is not None and happened.timeline is not None
-    compute = [(load.forward_total_seconds + load.backward_total_seconds) * 4 for load in happened.loads]
+    compute = [(load.forward_total_seconds + load.backward_total_seconds) * 4 for load in happened.stage_costs]
     measured = {"losses": [1.0, 1.0], "first_step": 0, "step_seconds": [9.9, happened.timeline.step_seconds],
                 "ranks": [{**rank(i, []), "compute_seconds": {str(i): compute[i]}} for i in (0, 1)]}  # fmt: skip
     entry = comparison.as_json(read.plan, measured, said, None)

@@ -31,7 +31,7 @@ def predicted(kind: str, sequence_length: int, rows: int) -> tuple[float, float]
     batch = Batch(rows, rows, sequence_length)
     problem = api.make_problem(model, f"{kind}:1", costs="analytic", batch=batch, training=api.training("bf16"))
     layer = next(i for i, op in enumerate(problem.graph.ops) if op.name == "layers.0")
-    (load,) = analytic.loads(problem, Plan((Stage((layer,), (0,)),), 1, rows, "1f1b", rows))  # a stage, no whole plan
+    (load,) = analytic.stage_costs(problem, Plan((Stage((layer,), (0,)),), 1, rows, "1f1b", rows))  # a stage, no whole plan
     return sum(getattr(load, name) for name in TIMES), load.activation_bytes / (1.0 + load.fragmentation_ratio)
 
 

@@ -125,8 +125,8 @@ def test_peak_memory_of_a_gpu_is_what_its_allocator_held_most_during_the_step(mo
     from meshwright.runtime.job.memory import peak_bytes
 
     device, done = torch.device("cuda", 1), []
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: done.append(("reset", where)))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: done.append(("read", where)) or 4096)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda place: done.append(("reset", place)))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda place: done.append(("read", place)) or 4096)
     trainer = SimpleNamespace(executor=SimpleNamespace(device=device), weights={0: None, 2: None})
     assert peak_bytes(trainer, lambda: done.append("step") or 0.5) == (0.5, {0: 4096.0, 2: 4096.0})
     assert done == [("reset", device), "step", ("read", device)]

@@ -52,10 +52,10 @@ class Routed(torch.nn.Module):
         return (self.down(self.up(x).relu()) * self.gate(x).softmax(-1).amax(-1, keepdim=True),)
 
 
-def check(layer: torch.nn.Module, degree: int, wishes: dict[str, str]) -> None:
+def check(layer: torch.nn.Module, degree: int, tp_plan: dict[str, str]) -> None:
     """Check one layer on random values."""
     torch.manual_seed(0)
-    shard_equivalence.check_sum(layer, [torch.randn(2, 8, 32)], degree, wishes, "plan.json: stage 0: layer 'layers.0'")
+    shard_equivalence.check_sum(layer, [torch.randn(2, 8, 32)], degree, tp_plan, "plan.json: stage 0: layer 'layers.0'")
 
 
 @pytest.mark.parametrize("degree", [2, 4])
@@ -120,9 +120,9 @@ class Direct(torch.nn.Module):
 @pytest.mark.parametrize("gathered", ["once", "by product"])
 def test_layers_work_on_parts_of_sequences_between_their_products(gathered: str) -> None:
     torch.manual_seed(0)
-    layer, wishes = (Residual(), {"norm": "between"}) if gathered == "once" else (Direct(mixes=False), {})
-    assert tensor_parallel.gathers(layer, wishes) == (({"attention"}, set()) if gathered == "once" else (set(), {"up"}))
-    shard_equivalence.check_sequence(layer, [torch.randn(2, 8, 32)], 2, wishes, "x")
+    layer, tp_plan = (Residual(), {"norm": "between"}) if gathered == "once" else (Direct(mixes=False), {})
+    assert tensor_parallel.gathers(layer, tp_plan) == (({"attention"}, set()) if gathered == "once" else (set(), {"up"}))
+    shard_equivalence.check_sequence(layer, [torch.randn(2, 8, 32)], 2, tp_plan, "x")
 
 
 def test_layers_that_mix_tokens_are_refused_parts_of_sequences() -> None:

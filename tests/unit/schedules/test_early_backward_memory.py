@@ -31,7 +31,7 @@ def played(chain: str, schedule: str, n_microbatches: int) -> Timeline:
     settings = {"profile_batch": "1", "machines": str(N_STAGES), "global_batch": str(n_microbatches)}
     problem: Problem = api.completed(api.make_problem(chain), "dapple", settings)
     stages = tuple(Stage((i,), (i,), recompute=("none",)) for i in range(N_STAGES))
-    _, timeline = api.judge(problem, Plan(stages, n_microbatches, 1, schedule, n_microbatches))
+    _, timeline = api.evaluate(problem, Plan(stages, n_microbatches, 1, schedule, n_microbatches))
     assert timeline is not None
     return timeline
 

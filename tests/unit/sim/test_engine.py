@@ -48,11 +48,11 @@ def test_two_stages_and_two_microbatches_solved_by_hand() -> None:
     15-15.25  update                 update 13.5 - 14.5
     ========  =====================  =====================================================
     """
-    loads = (
+    stage_costs = (
         StageCost(1.0, 1.5, 0.5, reduce_seconds=1.0, optimizer_seconds=0.25, activation_bytes=3.0, weight_bytes=10.0),
         StageCost(2.0, 2.0, 1.0, reduce_seconds=4.0, overlap_ratio=0.5, optimizer_seconds=1.0, working_bytes=7.0),
     )
-    timeline = engine.play(piped(2, 2), loads, fixed(np.arange(2), np.array([0.5])))
+    timeline = engine.play(piped(2, 2), stage_costs, fixed(np.arange(2), np.array([0.5])))
     assert timeline.step_seconds == 15.25
     assert rows(timeline) == [
         (0, 0, "forward", 0.0, 1.0),
@@ -101,8 +101,8 @@ def test_blocking_communication_and_recomputation_lengthen_the_tasks_and_are_nam
 
 def test_a_long_transfer_queues_behind_the_one_before_it() -> None:
     """Forward 1 s, transfer 3 s: stage 1 gets micro-batches at 4, 7 and 10 although stage 0 is done with all of them at 3."""
-    loads = (StageCost(1.0, 1.0), StageCost(1.0, 1.0))
-    timeline = engine.play(piped(2, 3, "gpipe"), loads, fixed(np.arange(2), np.array([3.0])))
+    stage_costs = (StageCost(1.0, 1.0), StageCost(1.0, 1.0))
+    timeline = engine.play(piped(2, 3, "gpipe"), stage_costs, fixed(np.arange(2), np.array([3.0])))
     sends = [(a, b) for stage, _, phase, a, b in rows(timeline) if phase == "send" and stage == 0]
     assert sends == [(1.0, 4.0), (4.0, 7.0), (7.0, 10.0)]
 
@@ -110,12 +110,12 @@ def test_a_long_transfer_queues_behind_the_one_before_it() -> None:
 def test_the_quick_answers_equal_the_whole_one_to_the_last_bit() -> None:
     rng = np.random.default_rng(0)
     for n_stages in (1, 2, 5):
-        loads = tuple(StageCost(*rng.random(3), reduce_seconds=0.3, overlap_ratio=0.4) for _ in range(n_stages))
+        stage_costs = tuple(StageCost(*rng.random(3), reduce_seconds=0.3, overlap_ratio=0.4) for _ in range(n_stages))
         transfer = rng.random(n_stages - 1)
         plan = piped(n_stages, 7)
-        whole = engine.play(plan, loads, fixed(np.arange(n_stages), transfer))
-        assert sim.estimate(plan, loads, transfer) == whole.step_seconds
-        columns = [np.array([getattr(load, name) for load in loads]) for name in
+        whole = engine.play(plan, stage_costs, fixed(np.arange(n_stages), transfer))
+        assert sim.estimate(plan, stage_costs, transfer) == whole.step_seconds
+        columns = [np.array([getattr(load, name) for load in stage_costs]) for name in
                    ("forward_seconds", "backward_input_seconds", "backward_weight_seconds")]  # fmt: skip
         tasks_end = whole.end_seconds[(whole.rank >= 0) & (whole.microbatch >= 0)].max()
         assert sim.step_seconds("1f1b", n_stages, 1, 7, *columns, transfer) == pytest.approx(tasks_end, rel=1e-15)

@@ -19,10 +19,10 @@ LOAD = StageCost(
 )  # fmt: skip
 
 
-def _timeline(loads: tuple[StageCost, ...], n_microbatches: int = 4) -> sim.engine.Timeline:
-    graph = Graph("chain", tuple(Op(f"layer{i}", "other") for i in range(len(loads))))
-    plan = Plan(tuple(Stage((i,), (i,)) for i in range(len(loads))), n_microbatches, 1, "1f1b", n_microbatches)
-    return sim.simulate(Problem(ModelSpec("chain", "test", "chain", graph)), plan, loads)
+def _timeline(stage_costs: tuple[StageCost, ...], n_microbatches: int = 4) -> sim.engine.Timeline:
+    graph = Graph("chain", tuple(Op(f"layer{i}", "other") for i in range(len(stage_costs))))
+    plan = Plan(tuple(Stage((i,), (i,)) for i in range(len(stage_costs))), n_microbatches, 1, "1f1b", n_microbatches)
+    return sim.simulate(Problem(ModelSpec("chain", "test", "chain", graph)), plan, stage_costs)
 
 
 def test_a_peak_is_tensors_what_the_allocator_wastes_and_the_context() -> None:

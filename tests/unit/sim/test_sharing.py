@@ -51,12 +51,12 @@ def when(timeline: Timeline, phase: str) -> list[tuple[int, float, float]]:
 def two_reductions(spec: str, first: tuple[int, ...], second: tuple[int, ...], n_bytes: float, seconds: float) -> Timeline:
     """Forward and backward of a second on each of two stages; both reduce `n_bytes`, which takes `seconds` alone."""
     problem = posed(spec)
-    loads = []
+    stage_costs = []
     for devices in (first, second):
         one = reduction(problem, devices, n_bytes)
         assert one.seconds == pytest.approx(seconds, rel=1e-12)
-        loads.append(StageCost(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)))
-    return sim.simulate(problem, piped(first, second), tuple(loads))
+        stage_costs.append(StageCost(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)))
+    return sim.simulate(problem, piped(first, second), tuple(stage_costs))
 
 
 @pytest.mark.parametrize(
@@ -98,15 +98,15 @@ def test_a_reduction_beside_a_transfer_on_one_port_slows_both() -> None:
     """
     problem = posed(PORTS)
     one = reduction(problem, (2, 3), 1e9)
-    loads = (
+    stage_costs = (
         StageCost(1.0, 1.0, output_bytes=1e9),
         StageCost(1.0, 1.0, reduce_seconds=one.seconds, collectives=(one,)),
     )
-    timeline = sim.simulate(problem, piped((0, 1), (2, 3)), loads)
+    timeline = sim.simulate(problem, piped((0, 1), (2, 3)), stage_costs)
     assert when(timeline, "reduce") == [(1, pytest.approx(4.0), pytest.approx(6.0))]
     assert when(timeline, "send")[-1] == (1, pytest.approx(4.0), pytest.approx(6.0))
     assert timeline.step_seconds == pytest.approx(7.0)
-    alone = sim.simulate(problem, piped((0, 1), (2, 3)), tuple(replace(load, collectives=()) for load in loads))
+    alone = sim.simulate(problem, piped((0, 1), (2, 3)), tuple(replace(load, collectives=()) for load in stage_costs))
     assert alone.step_seconds == pytest.approx(6.0)
 
 
@@ -118,11 +118,11 @@ def test_whoever_needs_less_than_half_of_a_link_leaves_the_rest() -> None:
     """
     problem = posed(NODES)
     slow, fast = reduction(problem, (0, 8), 2e9), reduction(problem, (1, 9), 2e9)
-    loads = (
+    stage_costs = (
         StageCost(1.0, 1.0, reduce_seconds=8.0, collectives=(replace(slow, seconds=8.0),)),
         StageCost(1.0, 1.0, reduce_seconds=2.0, collectives=(fast,)),
     )
-    timeline = sim.simulate(problem, piped((0, 8), (1, 9)), loads)
+    timeline = sim.simulate(problem, piped((0, 8), (1, 9)), stage_costs)
     assert when(timeline, "reduce") == [
         (0, pytest.approx(4.0), pytest.approx(12.0)),
         (1, pytest.approx(3.0), pytest.approx(4.0 + 4.0 / 3.0)),
@@ -205,7 +205,7 @@ def planned() -> tuple[Problem, tuple[tuple[Plan, tuple[StageCost, ...]], ...]]:
                 Stage(ops, tuple(range(16 * i, 16 * i + 16)), strategy, (how,) * len(ops)) for i, ops in enumerate(halves)
             )
             plan = Plan(stages, 64 // strategy.data, 1, "1f1b", 64)
-            found.append((plan, api.judge(problem, plan)[0]))
+            found.append((plan, api.evaluate(problem, plan)[0]))
     return problem, tuple(found)
 
 
@@ -214,9 +214,9 @@ def test_sharing_never_shortens_a_step_and_no_link_carries_more_than_it_can(
 ) -> None:
     problem, cases = planned
     longer = 0
-    for plan, loads in cases:
-        timeline = sim.simulate(problem, plan, loads)
-        least = sim.least_seconds(problem, plan, loads)
+    for plan, stage_costs in cases:
+        timeline = sim.simulate(problem, plan, stage_costs)
+        least = sim.least_seconds(problem, plan, stage_costs)
         assert timeline.step_seconds >= least * (1 - 1e-9)
         assert sum(value for _, value in timeline.causes) == pytest.approx(timeline.step_seconds)
         assert (timeline.link_bytes / problem.cluster.links.bytes_per_second).max() <= timeline.step_seconds
@@ -230,9 +230,9 @@ def test_a_plan_without_contention_takes_to_the_last_bit_what_it_takes_alone(
     problem, _ = planned
     graph_stage = Stage(tuple(range(len(problem.graph.ops))), tuple(range(8)), Strategy(data=1, tensor=8))
     plan = Plan((graph_stage,), 8, 1, "1f1b", 8)
-    loads, timeline = api.judge(problem, plan)
-    assert any(load.collectives for load in loads)
-    sends = transfers.transfers(problem, plan, loads)
+    stage_costs, timeline = api.evaluate(problem, plan)
+    assert any(load.collectives for load in stage_costs)
+    sends = transfers.transfers(problem, plan, stage_costs)
     assert timeline is not None
-    assert timeline.step_seconds == engine.play(plan, loads, sends).step_seconds
+    assert timeline.step_seconds == engine.play(plan, stage_costs, sends).step_seconds
     assert timeline.link_bytes.any()

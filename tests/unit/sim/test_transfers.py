@@ -66,10 +66,10 @@ def test_a_transfer_to_twice_as_many_devices_is_cut_in_two() -> None:
 def test_stages_of_one_rank_and_stages_without_output_send_nothing() -> None:
     problem = posed(4, TWO_NODES)
     plan = replace(piped((0,), (8,), (8,), (0,)), schedule="zb_v")
-    loads = tuple(StageCost(1.0, 1.0, 1.0, output_bytes=n_bytes) for n_bytes in (25e9, 25e9, 0.0, 25e9))
-    found = transfers(problem, plan, loads)
+    stage_costs = tuple(StageCost(1.0, 1.0, 1.0, output_bytes=n_bytes) for n_bytes in (25e9, 25e9, 0.0, 25e9))
+    found = transfers(problem, plan, stage_costs)
     assert np.round(found.seconds, 3).tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
-    assert sim.simulate(problem, plan, loads).step_seconds > 0.0
+    assert sim.simulate(problem, plan, stage_costs).step_seconds > 0.0
 
 
 def test_without_a_cluster_transfers_take_no_time() -> None:

@@ -30,7 +30,7 @@ def test_the_example_is_what_the_model_says_and_what_the_arithmetic_says() -> No
     assert graph.n_parameters == WEIGHTS and graph.ops[-1].n_parameters == HEAD
     plan = Plan((Stage(tuple(range(len(graph.ops))), tuple(range(8)), Strategy(8, shard=3)),), 8, 1, "1f1b", 64)
     problem = Problem(ModelSpec("llama", "test", "llama", graph), clusters.cluster("dgx-h100:8"))
-    timeline = sim.simulate(problem, plan, analytic.loads(problem, plan))
+    timeline = sim.simulate(problem, plan, analytic.stage_costs(problem, plan))
     by_hand = {
         "weights": 4 * WEIGHTS / 8, "gradients": 4 * WEIGHTS / 8, "optimizer": 8 * WEIGHTS / 8,
         "activations": TOKENS * (32 * (2 * 69_632 + 128) + 16_384 + 4 * 128_256),

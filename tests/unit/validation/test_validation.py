@@ -169,19 +169,19 @@ def test_uneven_stages_must_make_the_whole_model() -> None:
 
 def test_a_completed_plan_deals_every_layer_and_recomputes_no_more_than_it_must() -> None:
     graph = gpt("gpt", hidden=2048, layers=12, heads=16, sequence=2048, vocabulary=51200)
-    where = clusters()
+    place = clusters()
     strategies = (Strategy(tensor=1), Strategy(tensor=2), Strategy(tensor=1))
-    roomy = complete(Run(graph, where("dgx-a100:8"), strategies, pipeline=3, global_batch=8, training=MixedPrecision("fp16")))
+    roomy = complete(Run(graph, place("dgx-a100:8"), strategies, pipeline=3, global_batch=8, training=MixedPrecision("fp16")))
     assert sum(roomy.layers_per_stage) == 12
     assert {how for stage in roomy.recompute_of_stage for how in stage} == {"none"}
     assert roomy.layers_per_stage[1] > max(roomy.layers_per_stage[0], roomy.layers_per_stage[2])  # it has two devices
     tight = complete(
-        Run(graph, where("p3-v100:8"), strategies, pipeline=3, micro_batch=4, global_batch=16, training=MixedPrecision("fp16"))
+        Run(graph, place("p3-v100:8"), strategies, pipeline=3, micro_batch=4, global_batch=16, training=MixedPrecision("fp16"))
     )
     assert {how for stage in tight.recompute_of_stage for how in stage} != {"none"}
     assert predict(tight).fits
     with pytest.raises(InputError, match="no deal of the layers"):
-        complete(Run(graph, where("p3-v100:8"), (Strategy(),), global_batch=8, micro_batch=8, training=MixedPrecision("fp16")))
+        complete(Run(graph, place("p3-v100:8"), (Strategy(),), global_batch=8, micro_batch=8, training=MixedPrecision("fp16")))
 
 
 def test_a_completed_plan_says_so_in_its_row_and_its_set(tmp_path: pathlib.Path) -> None:

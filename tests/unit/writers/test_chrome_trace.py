@@ -31,13 +31,13 @@ def answered() -> Result:
     problem = Problem(ModelSpec("tiny", "test", "tiny", graph))
     stages = tuple(Stage((i,), ((0, 1), (2, 3), (2, 3), (0, 1))[i]) for i in range(4))
     plan = Plan(stages, 3, 1, "zb_v", 3)
-    loads = tuple(
+    stage_costs = tuple(
         StageCost(1.0, 1.0, 1.0, activation_bytes=5.0, weight_bytes=7.0, reduce_seconds=1.0, optimizer_seconds=0.5,
         gather_seconds=0.25)
         for _ in stages
     )  # fmt: skip
-    timeline = engine.play(plan, loads, fixed(np.array(plan.rank_of_stage()), np.full(3, 0.125)))
-    return Result(problem, "test", 0, Answer(plan), loads, timeline)
+    timeline = engine.play(plan, stage_costs, fixed(np.array(plan.rank_of_stage()), np.full(3, 0.125)))
+    return Result(problem, "test", 0, Answer(plan), stage_costs, timeline)
 
 
 def piped(schedule: str, n_ranks: int, n_chunks: int, transfer_seconds: float, n_microbatches: int = 8) -> Result:
@@ -48,14 +48,14 @@ def piped(schedule: str, n_ranks: int, n_chunks: int, transfer_seconds: float, n
     place = schedules.load(schedule).placement(n_ranks, n_chunks)
     stages = tuple(Stage((i,), (int(place[i]),)) for i in range(n_stages))
     plan = Plan(stages, n_microbatches, 1, schedule, n_microbatches)
-    loads = tuple(
+    stage_costs = tuple(
         StageCost(
             1 / 3 + i / 77, 1 / 7, 1 / 11, activation_bytes=5.0, reduce_seconds=0.1, overlap_ratio=0.3, optimizer_seconds=1e-3
         )
         for i in range(n_stages)
     )
     sends = fixed(np.array(plan.rank_of_stage()), np.full(n_stages - 1, transfer_seconds))
-    return Result(problem, "test", 0, Answer(plan), loads, engine.play(plan, loads, sends))
+    return Result(problem, "test", 0, Answer(plan), stage_costs, engine.play(plan, stage_costs, sends))
 
 
 def text_of(result: Result) -> str:
@@ -91,10 +91,10 @@ def test_a_trace_of_a_real_plan_on_shared_links_keeps_the_rules(tmp_path: pathli
         for i, devices in enumerate(spread)
     )
     plan = Plan(stages, 8, 1, "1f1b", 64)
-    loads, timeline = api.judge(problem, plan)
+    stage_costs, timeline = api.evaluate(problem, plan)
     assert timeline is not None
-    assert timeline.step_seconds > 1.001 * sim.least_seconds(problem, plan, loads)
-    chrome_trace.write(Result(problem, "test", 0, Answer(plan), loads, timeline), str(tmp_path / "trace.json"))
+    assert timeline.step_seconds > 1.001 * sim.least_seconds(problem, plan, stage_costs)
+    chrome_trace.write(Result(problem, "test", 0, Answer(plan), stage_costs, timeline), str(tmp_path / "trace.json"))
     text = (tmp_path / "trace.json").read_text()
     assert trace_event_rules.broken_rules(text) == []
     events = json.loads(text)["traceEvents"]

@@ -29,7 +29,7 @@ class MapArrays(NamedTuple):
         Neighbours of each stage in compressed rows, and the bytes exchanged with each.
     ring : ndarray, shape (n_stages,), float64
         Bytes over each link of the ring that reduces a stage's gradients.
-    slow : ndarray, shape (n_devices, n_devices), float64
+    seconds_per_byte : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte between devices, symmetric, zero on the diagonal.
     """
 
@@ -38,7 +38,7 @@ class MapArrays(NamedTuple):
     stage: NDArray[np.int64]
     volume: NDArray[np.float64]
     ring: NDArray[np.float64]
-    slow: NDArray[np.float64]
+    seconds_per_byte: NDArray[np.float64]
 
 
 @njit(cache=True)
@@ -97,7 +97,7 @@ def ring_seconds(m, place, rings, s, n_replicas):
     before = place[s * n_replicas + rings[s, n_replicas - 1]]
     for k in range(n_replicas):
         device = place[s * n_replicas + rings[s, k]]
-        slowest = max(slowest, m.slow[before, device])
+        slowest = max(slowest, m.seconds_per_byte[before, device])
         before = device
     return m.ring[s] * slowest
 
@@ -110,7 +110,7 @@ def own_seconds(m, place, slot, n_replicas):
     total = m.compute[s]
     device = place[slot]
     for e in range(m.first[s], m.first[s + 1]):
-        total += m.volume[e] * m.slow[device, place[m.stage[e] * n_replicas + r]]
+        total += m.volume[e] * m.seconds_per_byte[device, place[m.stage[e] * n_replicas + r]]
     return total
 
 
@@ -164,7 +164,7 @@ def _largest(own, ring, n_replicas):
 
 
 @njit(cache=True)
-def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
+def anneal(m, place, rings, near, n_moves, start_temperature, n_squarings, random):
     """Improve a mapping by swaps of devices and reversals of ring segments; return the best seen and its largest cost.
 
     Parameters
@@ -177,7 +177,7 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
         Nearest devices of each device.
     n_moves : int
         Moves to try.
-    heat : float
+    start_temperature : float
         Starting temperature, in units of the largest slot's share; falls to a hundredth.
     n_squarings : int
         The sum of which powers of the slots' costs is annealed: 3 for the eighth.
@@ -187,7 +187,7 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
     n_stages, n_replicas = rings.shape
     n_slots = n_stages * n_replicas
     place, rings = place.copy(), rings.copy()
-    slot_of = np.full(m.slow.shape[0], -1, np.int64)
+    slot_of = np.full(m.seconds_per_byte.shape[0], -1, np.int64)
     own, ring = np.zeros(n_slots), np.zeros(n_stages)
     for s in range(n_stages):
         ring[s] = ring_seconds(m, place, rings, s, n_replicas)
@@ -200,7 +200,7 @@ def anneal(m, place, rings, near, n_moves, heat, n_squarings, random):
     changed, stamp, new_own = np.zeros(n_slots, np.int64), np.zeros(n_slots, np.int64), np.zeros(n_slots)
     new_ring = np.zeros(n_stages)
     for move in range(n_moves):
-        temperature = heat * 0.01 ** (move / n_moves)
+        temperature = start_temperature * 0.01 ** (move / n_moves)
         slot = random.integers(0, n_slots)
         for _ in range(3):  # a slot that costs much is more likely worth moving
             other = random.integers(0, n_slots)

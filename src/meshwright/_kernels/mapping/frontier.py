@@ -76,12 +76,12 @@ class Step(NamedTuple):
 
 
 @njit(cache=True)
-def ring_table(slow, size):
+def ring_table(seconds_per_byte, size):
     """Return the slowest link of the best ring through each set of `size` devices; infinity for sets of other sizes.
 
     Parameters
     ----------
-    slow : ndarray, shape (n_devices, n_devices), float64
+    seconds_per_byte : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte; zero on the diagonal.
     size : int
         Devices of a ring.
@@ -91,7 +91,7 @@ def ring_table(slow, size):
     ndarray, shape (2**n_devices,), float64
         By the set's bits.
     """
-    n = len(slow)
+    n = len(seconds_per_byte)
     path = np.full((1 << n, n), np.inf)  # slowest link of the best path through a set, from its lowest device to another
     table = np.full(1 << n, np.inf)
     count = np.zeros(1 << n, np.int8)
@@ -109,12 +109,12 @@ def ring_table(slow, size):
             if here == np.inf:
                 continue
             if count[members] == size:
-                table[members] = min(table[members], max(here, slow[last, low]))
+                table[members] = min(table[members], max(here, seconds_per_byte[last, low]))
                 continue
             for d in range(low + 1, n):
                 if not members >> d & 1:
                     more = members | 1 << d
-                    path[more, d] = min(path[more, d], max(here, slow[last, d]))
+                    path[more, d] = min(path[more, d], max(here, seconds_per_byte[last, d]))
     return table
 
 
@@ -195,11 +195,11 @@ def _first(layer, n):
 
 
 @njit(cache=True)
-def _roomier(layer, n, room):
+def _roomier(layer, n, size):
     """Return `n` partial mappings with room for more, and where to find them: first of each hash, next with the same hash."""
-    made = _empty(room, layer.devices.shape[1], layer.placed.shape[1])
-    head = np.full(room, -1, np.int64)
-    after = np.empty(room, np.int64)
+    made = _empty(size, layer.devices.shape[1], layer.placed.shape[1])
+    head = np.full(size, -1, np.int64)
+    after = np.empty(size, np.int64)
     for i in range(n):
         made.used[i] = layer.used[i]
         made.devices[i, :] = layer.devices[i, :]
@@ -207,14 +207,14 @@ def _roomier(layer, n, room):
         made.parent[i] = layer.parent[i]
         made.placed[i, :] = layer.placed[i, :]
         made.order[i, :] = layer.order[i, :]
-        place = _code(layer.used[i], layer.devices[i]) & (room - 1)
+        place = _code(layer.used[i], layer.devices[i]) & (size - 1)
         after[i] = head[place]
         head[place] = i
     return made, head, after
 
 
 @njit(inline="always")
-def _next_device(slow, step, cost, limit, used, d, r, picked, devices, own, slots):
+def _next_device(seconds_per_byte, step, cost, limit, used, d, r, picked, devices, own, slots):
     """Return the first device from d on that replica r may take, or their number; write what the slots then cost.
 
     Parameters
@@ -229,7 +229,7 @@ def _next_device(slow, step, cost, limit, used, d, r, picked, devices, own, slot
         Devices of the replicas before, devices and costs of the open stages, and of the new one; those of r are written.
     """
     n_replicas = len(picked)
-    while d < len(slow):
+    while d < len(seconds_per_byte):
         # of interchangeable devices the one with the lowest id comes first
         if not used >> d & 1 and step.below[d] & ~used == 0:
             ring = step.least[d] if n_replicas > 1 else 0.0
@@ -238,7 +238,7 @@ def _next_device(slow, step, cost, limit, used, d, r, picked, devices, own, slot
             own[r] = step.own[0]
             fits = True
             for o in range(len(step.volume)):
-                moved = step.volume[o] * slow[devices[o, r], d]
+                moved = step.volume[o] * seconds_per_byte[devices[o, r], d]
                 own[r] += moved
                 slots[o, r] = cost[o * n_replicas + r] + moved
                 if slots[o, r] + step.rest[o] * step.least[devices[o, r]] > limit:
@@ -251,16 +251,16 @@ def _next_device(slow, step, cost, limit, used, d, r, picked, devices, own, slot
 
 
 @njit(inline="always")
-def _within(slow, step, limit, used, devices, slots):
+def _within(seconds_per_byte, step, limit, used, devices, slots):
     """Return whether all open slots stay below the limit when the rest goes to the nearest device that is free."""
     n_open, n_replicas = len(step.volume), devices.shape[1]
     for o in step.keep:
         rest = step.own[2] if o == n_open else step.rest[o]
         for k in range(n_replicas):
             nearest = np.inf
-            for e in range(len(slow)):
+            for e in range(len(seconds_per_byte)):
                 if not used >> e & 1:
-                    nearest = min(nearest, slow[devices[o, k], e])
+                    nearest = min(nearest, seconds_per_byte[devices[o, k], e])
             if slots[o, k] + rest * nearest > limit:
                 return False
     for k in range(n_replicas):
@@ -280,12 +280,12 @@ def _in_order(order, devices):
 
 
 @njit(cache=True)
-def expand(slow, layer, step, limit, most_entries, most_nodes):
+def expand(seconds_per_byte, layer, step, limit, most_entries, most_nodes):
     """Return the layer after one more stage, and how many devices were tried.
 
     Parameters
     ----------
-    slow : ndarray, shape (n_devices, n_devices), float64
+    seconds_per_byte : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte.
     layer : Layer
         Partial mappings before.
@@ -296,7 +296,7 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
     most_entries, most_nodes : int
         Beyond, the search is given up: the number returned is negative.
     """
-    n_devices, n_replicas = len(slow), layer.placed.shape[1]
+    n_devices, n_replicas = len(seconds_per_byte), layer.placed.shape[1]
     n_open, n_kept = len(step.volume), len(step.keep)
     width = n_kept * n_replicas
     made, head, after = _roomier(_empty(0, width, n_replicas), 0, 1 << 12)
@@ -321,7 +321,7 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
             begin = picked[r] + 1
             if n_open == 0 and r > 0 and begin <= picked[r - 1]:
                 begin = picked[r - 1] + 1  # replicas are alike as long as nothing tells them apart
-            d = _next_device(slow, step, layer.cost[i], limit, used, begin, r, picked, devices, own, slots)
+            d = _next_device(seconds_per_byte, step, layer.cost[i], limit, used, begin, r, picked, devices, own, slots)
             n_nodes += min(d + 1, n_devices) - begin
             if n_nodes > most_nodes:
                 return _first(made, 0), -1
@@ -339,7 +339,7 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
                 devices[n_open, k] = picked[k]
                 slots[n_open, k] = own[k] + ring
                 order[k] = k
-            if not _within(slow, step, limit, used, devices, slots):
+            if not _within(seconds_per_byte, step, limit, used, devices, slots):
                 continue
             if n_kept > 0:
                 _in_order(order, devices[step.keep[0]])

@@ -11,7 +11,7 @@ __all__ = ["best_ring", "branch", "shorter_ring"]
 
 
 @njit(cache=True)
-def best_ring(slow, devices):
+def best_ring(seconds_per_byte, devices):
     """Return the order of at most nine devices whose slowest ring link is fastest: a dynamic program over subsets."""
     n = len(devices)
     order = np.arange(n)
@@ -21,7 +21,7 @@ def best_ring(slow, devices):
     value = np.full((full, n - 1), np.inf)
     origin = np.zeros((full, n - 1), np.int64)
     for k in range(n - 1):
-        value[1 << k, k] = slow[devices[n - 1], devices[k]]
+        value[1 << k, k] = seconds_per_byte[devices[n - 1], devices[k]]
     for mask in range(1, full):
         for k in range(n - 1):
             if value[mask, k] == np.inf:
@@ -29,14 +29,14 @@ def best_ring(slow, devices):
             for j in range(n - 1):
                 if mask >> j & 1:
                     continue
-                after = max(value[mask, k], slow[devices[k], devices[j]])
+                after = max(value[mask, k], seconds_per_byte[devices[k], devices[j]])
                 if after < value[mask | 1 << j, j]:
                     value[mask | 1 << j, j] = after
                     origin[mask | 1 << j, j] = k
     last = 0
     best = np.inf
     for k in range(n - 1):
-        closed = max(value[full - 1, k], slow[devices[k], devices[n - 1]])
+        closed = max(value[full - 1, k], seconds_per_byte[devices[k], devices[n - 1]])
         if closed < best:
             best = closed
             last = k
@@ -51,7 +51,7 @@ def best_ring(slow, devices):
 
 
 @njit(cache=True)
-def shorter_ring(slow, order):
+def shorter_ring(seconds_per_byte, order):
     """Return a ring order bettered by reversing segments and by moving up to three neighbours elsewhere, as long as the sum
     falls.
 
@@ -59,7 +59,7 @@ def shorter_ring(slow, order):
 
     Parameters
     ----------
-    slow : ndarray, shape (n, n), float64
+    seconds_per_byte : ndarray, shape (n, n), float64
         Seconds per byte between the devices of the ring.
     order : ndarray, shape (n,), int64
         The order to begin with.
@@ -69,12 +69,12 @@ def shorter_ring(slow, order):
     weight = np.zeros((n, n))
     top = 0.0
     for i in range(n):
-        top = max(top, slow[order[i], order[i - 1]])
+        top = max(top, seconds_per_byte[order[i], order[i - 1]])
     if n < 4 or top == 0.0:
         return order
     for i in range(n):
         for j in range(n):
-            x = slow[i, j] / top
+            x = seconds_per_byte[i, j] / top
             for _ in range(4):
                 x = min(x * x, 1e30)
             weight[i, j] = x
@@ -124,7 +124,7 @@ def _known_seconds(m, place, slot, n_replicas):
     for e in range(m.first[s], m.first[s + 1]):
         other = place[m.stage[e] * n_replicas + r]
         if other >= 0:
-            total += m.volume[e] * m.slow[place[slot], other]
+            total += m.volume[e] * m.seconds_per_byte[place[slot], other]
     return total
 
 
@@ -155,7 +155,7 @@ def branch(m, order, n_replicas, most_nodes, limit):
         Placements tried; more than the most allowed means that the search was cut off.
     """
     n_slots = len(order)
-    n_devices = m.slow.shape[0]
+    n_devices = m.seconds_per_byte.shape[0]
     place = np.full(n_slots, -1, np.int64)
     used = np.zeros(n_devices, np.bool_)
     rings = np.zeros((n_slots // n_replicas, n_replicas), np.int64)
@@ -185,7 +185,7 @@ def branch(m, order, n_replicas, most_nodes, limit):
             for k in range(n_replicas):
                 here, there = place[s * n_replicas + k], place[s * n_replicas + (k + 1) % n_replicas]
                 if here >= 0 and there >= 0 and n_replicas > 1:
-                    slowest = max(slowest, m.slow[here, there])
+                    slowest = max(slowest, m.seconds_per_byte[here, there])
             bound = _known_seconds(m, place, slot, n_replicas) + m.ring[s] * slowest
             for k in range(n_replicas):
                 if place[s * n_replicas + k] >= 0:

@@ -106,7 +106,7 @@ def _move(a, state, scales, v, new):
 
 
 @njit(cache=True)
-def anneal(a, stage, scales, memory_limit, n_moves, power, heat, most_units, random):
+def anneal(a, stage, scales, memory_limit, n_moves, power, temperatures, most_units, random):
     """Anneal the sum of powers of the loads; return the stages of the least largest load that was met.
 
     Parameters
@@ -123,7 +123,7 @@ def anneal(a, stage, scales, memory_limit, n_moves, power, heat, most_units, ran
         Moves to try.
     power : float
         Loads count by this power, relative to the largest at the start.
-    heat : ndarray, shape (2,), float64
+    temperatures : ndarray, shape (2,), float64
         First and last temperature.
     most_units : int
         Most units of one move.
@@ -136,8 +136,8 @@ def anneal(a, stage, scales, memory_limit, n_moves, power, heat, most_units, ran
     best = start
     kept = stage.copy()
     group = np.empty(most_units, np.int64)
-    cooling = (heat[1] / heat[0]) ** (1.0 / max(n_moves - 1, 1))
-    temperature = heat[0]
+    cooling = (temperatures[1] / temperatures[0]) ** (1.0 / max(n_moves - 1, 1))
+    temperature = temperatures[0]
     for _ in range(n_moves):
         temperature *= cooling
         v = random.integers(0, n)

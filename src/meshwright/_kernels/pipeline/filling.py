@@ -68,7 +68,7 @@ def least_others(space, pairs, menu, rules, memo, least_replicas, least_devices,
                 if r < 0 or rules.replicas[r] > most:
                     continue
                 weight = sums[upper, t, WEIGHT] - sums[lower, t, WEIGHT]
-                room = memory - rules.reserve[t]
+                free_bytes = memory - rules.reserve[t]
                 low_a = sums[upper, t, LOW_A] - sums[lower, t, LOW_A]
                 low_b = sums[upper, t, LOW_B] - sums[lower, t, LOW_B]
                 fewest = 1 + np.int64(np.ceil(least_replicas[lower] / np.floor(most)))
@@ -78,10 +78,10 @@ def least_others(space, pairs, menu, rules, memo, least_replicas, least_devices,
                     y = 1 + (least_replicas[lower] + d - 1) // d
                     if y != before:
                         before, extra = y, 0.0
-                        if low_a * y + low_b > room * (1.0 + 1e-9):
+                        if low_a * y + low_b > free_bytes * (1.0 + 1e-9):
                             extra = np.inf
                         elif swaps and y < memo.sorted.shape[1]:
-                            extra = max(0.0, swap_bounds(space, menu, memo, rules, upper, lower, t, y, room)[0])
+                            extra = max(0.0, swap_bounds(space, menu, memo, rules, upper, lower, t, y, free_bytes)[0])
                         way = (
                             inside
                             + extra

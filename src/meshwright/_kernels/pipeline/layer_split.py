@@ -59,8 +59,8 @@ def _most(work, size, seconds, n_bytes, extra):
 
 
 @njit(cache=True)
-def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, room):
-    """Fill `room` with how many layers each rank can take if the step may last `step_seconds`; return their sum.
+def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, most_layers):
+    """Fill `most_layers` with how many layers each rank can take if the step may last `step_seconds`; return their sum.
 
     Every constraint is implied by the order of 1F1B (or ZB-H1 where `split_backward`): a rank works for all micro-batches
     between the first arrival and the last return, and its first backward waits for the round trip of the first micro-batch.
@@ -72,13 +72,13 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         total_fixed += ranks.fixed_work_seconds[s]
         total_fixed_forward += ranks.fixed_forward_seconds[s]
         left = step_seconds - n_microbatches * ranks.fixed_work_seconds[s]
-        room[s] = _most(ranks.work_seconds[s] * n_microbatches, ranks.layer_bytes[s], left, ranks.budget_bytes[s], 0.0)
-        if room[s] < 0.0:
+        most_layers[s] = _most(ranks.work_seconds[s] * n_microbatches, ranks.layer_bytes[s], left, ranks.budget_bytes[s], 0.0)
+        if most_layers[s] < 0.0:
             return -1.0
-        room[s] = min(room[s], n_layers)
+        most_layers[s] = min(most_layers[s], n_layers)
         if whole:
-            room[s] = np.floor(room[s] + 1e-9)
-    all_room = room.sum()
+            most_layers[s] = np.floor(most_layers[s] + 1e-9)
+    all_room = most_layers.sum()
     least_forward = ranks.forward_seconds.min()
     least_backward = ranks.backward_seconds.min()
     round_trip = total_fixed + n_layers * (least_forward + least_backward)
@@ -86,7 +86,7 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
     before_room = 0.0
     tight = 0.0
     for s in range(n_ranks):
-        own = room[s]
+        own = most_layers[s]
         # layers that must lie on earlier and on later ranks, whatever the split
         before = max(0.0, n_layers - (all_room - before_room))
         after = max(0.0, n_layers - (before_room + own))
@@ -110,9 +110,9 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         limit = min(limit, own)
         if whole:
             limit = np.floor(limit + 1e-9)
-        # `room` of this rank is not lowered before the later ranks used it: their bounds stay independent of the order
+        # `most_layers` of this rank is not lowered before the later ranks used it: their bounds stay independent of the order
         tight += limit
-        room[s] = limit
+        most_layers[s] = limit
     return tight
 
 
@@ -120,16 +120,16 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
 def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, tolerance):
     """Smallest step at which the ranks have room for all layers: a lower bound over all splits; inf above the limit."""
     n_ranks = ranks.work_seconds.shape[0]
-    room = np.zeros(n_ranks)
+    most_layers = np.zeros(n_ranks)
     for s in range(n_ranks):
         if ranks.budget_bytes[s] < 0.0:
             return np.inf
-    if capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, room) < n_layers:
+    if capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, most_layers) < n_layers:
         return np.inf
     low, high = 0.0, limit_seconds
     while high - low > tolerance * high:
         middle = 0.5 * (low + high)
-        if capacities(ranks, n_layers, n_microbatches, split_backward, whole, middle, room) >= n_layers:
+        if capacities(ranks, n_layers, n_microbatches, split_backward, whole, middle, most_layers) >= n_layers:
             high = middle
         else:
             low = middle

@@ -56,7 +56,7 @@ class Stage(NamedTuple):
     ----------
     upper, lower, t : int
         Rows of the sets; position of the degree.
-    room : float
+    free_bytes : float
         Bytes of a device that the nodes may take.
     weight : float
         Bytes of weights.
@@ -67,7 +67,7 @@ class Stage(NamedTuple):
     upper: int
     lower: int
     t: int
-    room: float
+    free_bytes: float
     weight: float
     fast_a: float
     fast_b: float
@@ -76,13 +76,13 @@ class Stage(NamedTuple):
 
 
 @njit(inline="always")
-def stage_between(sums, upper, lower, t, room):
+def stage_between(sums, upper, lower, t, free_bytes):
     """Return the stage between two sets: all sums are of what is in `upper` and not in `lower`."""
     return Stage(
         upper,
         lower,
         t,
-        room,
+        free_bytes,
         sums[upper, t, WEIGHT] - sums[lower, t, WEIGHT],
         sums[upper, t, FAST_A] - sums[lower, t, FAST_A],
         sums[upper, t, FAST_B] - sums[lower, t, FAST_B],

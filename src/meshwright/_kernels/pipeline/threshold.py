@@ -94,12 +94,12 @@ def leaves_too_little(s, k, rest_of_model, n_devices):
 
 
 @njit(inline="always")
-def _most_in_flight(low_a, low_b, room, most):
+def _most_in_flight(low_a, low_b, free_bytes, most):
     """Return the most micro-batches y for which the smallest choices, low_a * y + low_b bytes, fit; 0 where not one does."""
-    if low_a * most + low_b > room * (1.0 + 1e-9):
-        if low_a + low_b > room * (1.0 + 1e-9):
+    if low_a * most + low_b > free_bytes * (1.0 + 1e-9):
+        if low_a + low_b > free_bytes * (1.0 + 1e-9):
             return 0
-        return np.int64((room * (1.0 + 1e-9) - low_b) / low_a)
+        return np.int64((free_bytes * (1.0 + 1e-9) - low_b) / low_a)
     return most
 
 

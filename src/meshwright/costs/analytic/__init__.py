@@ -28,9 +28,9 @@ __all__ = [
     "compute_seconds",
     "distinct_rows",
     "illegal",
-    "loads",
-    "row_loads",
+    "row_costs",
     "rows",
+    "stage_costs",
     "table",
 ]
 
@@ -38,11 +38,11 @@ RowLoads = dict[tuple[int, str], StageCost]
 """``(row, recompute) -> StageCost`` of one layer."""
 
 
-def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
+def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
     """Return the load of a stage from loads of its layers and how often each occurs; see
     `meshwright.costs.analytic.stage.combine`.
     """
-    return _stage.combine(loads)
+    return _stage.combine(stage_costs)
 
 
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
@@ -63,7 +63,7 @@ def distinct_rows(graph: Graph) -> tuple[int, ...]:
     return tuple(sorted({op.like if 0 <= op.like < i else i for i, op in enumerate(graph.ops)}))
 
 
-def row_loads(
+def row_costs(
     problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
 ) -> RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute.
@@ -95,13 +95,13 @@ def row_loads(
 def axis_times(
     problem: Problem, strategy: Strategy, devices: Sequence[int], *, inside_only: bool = False
 ) -> tuple[object, ...]:
-    """Return all that the place of a stage's devices decides in `row_loads`: equal for places of equal loads, whatever is
+    """Return all that the place of a stage's devices decides in `row_costs`: equal for places of equal loads, whatever is
     trained.
 
     Parameters
     ----------
     problem, strategy, devices, inside_only
-        As in `row_loads`.
+        As in `row_costs`.
 
     Returns
     -------
@@ -175,12 +175,12 @@ def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWor
     return _layer_works(ById(problem.graph), device, problem.training, problem.framework).of(shape)
 
 
-def loads(
-    problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_loads, *, ledger: bool = True
+def stage_costs(
+    problem: Problem, plan: Plan, price: Callable[..., RowLoads] = row_costs, *, ledger: bool = True
 ) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    `price`: what prices layers: `row_loads`, or another of its signature.
+    `price`: what prices layers: `row_costs`, or another of its signature.
     `ledger`: whether to say what each collective puts on links; not needed where no link is shared.
     Returns: one per stage; empty where the layers hold no operators.
     Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.

@@ -210,10 +210,10 @@ def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
     return work.saved_bytes, work.working_bytes
 
 
-def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
+def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
     """Return the load of a stage from those of its layers.
 
-    `loads`: loads of layers and how often each occurs; the last one is the stage's last layer.
+    `stage_costs`: loads of layers and how often each occurs; the last one is the stage's last layer.
     Returns: sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's.
     The gradient reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete
     only at its end.
@@ -222,7 +222,7 @@ def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
     backward: dict[str, float] = {}
     sums = [0.0] * 12
     working = reserved = largest = communication = fragmentation = 0.0
-    for load, count in loads:
+    for load, count in stage_costs:
         if count <= 0:
             continue
         for cause, seconds in load.forward_communication:
@@ -244,7 +244,7 @@ def combine(loads: Sequence[tuple[StageCost, int]]) -> StageCost:
         recompute_seconds=sums[3],
         forward_communication=tuple(sorted(forward.items())),
         backward_communication=tuple(sorted(backward.items())),
-        output_bytes=loads[-1][0].output_bytes if loads else 0.0,
+        output_bytes=stage_costs[-1][0].output_bytes if stage_costs else 0.0,
         reduce_seconds=reduce_seconds,
         overlap_ratio=1.0 - largest / reduce_seconds if reduce_seconds > 0.0 else 0.0,
         gather_seconds=sums[5],
@@ -270,21 +270,21 @@ def _summed(load: StageCost) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-def slowest(loads: Sequence[StageCost]) -> StageCost:
+def slowest(stage_costs: Sequence[StageCost]) -> StageCost:
     """Return the load of a stage whose devices differ: every time the slowest kind's, every size the largest.
 
-    `loads`: the same layer on each kind of device of the stage.
+    `stage_costs`: the same layer on each kind of device of the stage.
     """
-    if len(loads) == 1:
-        return loads[0]
-    worst = slowest_kind(loads)
+    if len(stage_costs) == 1:
+        return stage_costs[0]
+    worst = slowest_kind(stage_costs)
     return replace(
         worst,
-        optimizer_seconds=max(load.optimizer_seconds for load in loads),
-        reserved_bytes=max(load.reserved_bytes for load in loads),
+        optimizer_seconds=max(load.optimizer_seconds for load in stage_costs),
+        reserved_bytes=max(load.reserved_bytes for load in stage_costs),
     )
 
 
-def slowest_kind(loads: Sequence[StageCost]) -> StageCost:
+def slowest_kind(stage_costs: Sequence[StageCost]) -> StageCost:
     """Return which of the same layer's loads, one for each kind of device, takes longest; the first of several."""
-    return max(loads, key=lambda load: load.forward_total_seconds + load.backward_total_seconds)
+    return max(stage_costs, key=lambda load: load.forward_total_seconds + load.backward_total_seconds)

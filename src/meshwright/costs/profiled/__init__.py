@@ -14,7 +14,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs.profiled.readers.profile_json import Layer, Measure, Profile
 
-__all__ = ["compute_seconds", "illegal", "layer_seconds", "loads"]
+__all__ = ["compute_seconds", "illegal", "layer_seconds", "stage_costs"]
 
 _ALIKE_RATIO = 3.0
 """Links whose measured rates differ by less count as alike: pairs on one machine differ by chance alone."""
@@ -37,7 +37,7 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     return ""
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
     Raises `InputError` when the problem is no profile, or asks for an axis that profiles do not hold.

@@ -13,7 +13,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded.against_megatron import Saving, savings
 
-__all__ = ["axis_times", "compute_seconds", "described", "illegal", "loads", "row_loads", "splits"]
+__all__ = ["axis_times", "compute_seconds", "described", "illegal", "row_costs", "splits", "stage_costs"]
 
 _INSIDE = ("tensor", "context", "expert")
 
@@ -23,12 +23,12 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     return analytic.illegal(problem, strategy, micro_batch)
 
 
-def row_loads(
+def row_costs(
     problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
 ) -> analytic.RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute; never worse than Megatron's.
 
-    `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`: as in `meshwright.costs.analytic.row_loads`.
+    `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`: as in `meshwright.costs.analytic.row_costs`.
     Returns: ``(row, recompute) -> StageCost`` of that one layer.
     Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
 
@@ -39,7 +39,7 @@ def row_loads(
     and memory stay. So `compute_seconds` stays a lower bound. `inside_only` takes off what is saved with silent replicas,
     which is never less.
     """
-    layers = analytic.row_loads(problem, strategy, devices, micro_batch, inside_only=inside_only)
+    layers = analytic.row_costs(problem, strategy, devices, micro_batch, inside_only=inside_only)
     saved = savings(problem, strategy, micro_batch, alone=inside_only)
     return {key: _less(load, saved[key[0]]) if key[0] in saved else load for key, load in layers.items()}
 
@@ -73,14 +73,14 @@ def _reduced(causes: tuple[tuple[str, float], ...], seconds: float) -> tuple[tup
     return tuple(left.items())
 
 
-def loads(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCost, ...]:
+def stage_costs(problem: Problem, plan: Plan, *, ledger: bool = True) -> tuple[StageCost, ...]:
     """Return what each stage of a plan does and holds.
 
-    `ledger`: as in `analytic.loads`.
+    `ledger`: as in `analytic.stage_costs`.
     Returns: one per stage; empty where the layers hold no operators.
     Raises `InputError` when a stage's strategy is illegal for the model, or its devices do not match it.
     """
-    return analytic.loads(problem, plan, row_loads, ledger=ledger)
+    return analytic.stage_costs(problem, plan, row_costs, ledger=ledger)
 
 
 def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, device: Device) -> dict[int, float]:

@@ -66,14 +66,14 @@ def _along(axis: Axis, source: Ints, target: Ints, held: Floats) -> tuple[Floats
     partial = source == PARTIAL
     larger = held * axis.size
     seconds = np.zeros(held.shape)
-    for kind, where, size in (
+    for kind, place, size in (
         ("all_gather", was_split & ~becomes_split, larger),
         ("all_to_all", was_split & becomes_split & (source != target), held),
         ("all_reduce", partial & ~becomes_split, held),
         ("reduce_scatter", partial & becomes_split, held),
     ):
-        if where.any():
-            seconds = np.where(where, _collective(axis, kind, size), seconds)
+        if place.any():
+            seconds = np.where(place, _collective(axis, kind, size), seconds)
     after = np.where(was_split & ~becomes_split, larger, np.where(~was_split & becomes_split, held / axis.size, held))
     return seconds, after
 

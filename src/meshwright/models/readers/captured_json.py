@@ -56,42 +56,42 @@ def read(source: Source) -> ModelSpec:
     InputError
         When a field is missing, unknown or wrong, or another sequence length is asked for: capture again with that.
     """
-    where = str(source.path)
-    content = fields.entry(fields.of_format(source.json, where, FORMAT, "a captured graph"), where, _TOP, _TOP)
-    sequence = _count(content, "sequence_length", where, minimum=1)
+    place = str(source.path)
+    content = fields.entry(fields.of_format(source.json, place, FORMAT, "a captured graph"), place, _TOP, _TOP)
+    sequence = _count(content, "sequence_length", place, minimum=1)
     if source.sequence_length not in (0, sequence):
         raise InputError(
-            f"{where}: --sequence-length {source.sequence_length}: the graph was captured with {sequence}; "
+            f"{place}: --sequence-length {source.sequence_length}: the graph was captured with {sequence}; "
             "capture it again with "
             "--sequence-length"
         )
-    listed = {key: fields.items(content[key], f"{where}: {key}") for key in ("bodies", "ops", "edges", "notes")}
-    bodies = [_body(entry, f"{where}: bodies[{i}]") for i, entry in enumerate(listed["bodies"])]
-    ops = _ops(listed["ops"], bodies, where)
-    edges = tuple(_edge(entry, f"{where}: edges[{i}]") for i, entry in enumerate(listed["edges"]))
-    shared, active = (_count(content, key, where) for key in ("n_shared_parameters", "n_active_parameters"))
+    listed = {key: fields.items(content[key], f"{place}: {key}") for key in ("bodies", "ops", "edges", "notes")}
+    bodies = [_body(entry, f"{place}: bodies[{i}]") for i, entry in enumerate(listed["bodies"])]
+    ops = _ops(listed["ops"], bodies, place)
+    edges = tuple(_edge(entry, f"{place}: edges[{i}]") for i, entry in enumerate(listed["edges"]))
+    shared, active = (_count(content, key, place) for key in ("n_shared_parameters", "n_active_parameters"))
     try:
-        name, tokens = (fields.text(content[key], f"{where}: {key}") for key in ("name", "tokens_name"))
+        name, tokens = (fields.text(content[key], f"{place}: {key}") for key in ("name", "tokens_name"))
         graph = Graph(name, ops, edges, sequence, shared, active, tokens)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    if graph.n_parameters != _count(content, "n_parameters", where):
+        raise InputError(f"{place}: {error}") from None
+    if graph.n_parameters != _count(content, "n_parameters", place):
         raise InputError(
-            f"{where}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; "
+            f"{place}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; "
             "the file was changed"
         )
     notes = tuple(str(note) for note in listed["notes"])
     return ModelSpec(graph.name, "captured_json", source.spec, graph, notes=notes)
 
 
-def _ops(entries: list[Any], bodies: list[tuple[Operator, ...]], where: str) -> tuple[Op, ...]:
+def _ops(entries: list[Any], bodies: list[tuple[Operator, ...]], place: str) -> tuple[Op, ...]:
     """Return the layers; those with the same body point to the first of them."""
     if not entries:
-        raise InputError(f"{where}: 'ops' is empty; there is nothing to train")
+        raise InputError(f"{place}: 'ops' is empty; there is nothing to train")
     first: dict[int, int] = {}
     ops: list[Op] = []
     for i, entry in enumerate(entries):
-        at = f"{where}: ops[{i}]"
+        at = f"{place}: ops[{i}]"
         fields.entry(entry, at, _LAYER, _LAYER)
         body = _count(entry, "body", at)
         if body >= len(bodies):
@@ -102,41 +102,41 @@ def _ops(entries: list[Any], bodies: list[tuple[Operator, ...]], where: str) -> 
     return tuple(ops)
 
 
-def _body(entries: Any, where: str) -> tuple[Operator, ...]:
+def _body(entries: Any, place: str) -> tuple[Operator, ...]:
     """Return the operators of one body."""
-    return tuple(_operator(entry, f"{where}[{i}]") for i, entry in enumerate(fields.items(entries, where, of="operators")))
+    return tuple(_operator(entry, f"{place}[{i}]") for i, entry in enumerate(fields.items(entries, place, of="operators")))
 
 
-def _operator(entry: Any, where: str) -> Operator:
+def _operator(entry: Any, place: str) -> Operator:
     """Return one operator; fields that are absent have their default."""
     known = [field.name for field in dataclasses.fields(Operator)]
-    fields.entry(entry, where, known, ("name", "kind", "dims"))
-    dims = fields.entry(entry["dims"], f"{where}: dims")
+    fields.entry(entry, place, known, ("name", "kind", "dims"))
+    dims = fields.entry(entry["dims"], f"{place}: dims")
     values: dict[str, Any] = {
-        "name": fields.text(entry["name"], f"{where}: name"),
-        "dims": tuple((axis, _count(dims, axis, f"{where}: dims", minimum=1)) for axis in dims),
+        "name": fields.text(entry["name"], f"{place}: name"),
+        "dims": tuple((axis, _count(dims, axis, f"{place}: dims", minimum=1)) for axis in dims),
     }
     for name, allowed in (("kind", _KINDS), ("tensor_axis", _AXES), ("saved_axis", _SAVED_AXES)):
         if name in entry:
-            values[name] = fields.text(entry[name], f"{where}: {name}", choices=allowed)
+            values[name] = fields.text(entry[name], f"{place}: {name}", choices=allowed)
     for name in ("expert", "selective"):
         if name in entry:
-            values[name] = fields.flag(entry[name], f"{where}: {name}")
+            values[name] = fields.flag(entry[name], f"{place}: {name}")
     for name in ("n_parameters", "saved_elements", "saved_extra_bytes", "moved_elements"):
         if name in entry:
-            values[name] = _count(entry, name, where)
+            values[name] = _count(entry, name, place)
     if "flops" in entry:
-        values["flops"] = fields.number(entry["flops"], f"{where}: flops", minimum=0)
+        values["flops"] = fields.number(entry["flops"], f"{place}: flops", minimum=0)
     return Operator(**values)
 
 
-def _edge(entry: Any, where: str) -> Edge:
+def _edge(entry: Any, place: str) -> Edge:
     """Return one edge: source, target, elements per sample."""
-    if len(fields.items(entry, where)) != 3:
-        raise InputError(f"{where} is {fields.show(entry)}; it must be [source, target, elements]")
-    return Edge(*(fields.whole(value, f"{where}[{i}]", minimum=0) for i, value in enumerate(entry)))
+    if len(fields.items(entry, place)) != 3:
+        raise InputError(f"{place} is {fields.show(entry)}; it must be [source, target, elements]")
+    return Edge(*(fields.whole(value, f"{place}[{i}]", minimum=0) for i, value in enumerate(entry)))
 
 
-def _count(entry: dict[str, Any], key: str, where: str, minimum: int = 0) -> int:
+def _count(entry: dict[str, Any], key: str, place: str, minimum: int = 0) -> int:
     """Return a whole number that fits into 64 bits with room for products."""
-    return fields.whole(entry[key], f"{where}: {key}", minimum=minimum, maximum=_LARGEST)
+    return fields.whole(entry[key], f"{place}: {key}", minimum=minimum, maximum=_LARGEST)

@@ -164,7 +164,7 @@ def _length(config: Config, wanted: int) -> int:
         tokens = encoder_families.vit_sequence(config)[1]
         if wanted not in (0, tokens):
             raise InputError(
-                f"{config.where}: sequence length {wanted}: an image gives {tokens} tokens; change image_size instead"
+                f"{config.place}: sequence length {wanted}: an image gives {tokens} tokens; change image_size instead"
             )
         return tokens
     if wanted:
@@ -214,7 +214,7 @@ def _family(config: Config) -> str:
         family = next((kind for kind in MODEL_TYPES if kind.replace("_", "") == stem), class_name)
     if family not in MODEL_TYPES:
         raise InputError(
-            f"{config.where}: model_type '{family}' is not supported; there are: {', '.join(MODEL_TYPES)}. "
+            f"{config.place}: model_type '{family}' is not supported; there are: {', '.join(MODEL_TYPES)}. "
             "A model of another family can be captured from its PyTorch code: meshwright capture"
         )
     return family
@@ -226,7 +226,7 @@ def _language_model(config: Config) -> Config:
         return config
     part = config.part("text_config")
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
-    return Config(part.where, {**defaults, **part.fields, "model_type": "gemma3"})
+    return Config(part.place, {**defaults, **part.fields, "model_type": "gemma3"})
 
 
 def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
 def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     """The graph, by family."""
     family = _family(config)
-    config = Config(config.where, {**config.fields, "model_type": family})
+    config = Config(config.place, {**config.fields, "model_type": family})
     match family:
         case "gpt2":
             return dense_families.gpt2(config, name, sequence, fused)

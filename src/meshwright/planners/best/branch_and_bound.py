@@ -156,7 +156,7 @@ class Search:
             bare = plans.bare(costs, config, n_microbatches, even)
             full = bound if bare is None else self.least_seconds(costs, config, bare)
         else:
-            hops = costs.transfer_seconds(config, plan, costs.loads(config, plan))
+            hops = costs.transfer_seconds(config, plan, costs.stage_costs(config, plan))
             full = bounds.of_config(costs, config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
         self._push(max(bound, full), _BUILT, pool, config, plan)
 
@@ -174,10 +174,10 @@ class Search:
 
         An order that is fitted to durations is that of the plan itself only with its transfers.
         """
-        loads = costs.loads(config, plan)
+        stage_costs = costs.stage_costs(config, plan)
         if config.split_backward:
-            return sim.least_seconds(self.problem, plan, loads)
-        return sim.estimate(plan, loads, np.zeros(len(plan.stages) - 1))
+            return sim.least_seconds(self.problem, plan, stage_costs)
+        return sim.estimate(plan, stage_costs, np.zeros(len(plan.stages) - 1))
 
     def _closed(self, config: Config, plan: Plan) -> bool:
         """Return whether a configuration has no other plan: one split, and the least recomputed that fits.
@@ -205,7 +205,7 @@ class Search:
 
     def play(self, pool: int, config: Config, plan: Plan) -> Incumbent | None:
         """Return the plan simulated; None when it does not fit its devices after all."""
-        timeline = sim.simulate(self.problem, plan, self.model.loads(self.problem, plan))
+        timeline = sim.simulate(self.problem, plan, self.model.stage_costs(self.problem, plan))
         if sim.excess_bytes(self.problem, plan, timeline.peak_bytes, self.params.memory_ratio) > 0.0:
             return None
         return Incumbent(pool, config, plan, timeline)

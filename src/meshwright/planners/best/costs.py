@@ -127,7 +127,7 @@ class Costs:
         key, found = _key(config, light), []
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             if (key, place) not in self._rows:
-                own = self.model.row_loads(self.problem, config.strategy, devices, config.mesh.micro_batch, inside_only=light)
+                own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, inside_only=light)
                 if place[-1] == SILENT:
                     own = {of: silent(load) for of, load in own.items()}
                 self._rows[key, place] = own
@@ -149,7 +149,7 @@ class Costs:
             )
             places = self.classes(highest, light=True).kinds
             state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
-            for i, (kind, loads) in enumerate(zip(classes.kinds, self.without_sharding(config, classes), strict=True)):
+            for i, (kind, stage_costs) in enumerate(zip(classes.kinds, self.without_sharding(config, classes), strict=True)):
                 self._rows[key, i] = {
                     of: replace(
                         load,
@@ -158,7 +158,7 @@ class Costs:
                         optimizer_bytes=0.0,
                         optimizer_seconds=0.0,
                     )
-                    for of, load in loads.items()
+                    for of, load in stage_costs.items()
                 }
         return [self._rows[key, i] for i in range(len(classes.kinds))]
 
@@ -183,11 +183,11 @@ class Costs:
                 self._digests[key, place] = digest(self.chain, rows, self.words(rows))
         return [self._digests[key, place] for place in places]
 
-    def loads(self, config: Config, plan: Plan) -> tuple[StageCost, ...]:
+    def stage_costs(self, config: Config, plan: Plan) -> tuple[StageCost, ...]:
         """Return what the stages of a configuration's plan do: as the cost model says, from the loads of classes of ranks."""
         classes = self.classes(config)
         if any(place[-1] == SILENT for place in classes.keys):
-            priced: tuple[StageCost, ...] = self.model.loads(self.problem, plan, ledger=False)
+            priced: tuple[StageCost, ...] = self.model.stage_costs(self.problem, plan, ledger=False)
             return priced
         of_class, row_of = self.rows(config), analytic.rows(self.problem)
         found = []
@@ -229,7 +229,7 @@ class Costs:
             word for word in RECOMPUTE if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
         )
 
-    def transfer_seconds(self, config: Config, plan: Plan, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
+    def transfer_seconds(self, config: Config, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
 
         Parameters
@@ -238,7 +238,7 @@ class Costs:
             The configuration.
         plan : Plan
             Any of its plans.
-        loads : tuple of StageCost
+        stage_costs : tuple of StageCost
             What its stages do.
 
         Returns
@@ -246,7 +246,7 @@ class Costs:
         ndarray, shape (n_ranks - 1,), float64
             Seconds of one micro-batch, alone on the links, in the quicker direction.
         """
-        sends = transfers.transfers(self.problem, plan, loads)
+        sends = transfers.transfers(self.problem, plan, stage_costs)
         ends = {*self.chain.rows, *self.chain.prefix[-1:]}
         least = min(load.output_bytes for rows in self.rows(config) for (row, _), load in rows.items() if row in ends)
 

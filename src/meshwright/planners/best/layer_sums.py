@@ -215,11 +215,11 @@ def _after(parts: list[Pinned], last_task_seconds: list[float]) -> NDArray[np.fl
 
 def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:
     """Return the sums over pinned layers."""
-    loads = [rows[i, "none"] for i in ops]
-    own = [_one(load) for load in loads]
+    stage_costs = [rows[i, "none"] for i in ops]
+    own = [_one(load) for load in stage_costs]
     sums = {name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__}
-    largest = max((load.working_bytes for load in loads), default=0.0) + max(
-        (load.reserved_bytes for load in loads), default=0.0
+    largest = max((load.working_bytes for load in stage_costs), default=0.0) + max(
+        (load.reserved_bytes for load in stage_costs), default=0.0
     )
     return Pinned(**(sums | {"overhead_bytes": largest}))
 

@@ -130,10 +130,10 @@ class RowFigures:
     extra_seconds: NDArray[np.float64]
 
     @classmethod
-    def of(cls, loads: dict[tuple[int, str], StageCost], words: tuple[str, ...], pinned: set[int]) -> RowFigures:
+    def of(cls, stage_costs: dict[tuple[int, str], StageCost], words: tuple[str, ...], pinned: set[int]) -> RowFigures:
         """Return the figures of a class of ranks from its loads."""
-        rows = sorted({row for row, _ in loads})
-        own = [[loads[row, "none" if row in pinned else word] for row in rows] for word in words]
+        rows = sorted({row for row, _ in stage_costs})
+        own = [[stage_costs[row, "none" if row in pinned else word] for row in rows] for word in words]
 
         def column(name: str) -> NDArray[np.float64]:
             return np.array([[getattr(load, name) for load in way] for way in own])

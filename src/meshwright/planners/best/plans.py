@@ -127,7 +127,7 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
 
 def own_peaks(costs: Costs, config: Config, plan: Plan) -> Peaks:
     """Return what ranks hold at the fullest moments of a plan's own order."""
-    return peaks_of(sim.order(costs.problem, plan, costs.loads(config, plan)))
+    return peaks_of(sim.order(costs.problem, plan, costs.stage_costs(config, plan)))
 
 
 def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> Plan | None:
@@ -164,7 +164,7 @@ def _ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Pea
     classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
     pinned = {*costs.chain.prefix, *costs.chain.suffix}
-    figures = [RowFigures.of(loads, costs.words(loads), pinned) for loads in of_class]
+    figures = [RowFigures.of(stage_costs, costs.words(stage_costs), pinned) for stage_costs in of_class]
     stages = [[rows[stage] for stage in np.flatnonzero(rank_of_stage == rank)] for rank in range(config.mesh.pipeline)]
     return [
         figures[own].layers(stages[rank], peaks.held[rank], peaks.at[rank]) for rank, own in enumerate(classes.of_rank.tolist())

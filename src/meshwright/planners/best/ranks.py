@@ -59,7 +59,7 @@ def rank_classes(
     periods : tuple of int
         Lengths of blocks of device ids that are wired alike; see `meshwright.core.cluster.Cluster`.
     light : bool
-        Whether only what happens inside as few replicas as hold a whole group is priced, as `costs.row_loads` does inside only.
+        Whether only what happens inside as few replicas as hold a whole group is priced, as `costs.row_costs` does inside only.
 
     Notes
     -----
@@ -142,21 +142,25 @@ def silent(load: StageCost) -> StageCost:
     return replace(load, forward_communication=(), backward_communication=(), reduce_seconds=0.0, gather_seconds=0.0)
 
 
-def least(loads: Sequence[StageCost]) -> StageCost:
+def least(stage_costs: Sequence[StageCost]) -> StageCost:
     """Return a load of which every figure that bounds read is the smallest of several loads of one layer on one kind of device.
 
     Lemma: compute is the same in all of them, and bounds rise with every other figure, so a bound on this load is one on each.
     """
-    if len(loads) == 1:
-        return loads[0]
+    if len(stage_costs) == 1:
+        return stage_costs[0]
 
     def smallest(name: str) -> float:
-        return float(min(getattr(load, name) for load in loads))
+        return float(min(getattr(load, name) for load in stage_costs))
 
-    forward = min((load.forward_communication for load in loads), key=lambda causes: sum(seconds for _, seconds in causes))
-    backward = min((load.backward_communication for load in loads), key=lambda causes: sum(seconds for _, seconds in causes))
+    forward = min(
+        (load.forward_communication for load in stage_costs), key=lambda causes: sum(seconds for _, seconds in causes)
+    )
+    backward = min(
+        (load.backward_communication for load in stage_costs), key=lambda causes: sum(seconds for _, seconds in causes)
+    )
     return replace(
-        loads[0],
+        stage_costs[0],
         forward_communication=forward,
         backward_communication=backward,
         output_bytes=smallest("output_bytes"),

@@ -54,7 +54,7 @@ def _splits(search: Search, pool: int, config: Config, n_most: int) -> list[tupl
     even = plans.bare(costs, config, n_microbatches, spread(len(search.chain.layers), config.mesh.pipeline, 1))
     hops = None
     if even is not None:
-        hops = costs.transfer_seconds(config, even, costs.loads(config, even))
+        hops = costs.transfer_seconds(config, even, costs.stage_costs(config, even))
     chain = inequalities.chain_to_cut(costs, config, n_microbatches, hops)
     found = layer_split.cuts(chain, search.best_seconds, n_most)
     return None if found is None else [tuple(counts) for counts in found.tolist()]
@@ -108,12 +108,14 @@ def _move_layers(search: Search, found: Incumbent) -> None:
     """Move single layers of one plan while that shortens its step."""
     costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]
-    hops = costs.transfer_seconds(found.config, found.plan, costs.loads(found.config, found.plan))
+    hops = costs.transfer_seconds(found.config, found.plan, costs.stage_costs(found.config, found.plan))
     n_tries, moved, most = 0, True, min(_MOST_MOVES, search.budget)
     while moved and n_tries < most:
         moved = False
-        loads = costs.loads(found.config, found.plan)
-        busiest = sorted(range(len(counts)), key=lambda i: -loads[i].forward_total_seconds - loads[i].backward_total_seconds)
+        stage_costs = costs.stage_costs(found.config, found.plan)
+        busiest = sorted(
+            range(len(counts)), key=lambda i: -stage_costs[i].forward_total_seconds - stage_costs[i].backward_total_seconds
+        )
         far = found.step_seconds > _NEAR * search.proven
         moves = [(i, j) for i in busiest for j in reversed(busiest) if abs(i - j) == 1 or (far and i != j)]
         for source, target in sorted(moves, key=lambda move: abs(move[0] - move[1]) > 1):
@@ -127,7 +129,7 @@ def _move_layers(search: Search, found: Incumbent) -> None:
             if plan is None:
                 continue
             # nothing is proved here: an order fitted to quicker transfers tells well enough
-            if sim.estimate(plan, costs.loads(found.config, plan), hops) >= found.step_seconds:
+            if sim.estimate(plan, costs.stage_costs(found.config, plan), hops) >= found.step_seconds:
                 continue
             better = search.play(found.pool, found.config, plan)
             if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):

@@ -15,7 +15,7 @@ from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.arrays import Limits, Space, kept_states, samples, space_of
-from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
+from meshwright.planners.dapple.evaluate import Around, Cut, Evaluator, Shape
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
@@ -68,34 +68,34 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     kept = kept_states(states, MOST_STATES)
     if len(kept) < states.n_states:
         notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
-    judge = Judge(problem, training, states, limits.recompute)
+    evaluator = Evaluator(problem, training, states, limits.recompute)
     space = space_of(problem, training, states, kept, limits)
-    upper_seconds, first = _data_parallel(judge, space, problem.batch.global_batch, limits)
-    ranked = judge.ranked(first)
+    upper_seconds, first = _data_parallel(evaluator, space, problem.batch.global_batch, limits)
+    ranked = evaluator.ranked(first)
     if len(kept) > COARSE_STATES:
         coarse = space_of(problem, training, states, kept_states(states, COARSE_STATES), limits)
-        ranked = judge.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
-        rough = judge.best([shape for _, shape in ranked[:N_JUDGED]])
+        ranked = evaluator.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
+        rough = evaluator.best([shape for _, shape in ranked[:N_JUDGED]])
         upper_seconds = upper_seconds if rough is None else min(upper_seconds, rough[0] * SLACK_RATIO)
-    ranked = judge.ranked([shape for _, shape in ranked] + _candidates(problem, space, limits, upper_seconds))
+    ranked = evaluator.ranked([shape for _, shape in ranked] + _candidates(problem, space, limits, upper_seconds))
     around = Around(tuple(kept), space.n_microbatches, limits.uneven)
     shapes = _starts([shape for _, shape in ranked])
-    best = judge.best(first + shapes + [judge.improved(shape, around) for shape in shapes])
+    best = evaluator.best(first + shapes + [evaluator.improved(shape, around) for shape in shapes])
     if best is None:
-        return _infeasible(judge, space, problem, limits, tuple(notes))
-    best = judge.polished(best, around)
-    best, bound = _proof(judge, space, kept, limits, best)
+        return _infeasible(evaluator, space, problem, limits, tuple(notes))
+    best = evaluator.polished(best, around)
+    best, bound = _proof(evaluator, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.required_cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
-    extra = _extra(judge, first, problem, states)
+    extra = _extra(evaluator, first, problem, states)
     overlapped = extra["baselines"]["data_parallel_overlap"]
     if overlapped is not None and overlapped < best[0]:
         notes.append(
             f"data parallelism that reduces gradients beside its backward pass would take {units.format_seconds(overlapped)}; "
             "this plan's reductions wait for the backward pass, as in the paper"
         )
-    alternatives = _alternatives(judge, ranked, best[1])
-    uneven = _uneven(judge, states, kept, limits, best[0])
+    alternatives = _alternatives(evaluator, ranked, best[1])
+    uneven = _uneven(evaluator, states, kept, limits, best[0])
     if uneven is not None:
         alternatives = (uneven, *alternatives)
         notes.append(
@@ -106,7 +106,7 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     if space.unit > 1:
         notes.append(f"stages take devices in multiples of {space.unit}")
     return Answer(
-        plan=judge.plan(best[1]),
+        plan=evaluator.plan(best[1]),
         objective=Objective("step_seconds", best[0]),
         bound=bound,
         alternatives=alternatives,
@@ -115,13 +115,13 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     )
 
 
-def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
+def _extra(evaluator: Evaluator, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
     """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
     baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
     if data_parallel:
         shape = data_parallel[0]
-        baselines = {"data_parallel": judge.seconds(shape), "data_parallel_overlap": judge.overlapped_seconds(shape)}
-    ratio = problem.batch.global_batch / judge.training.profile_batch
+        baselines = {"data_parallel": evaluator.seconds(shape), "data_parallel_overlap": evaluator.overlapped_seconds(shape)}
+    ratio = problem.batch.global_batch / evaluator.training.profile_batch
     return {"baselines": baselines, "one_device_seconds": float(states.compute_seconds[-1]) * ratio}
 
 
@@ -148,16 +148,16 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _data_parallel(judge: Judge, space: Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
+def _data_parallel(evaluator: Evaluator, space: Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
     """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
     shapes = []
     for n_microbatches in space.n_microbatches:
         allowed = samples(space, batch // n_microbatches, limits)
         for order in space.orders:
             for i in np.flatnonzero(allowed)[-2:]:
-                cut = Cut(judge.n_states - 1, order[: int(space.n_replicas[i])])
+                cut = Cut(evaluator.n_states - 1, order[: int(space.n_replicas[i])])
                 shapes.append(Shape(n_microbatches, (cut,), "1f1b"))
-    best = judge.best(shapes)
+    best = evaluator.best(shapes)
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
@@ -205,15 +205,15 @@ def _cuts(
 
 
 def _proof(
-    judge: Judge, space: Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
+    evaluator: Evaluator, space: Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
 ) -> tuple[tuple[float, Shape], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
-    problem, training = judge.problem, judge.training
-    if len(kept) < judge.n_states:
+    problem, training = evaluator.problem, evaluator.training
+    if len(kept) < evaluator.n_states:
         # on all cuts: the work of the step, shared out evenly
-        alone = float(judge.states.compute_seconds[-1]) * problem.batch.global_batch / training.profile_batch
+        alone = float(evaluator.states.compute_seconds[-1]) * problem.batch.global_batch / training.profile_batch
         return best, Bound(min(best[0], alone / problem.required_cluster.n_devices), "relaxation")
     lines = device_orders.free_reductions(problem.required_cluster, space.n_replicas, published_links=training.published_links)
     n_units, n_positions = space.n_replicas // space.unit, -(-problem.required_cluster.n_devices // space.unit)
@@ -232,7 +232,7 @@ def _proof(
     if training.published_links and small and len(kept) <= MOST_PROVEN[1] and not limits.max_stages:
         first, following = layers.following_first, layers.following
         rows = [following[first[k] : first[k + 1]].tolist() for k in range(len(first) - 1)]
-        found = exact.proven(judge, numbers, rows, kept, best, limits.proof_steps)
+        found = exact.proven(evaluator, numbers, rows, kept, best, limits.proof_steps)
         if found is not None:
             return found, Bound(found[0], "exact")
     return best, Bound(lowest, "relaxation")
@@ -249,7 +249,7 @@ def _rules(
     return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
-def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
+def _infeasible(evaluator: Evaluator, space: Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
     """Say by how much the nearest plan misses."""
     nearest = math.inf
     for n_microbatches in space.n_microbatches:
@@ -257,9 +257,9 @@ def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, no
         widths = space.n_replicas[allowed > 0]
         for order in space.orders:
             for width in {int(widths[0]), int(widths[-1])}:
-                for n_stages in range(1, min(judge.n_states, problem.required_cluster.n_devices // width) + 1):
-                    shape = judge.even_shape(n_microbatches, order, width, n_stages)
-                    nearest = min(nearest, judge.missing_bytes(shape))
+                for n_stages in range(1, min(evaluator.n_states, problem.required_cluster.n_devices // width) + 1):
+                    shape = evaluator.even_shape(n_microbatches, order, width, n_stages)
+                    nearest = min(nearest, evaluator.missing_bytes(shape))
     why = "more devices, devices with more memory, a smaller min_micro_batch, or a lower optimizer_memory_scaling"
     if limits.recompute == "never":
         why += ", or recompute=choose"
@@ -267,33 +267,33 @@ def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, no
 
 
 def _uneven(
-    judge: Judge, states: _dapple_states.States, kept: list[int], limits: Limits, even_seconds: float
+    evaluator: Evaluator, states: _dapple_states.States, kept: list[int], limits: Limits, even_seconds: float
 ) -> Alternative | None:
     """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
-    problem = judge.problem
+    problem = evaluator.problem
     if limits.uneven or problem.required_cluster.n_devices > MOST_UNEVEN or len(kept) > COARSE_STATES:
         return None
     limits = replace(limits, uneven=True)
-    space = space_of(problem, judge.training, states, kept, limits)
+    space = space_of(problem, evaluator.training, states, kept, limits)
     space = replace(space, orders=space.orders[:1])
     wanted_seconds = even_seconds / WORTH_RATIO
-    starts = _starts([shape for _, shape in judge.ranked(_candidates(problem, space, limits, wanted_seconds))])
+    starts = _starts([shape for _, shape in evaluator.ranked(_candidates(problem, space, limits, wanted_seconds))])
     around = Around(tuple(kept), space.n_microbatches, True)
-    found = judge.best([judge.improved(shape, around) for shape in starts], wanted_seconds)
+    found = evaluator.best([evaluator.improved(shape, around) for shape in starts], wanted_seconds)
     if found is None:
         return None
     why = "quicker, but replicas of a stage take unequal whole numbers of samples"
-    return Alternative(judge.plan(found[1]), Objective("step_seconds", found[0]), why)
+    return Alternative(evaluator.plan(found[1]), Objective("step_seconds", found[0]), why)
 
 
-def _alternatives(judge: Judge, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
+def _alternatives(evaluator: Evaluator, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
     """Return the best plan of each other number of stages, best first."""
     by_stages: dict[int, Shape] = {}
     for _, shape in ranked:
         if len(shape.cuts) != len(best.cuts):
             by_stages.setdefault(len(shape.cuts), shape)
-    judged = sorted(((judge.seconds(shape), n) for n, shape in list(by_stages.items())[:5]))
+    judged = sorted(((evaluator.seconds(shape), n) for n, shape in list(by_stages.items())[:5]))
     return tuple(
-        Alternative(judge.plan(by_stages[n]), Objective("step_seconds", seconds), f"the best found with {n} stages")
+        Alternative(evaluator.plan(by_stages[n]), Objective("step_seconds", seconds), f"the best found with {n} stages")
         for seconds, n in judged
     )

@@ -22,7 +22,7 @@ from meshwright.planners.dapple.costs import dapple as costs
 from meshwright.planners.dapple.profile import ProfiledTraining
 from meshwright.sim import engine, transfers
 
-__all__ = ["Around", "Cut", "Judge", "Shape"]
+__all__ = ["Around", "Cut", "Evaluator", "Shape"]
 
 SCHEDULES = ("1f1b", "early_backward_b")
 """Warm-up as deep as stages follow (policy A, which is 1F1B), and about twice as deep (policy B) to hide transfers."""
@@ -54,7 +54,7 @@ class Around:
     uneven: bool
 
 
-class Judge:
+class Evaluator:
     """Knows the problem, and remembers what it was asked.
 
     Parameters
@@ -82,7 +82,7 @@ class Judge:
         """Number of states."""
         return self.states.n_states
 
-    def loads(self, shape: Shape) -> tuple[StageCost, ...]:
+    def stage_costs(self, shape: Shape) -> tuple[StageCost, ...]:
         """Return what each stage does and holds; it recomputes where allowed and it does not fit otherwise."""
         found, before = [], -1
         for i, cut in enumerate(shape.cuts):
@@ -145,7 +145,7 @@ class Judge:
     def missing_bytes(self, shape: Shape) -> float:
         """Return by how much the fullest device exceeds its memory; not positive where the plan fits."""
         return max(
-            self._bytes(shape, i, load) - self._memory(shape.cuts[i].devices) for i, load in enumerate(self.loads(shape))
+            self._bytes(shape, i, load) - self._memory(shape.cuts[i].devices) for i, load in enumerate(self.stage_costs(shape))
         )
 
     def quick_seconds(self, shape: Shape) -> float:
@@ -156,27 +156,27 @@ class Judge:
             return self._quick[shape]
         from meshwright._kernels.dapple import early_backward as kernel
 
-        loads = self.loads(shape)
-        if any(self._bytes(shape, i, load) > self._memory(shape.cuts[i].devices) for i, load in enumerate(loads)):
+        stage_costs = self.stage_costs(shape)
+        if any(self._bytes(shape, i, load) > self._memory(shape.cuts[i].devices) for i, load in enumerate(stage_costs)):
             self._quick[shape] = math.inf
             return math.inf
         drained = kernel.drained_seconds(
-            np.array([load.forward_total_seconds for load in loads]),
-            np.array([load.backward_total_seconds for load in loads]),
-            self._send_seconds(shape, loads),
+            np.array([load.forward_total_seconds for load in stage_costs]),
+            np.array([load.backward_total_seconds for load in stage_costs]),
+            self._send_seconds(shape, stage_costs),
             np.array(self._depths(shape)),
             shape.n_microbatches,
         )
-        seconds = max(float(end) + load.reduce_seconds for end, load in zip(drained, loads, strict=True))
+        seconds = max(float(end) + load.reduce_seconds for end, load in zip(drained, stage_costs, strict=True))
         self._quick[shape] = seconds
         return seconds
 
-    def _send_seconds(self, shape: Shape, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
+    def _send_seconds(self, shape: Shape, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return what each stage's transfers take alone, forward and backward."""
         cluster = self.problem.required_cluster
-        seconds = np.zeros((2, len(loads)))
+        seconds = np.zeros((2, len(stage_costs)))
         for i, (here, there) in enumerate(itertools.pairwise(shape.cuts)):
-            n_bytes = loads[i].output_bytes * len(here.devices)
+            n_bytes = stage_costs[i].output_bytes * len(here.devices)
             if n_bytes == 0.0:
                 continue
             key = (here.devices, there.devices)
@@ -192,14 +192,14 @@ class Judge:
             return self._exact[shape]
         seconds = self.quick_seconds(shape)
         if math.isfinite(seconds) and len(shape.cuts) > 1:
-            plan, loads = self._skeleton(shape), self.loads(shape)
-            seconds = engine.played_seconds(plan, loads, transfers.transfers(self.problem, plan, loads))
+            plan, stage_costs = self._skeleton(shape), self.stage_costs(shape)
+            seconds = engine.played_seconds(plan, stage_costs, transfers.transfers(self.problem, plan, stage_costs))
         self._exact[shape] = seconds
         return seconds
 
     def overlapped_seconds(self, shape: Shape) -> float:
         """Return the step of one stage whose layers reduce their gradients, one after the other, as soon as they are there."""
-        (load,) = self.loads(shape)
+        (load,) = self.stage_costs(shape)
         compute = load.forward_total_seconds + load.backward_total_seconds
         # where states branch, what is common to all before them counts with the first
         backward = np.maximum.accumulate(self.states.backward_seconds)
@@ -223,13 +223,13 @@ class Judge:
 
     def plan(self, shape: Shape) -> Plan:
         """Return the plan with its layers."""
-        loads = self.loads(shape)
+        stage_costs = self.stage_costs(shape)
         ops = self.states.ops_of_stages([cut.state for cut in shape.cuts])
         n_samples = -(-self.problem.batch.global_batch // shape.n_microbatches)
         stages = tuple(
             Stage(inside, cut.devices, Strategy(data=len(cut.devices)), (word,) * len(inside))
             for inside, cut, word in zip(
-                ops, shape.cuts, ("full" if load.recompute_seconds else "none" for load in loads), strict=True
+                ops, shape.cuts, ("full" if load.recompute_seconds else "none" for load in stage_costs), strict=True
             )
         )
         widest = max(len(cut.devices) for cut in shape.cuts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.dapple.evaluate import Cut, Judge, Shape
+from meshwright.planners.dapple.evaluate import Cut, Evaluator, Shape
 
 __all__ = ["Numbers", "placements", "proven"]
 
@@ -78,7 +78,12 @@ def placements(used: tuple[int, ...], sizes: tuple[int, ...], n_cards: int) -> I
 
 
 def proven(
-    judge: Judge, numbers: list[Numbers], following: list[list[int]], kept: list[int], best: tuple[float, Shape], budget: int
+    evaluator: Evaluator,
+    numbers: list[Numbers],
+    following: list[list[int]],
+    kept: list[int],
+    best: tuple[float, Shape],
+    budget: int,
 ) -> tuple[float, Shape] | None:
     """Return the quickest of all plans; None where that takes more than `budget` steps.
 
@@ -88,7 +93,7 @@ def proven(
     `best`: a plan found before.
     `budget`: most prefixes looked at; a whole plan, which is played, counts as `STEPS_PER_PLAN`.
     """
-    machines = _machines(judge)
+    machines = _machines(evaluator)
     sizes = tuple(len(machine) for machine in machines)
     for number in numbers:
         stack = [_Prefix(0, (), (0,) * len(sizes), 0.0, 0.0, 0.0)]
@@ -99,7 +104,7 @@ def proven(
                 return None
             if prefix.node == len(kept):
                 budget -= STEPS_PER_PLAN
-                best = judge.best([Shape(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
+                best = evaluator.best([Shape(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
                 continue
             stack.extend(
                 longer
@@ -109,9 +114,9 @@ def proven(
     return best
 
 
-def _machines(judge: Judge) -> list[tuple[int, ...]]:
+def _machines(evaluator: Evaluator) -> list[tuple[int, ...]]:
     """Return the devices of each machine."""
-    cluster = judge.problem.required_cluster
+    cluster = evaluator.problem.required_cluster
     node = cluster.node_of_device
     return [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
 

@@ -25,18 +25,18 @@ DEVICE_BYTES = 16e9
 """Memory of one V100 (published constant)."""
 
 
-def sizes_of(ends: Sequence[int], where: str) -> tuple[int, ...]:
+def sizes_of(ends: Sequence[int], place: str) -> tuple[int, ...]:
     """Return the devices of each machine from their exclusive ends.
 
     Raises `InputError` when the ends do not ascend from 1 on.
     """
     if not ends:
-        raise InputError(f"{where}: no machine; give the end of each, for example machines=8,16 for two machines of 8 devices")
+        raise InputError(f"{place}: no machine; give the end of each, for example machines=8,16 for two machines of 8 devices")
     sizes = []
     for before, end in zip((0, *ends[:-1]), ends, strict=True):
         if end <= before:
             raise InputError(
-                f"{where}: {','.join(map(str, ends))}: end {end} comes after {before}; ends must ascend: "
+                f"{place}: {','.join(map(str, ends))}: end {end} comes after {before}; ends must ascend: "
                 "8,16 is two machines of 8 devices, 8,12 one of 8 and one of 4"
             )
         sizes.append(end - before)

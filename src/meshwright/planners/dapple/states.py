@@ -74,7 +74,7 @@ class States:
         return tuple(found)
 
 
-def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
+def profile_of(model_spec: ModelSpec, kind: str) -> Profile | LinearisedProfile:
     """Return the profile a reading holds.
 
     Raises `InputError` when it holds none.
@@ -83,7 +83,7 @@ def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
         return model_spec.instance.profile
     if not isinstance(model_spec.instance, (Profile, LinearisedProfile)):
         raise InputError(
-            f"model {model_spec.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
+            f"model {model_spec.name}: {kind} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
             f"this is {model_spec.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost "
             "model times them, or leave --search out"
         )

@@ -113,8 +113,8 @@ def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
 def by_hops(params: Grid, name: str, *, around: bool) -> Cluster:
     """Return a mesh, or a torus whose ends are joined, with the bandwidth of any two devices by their hops."""
     n = check(shared_options.sizes(params.shape, (1, 2, 3), name), name)
-    where = np.stack(np.unravel_index(np.arange(n), params.shape))
-    apart = np.abs(where[:, :, None] - where[:, None, :])
+    place = np.stack(np.unravel_index(np.arange(n), params.shape))
+    apart = np.abs(place[:, :, None] - place[:, None, :])
     if around:
         apart = np.minimum(apart, np.array(params.shape)[:, None, None] - apart)
     table = hop_table(apart.sum(axis=0))

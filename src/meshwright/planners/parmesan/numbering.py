@@ -71,12 +71,12 @@ def canonical_order(cluster: Cluster) -> NDArray[np.int64]:
     links and nodes of the others. Where colours are left that several devices share, the first of them gets one of its own;
     devices that are told apart by no refinement are taken to be interchangeable.
     """
-    slow, node = pair_seconds(cluster), cluster.node_of_device
+    seconds_per_byte, node = pair_seconds(cluster), cluster.node_of_device
     same = node[:, np.newaxis] == node
     figures = [repr(astuple(replace(kind, name="", source=""))) for kind in cluster.kinds]
     colour = _ranked([figures[int(kind)] for kind in cluster.kind_of_device])
     while True:
-        colour = _refined(colour, slow, same)
+        colour = _refined(colour, seconds_per_byte, same)
         counts = np.bincount(colour)
         if counts.max() == 1:
             return np.argsort(colour)
@@ -85,12 +85,12 @@ def canonical_order(cluster: Cluster) -> NDArray[np.int64]:
         colour[first] -= 1
 
 
-def _refined(colour: NDArray[np.int64], slow: NDArray[np.float64], same: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _refined(colour: NDArray[np.int64], seconds_per_byte: NDArray[np.float64], same: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return colours split by the colours of the others until that splits no more."""
     n = len(colour)
     while True:
         seen = [
-            (int(colour[i]), tuple(sorted(zip(colour.tolist(), slow[i].tolist(), same[i].tolist(), strict=True))))
+            (int(colour[i]), tuple(sorted(zip(colour.tolist(), seconds_per_byte[i].tolist(), same[i].tolist(), strict=True))))
             for i in range(n)
         ]
         finer = _ranked(seen)

@@ -151,8 +151,8 @@ def pipelines_on_unlike(
 def _priced(problem: Problem, posed: Question) -> list[Operators]:
     """Return the operators with the tensors' own times, and with those of the slowest and the quickest pair of devices."""
     assert problem.cluster is not None
-    slow = pair_seconds(problem.cluster)
-    pairs = slow[~np.eye(len(slow), dtype=bool)]
+    seconds_per_byte = pair_seconds(problem.cluster)
+    pairs = seconds_per_byte[~np.eye(len(seconds_per_byte), dtype=bool)]
     both = 1.0 if posed.objective == "largest_load" else 2.0
     rates = () if not len(pairs) else (float(pairs.max()), float(pairs.min()))
     return [

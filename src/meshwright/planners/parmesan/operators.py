@@ -193,23 +193,23 @@ def _modelled(problem: Problem, bandwidth: float) -> Question:
     stages = tuple(Stage((i,), (0,), recompute=("none",)) for i in range(len(graph.ops)))
     micro_batch = problem.batch.micro_batch or 1
     plan = Plan(stages, 1, micro_batch, "1f1b", micro_batch)
-    loads = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
-    if not loads:
+    stage_costs = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
+    if not stage_costs:
         raise InputError(f"model {problem.model_spec.name}: the cost model '{problem.costs}' has no times for its layers")
     bytes_per_second, notes = _link(problem, bandwidth)
-    compute = np.array([load.forward_total_seconds + load.backward_total_seconds for load in loads])
-    memory = np.array([load.static_bytes + load.activation_bytes for load in loads])
+    compute = np.array([load.forward_total_seconds + load.backward_total_seconds for load in stage_costs])
+    memory = np.array([load.static_bytes + load.activation_bytes for load in stage_costs])
     output_bytes = np.zeros(len(graph.ops))
     for edge in graph.edges:
         n_bytes = edge.n_elements * problem.training.activation_bytes * micro_batch
         if problem.costs == "profiled":  # in the type that was measured
-            n_bytes = loads[edge.source].output_bytes
+            n_bytes = stage_costs[edge.source].output_bytes
         output_bytes[edge.source] = max(output_bytes[edge.source], n_bytes)
     operators = _forward_graph(problem, compute, memory, 2.0 * output_bytes / bytes_per_second)
-    weights = np.array([load.gradient_bytes for load in loads])
+    weights = np.array([load.gradient_bytes for load in stage_costs])
     return Question(
-        operators, 1.0, "largest_load_seconds", np.array([load.forward_total_seconds for load in loads]), output_bytes, weights,
-        notes=notes,
+        operators, 1.0, "largest_load_seconds", np.array([load.forward_total_seconds for load in stage_costs]), output_bytes,
+        weights, notes=notes,
     )  # fmt: skip
 
 

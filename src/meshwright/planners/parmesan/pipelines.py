@@ -22,10 +22,10 @@ from meshwright.solvers.mapping.problem import Mapping, StageGraph
 
 __all__ = [
     "MOST_UNEQUAL",
-    "Judged",
+    "EvaluatedPlan",
+    "evaluate_plan",
     "fitting",
     "idle",
-    "judge",
     "memory_limits",
     "one_batch",
     "plan_of",
@@ -41,7 +41,7 @@ _KEPT = 6  # plans that fit: the answer and its runners-up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class EvaluatedPlan:
     """A plan with its simulated step; `label` says how it came about."""
 
     plan: Plan
@@ -175,27 +175,27 @@ def _ring(order: list[int]) -> tuple[int, ...]:
     return () if turned == list(range(n)) else tuple(turned)
 
 
-def judge(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> Judged:
+def evaluate_plan(problem: Problem, plan: Plan, label: str, *, copies_beside_compute: bool = True) -> EvaluatedPlan:
     """Return a plan with its simulated step.
 
     `copies_beside_compute`: whether transfers run beside compute; otherwise both ends wait for them.
     """
-    loads = registry.load("costs", problem.costs, "cost model").loads(problem, plan)
-    sends = transfers.transfers(problem, plan, loads)
+    stage_costs = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
+    sends = transfers.transfers(problem, plan, stage_costs)
     if not copies_beside_compute:
         # in a forward pass a stage receives and sends, in a backward pass too
         forward = sends.seconds[0] + np.roll(sends.seconds[0], 1)
         backward = sends.seconds[1] + np.roll(sends.seconds[1], -1)
-        loads = tuple(
+        stage_costs = tuple(
             replace(
                 load, output_bytes=0.0,
                 forward_communication=(*load.forward_communication, ("transfer", float(forward[i]))),
                 backward_communication=(*load.backward_communication, ("transfer", float(backward[i]))),
             )
-            for i, load in enumerate(loads)
+            for i, load in enumerate(stage_costs)
         )  # fmt: skip
-        sends = transfers.fixed(np.array(plan.rank_of_stage()), np.zeros(len(loads) - 1))
-    return Judged(plan, engine.played_seconds(plan, loads, sends), label)
+        sends = transfers.fixed(np.array(plan.rank_of_stage()), np.zeros(len(stage_costs) - 1))
+    return EvaluatedPlan(plan, engine.played_seconds(plan, stage_costs, sends), label)
 
 
 def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
@@ -212,7 +212,7 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     return tuple(free) if problem.costs == "partition" else (math.inf, *free)
 
 
-def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, ...], float]:
+def fitting(problem: Problem, judged: Sequence[EvaluatedPlan]) -> tuple[tuple[EvaluatedPlan, ...], float]:
     """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest
     device.
 
@@ -231,10 +231,10 @@ def fitting(problem: Problem, judged: Sequence[Judged]) -> tuple[tuple[Judged, .
         Infinite where all that were looked at fit.
     """
     module = registry.load("costs", problem.costs, "cost model")
-    kept: list[Judged] = []
+    kept: list[EvaluatedPlan] = []
     missing = float("inf")
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
-        peaks = sim.simulate(problem, one.plan, module.loads(problem, one.plan)).peak_bytes
+        peaks = sim.simulate(problem, one.plan, module.stage_costs(problem, one.plan)).peak_bytes
         over = sim.excess_bytes(problem, one.plan, peaks)
         if over > 0.0:
             missing = min(missing, over)

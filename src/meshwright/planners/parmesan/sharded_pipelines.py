@@ -17,7 +17,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.core.timeline import Timeline
 from meshwright.costs import analytic
-from meshwright.planners.parmesan.pipelines import MOST_UNEQUAL, Judged
+from meshwright.planners.parmesan.pipelines import MOST_UNEQUAL, EvaluatedPlan
 
 __all__ = ["fitted", "least_seconds_per_sample", "micro_batches"]
 
@@ -63,7 +63,9 @@ def least_seconds_per_sample(problem: Problem) -> float:
     return float((seconds * weight[:, np.newaxis]).min(axis=0).sum()) / shared
 
 
-def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] = ()) -> tuple[tuple[Judged, ...], float]:
+def fitted(
+    problem: Problem, ranked: Sequence[EvaluatedPlan], others: Sequence[EvaluatedPlan] = ()
+) -> tuple[tuple[EvaluatedPlan, ...], float]:
     """Return the best variants of mapped pipelines that fit into memory.
 
     `ranked`: mapped pipelines without any sharding, best first; the first few different ones count.
@@ -84,7 +86,7 @@ def fitted(problem: Problem, ranked: Sequence[Judged], others: Sequence[Judged] 
     recomputing nothing, works longer than the first few found so far take is not played.
     """
     module = registry.load("costs", problem.costs, "cost model")
-    found: list[Judged] = []
+    found: list[EvaluatedPlan] = []
     seconds: list[float] = []  # per sample of what was found, ascending
     missing = float("inf")
     for candidate in _candidates(problem, module, _different(ranked)):
@@ -115,7 +117,7 @@ class _Candidate:
     too_large: bool
 
 
-def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> list[_Candidate]:
+def _candidates(problem: Problem, module: Any, pipelines: Sequence[EvaluatedPlan]) -> list[_Candidate]:
     """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the "
     "least work first."""
     assert problem.cluster is not None
@@ -125,22 +127,22 @@ def _candidates(problem: Problem, module: Any, pipelines: Sequence[Judged]) -> l
             asked = zip(plan.stages, plan.samples_of_replicas(), strict=True)
             if any(module.illegal(problem, stage.strategy, samples) for stage, samples in asked):
                 continue
-            loads = module.loads(problem, plan)
-            most = max(load.forward_total_seconds + load.backward_total_seconds for load in loads)
+            stage_costs = module.stage_costs(problem, plan)
+            most = max(load.forward_total_seconds + load.backward_total_seconds for load in stage_costs)
             free = [sim.free_bytes(map(problem.cluster.device, stage.devices)) for stage in plan.stages]
-            too_large = any(load.static_bytes > limit for load, limit in zip(loads, free, strict=True))
+            too_large = any(load.static_bytes > limit for load, limit in zip(stage_costs, free, strict=True))
             found.append(_Candidate(plan, f"{one.label}{label}", plan.n_microbatches * most / plan.global_batch, too_large))
     return sorted(found, key=lambda candidate: (candidate.too_large, candidate.work_seconds))
 
 
-def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | None, float]:
+def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[EvaluatedPlan | None, float]:
     """Return the plan with each stage recomputing no more than it takes to fit, and by how many bytes it failed to at most."""
     levels = [0] * len(plan.stages)
     while True:
         now = _with_recompute(plan, [(RECOMPUTE[level], len(s.ops)) for level, s in zip(levels, plan.stages, strict=True)])
         timeline, excess = _played(problem, module, now)
         if max(excess) <= 0.0:
-            return Judged(now, timeline.step_seconds, ""), float("inf")
+            return EvaluatedPlan(now, timeline.step_seconds, ""), float("inf")
         full = [stage for stage, over in enumerate(excess) if over > 0.0]
         if any(levels[stage] == len(RECOMPUTE) - 1 for stage in full):
             return None, max(excess)
@@ -148,7 +150,7 @@ def _recomputed(problem: Problem, module: Any, plan: Plan) -> tuple[Judged | Non
             levels[stage] += 1
 
 
-def _spared(problem: Problem, module: Any, one: Judged) -> Judged:
+def _spared(problem: Problem, module: Any, one: EvaluatedPlan) -> EvaluatedPlan:
     """Return a plan that fits with as few layers of each stage recomputing as still fit, where that is quicker."""
     words = [stage.recompute[0] for stage in one.plan.stages]
     low, high = [0] * len(words), [len(stage.ops) for stage in one.plan.stages]
@@ -163,11 +165,11 @@ def _spared(problem: Problem, module: Any, one: Judged) -> Judged:
             else:
                 low[stage] = middle[stage] + 1
         if max(excess) <= 0.0 and timeline.step_seconds < best.step_seconds:
-            best = Judged(plan, timeline.step_seconds, one.label)
+            best = EvaluatedPlan(plan, timeline.step_seconds, one.label)
     plan = _with_recompute(one.plan, list(zip(words, high, strict=True)))
     timeline, excess = _played(problem, module, plan)
     quicker = max(excess) <= 0.0 and timeline.step_seconds < best.step_seconds
-    return Judged(plan, timeline.step_seconds, one.label) if quicker else best
+    return EvaluatedPlan(plan, timeline.step_seconds, one.label) if quicker else best
 
 
 def _with_recompute(plan: Plan, each: Sequence[tuple[str, int]]) -> Plan:
@@ -181,14 +183,14 @@ def _with_recompute(plan: Plan, each: Sequence[tuple[str, int]]) -> Plan:
 
 def _played(problem: Problem, module: Any, plan: Plan) -> tuple[Timeline, tuple[float, ...]]:
     """Return the simulated step, and by how many bytes each stage exceeds its smallest device; below zero where it fits."""
-    timeline = sim.simulate(problem, plan, module.loads(problem, plan))
+    timeline = sim.simulate(problem, plan, module.stage_costs(problem, plan))
     return timeline, sim.rank_excess_bytes(problem, plan, timeline.peak_bytes)
 
 
-def _different(ranked: Sequence[Judged]) -> list[Judged]:
+def _different(ranked: Sequence[EvaluatedPlan]) -> list[EvaluatedPlan]:
     """Return the first few plans of different stages or devices."""
     seen: set[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = set()
-    kept: list[Judged] = []
+    kept: list[EvaluatedPlan] = []
     shapes: set[tuple[int, ...]] = set()
     for one in ranked:
         key = tuple((stage.ops, stage.devices) for stage in one.plan.stages)

@@ -16,7 +16,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 from meshwright.network.placement import orders
 from meshwright.planners.parmesan.operators import Question, question
-from meshwright.planners.parmesan.pipelines import Judged, judge
+from meshwright.planners.parmesan.pipelines import EvaluatedPlan, evaluate_plan
 from meshwright.solvers.partition.convex import partition
 from meshwright.solvers.partition.hypergraph import Units
 
@@ -134,7 +134,7 @@ def _waits(pattern: tuple[int, ...], laid: Laid, slower: NDArray[np.float64]) ->
     return found
 
 
-def swapped(problem: Problem, posed: Question, judged: Sequence[Judged]) -> list[Judged]:
+def swapped(problem: Problem, posed: Question, judged: Sequence[EvaluatedPlan]) -> list[EvaluatedPlan]:
     """Return the best plan of several shapes after exchanges of two devices, as long as the simulated step gets shorter.
 
     Parameters
@@ -157,12 +157,12 @@ def swapped(problem: Problem, posed: Question, judged: Sequence[Judged]) -> list
             float(memory[list(stage.ops)].sum()) <= sim.free_bytes(map(cluster.device, stage.devices)) for stage in stages
         )
 
-    best: dict[tuple[int, ...], Judged] = {}
+    best: dict[tuple[int, ...], EvaluatedPlan] = {}
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
         if unlike and not holds(one.plan.stages):
             continue
         best.setdefault(tuple(len(stage.devices) for stage in one.plan.stages), one)
-    found: list[Judged] = []
+    found: list[EvaluatedPlan] = []
     for start in list(best.values())[:_SWAPPED]:
         now, n_trials, improved = start, 0, True
         # idle devices may hold more, or have quicker links
@@ -177,7 +177,7 @@ def swapped(problem: Problem, posed: Question, judged: Sequence[Judged]) -> list
                 )
                 if unlike and (stages == now.plan.stages or not holds(stages)):
                     continue
-                trial = judge(problem, replace(now.plan, stages=stages), f"{start.label}, devices exchanged")
+                trial = evaluate_plan(problem, replace(now.plan, stages=stages), f"{start.label}, devices exchanged")
                 n_trials += 1
                 if trial.step_seconds < now.step_seconds * (1 - 1e-9):
                     now, improved = trial, True

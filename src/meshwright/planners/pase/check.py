@@ -44,7 +44,7 @@ class _Posed:
     options: tuple[tuple[Any, ...], ...]
 
 
-def check_certificate(entry: Any, where: str, problem: Problem | None = None) -> Verdict:
+def check_certificate(entry: Any, place: str, problem: Problem | None = None) -> Verdict:
     """Check a certificate of ``--search pase``.
 
     `problem`: the question of a certificate of kind ``sharding``, posed again from what the file says; None for kind
@@ -55,27 +55,27 @@ def check_certificate(entry: Any, where: str, problem: Problem | None = None) ->
     try:
         kind = entry["kind"]
         if kind not in ("pase", "sharding"):
-            raise InputError(f"{where}: kind is {fields.show(kind)}; it must be 'pase' or 'sharding'")
+            raise InputError(f"{place}: kind is {fields.show(kind)}; it must be 'pase' or 'sharding'")
         asked = entry["question"]
         memory = asked["memory_bytes"]
-        budget = math.inf if memory is None else fields.number(memory, f"{where}: memory_bytes")
-        posed = _pase(asked, where) if kind == "pase" else _sharding(asked, problem)
-        return _judge(posed, entry, budget, where)
+        budget = math.inf if memory is None else fields.number(memory, f"{place}: memory_bytes")
+        posed = _pase(asked, place) if kind == "pase" else _sharding(asked, problem)
+        return _judge(posed, entry, budget, place)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
 
 
-def _pase(asked: Any, where: str) -> _Posed:
+def _pase(asked: Any, place: str) -> _Posed:
     """Build the problem of one of PaSE's graphs."""
     network = build(
         str(asked["graph"]),
-        fields.whole(asked["batch"], f"{where}: batch", minimum=1),
-        fields.whole(asked["model"], f"{where}: model", minimum=1),
+        fields.whole(asked["batch"], f"{place}: batch", minimum=1),
+        fields.whole(asked["model"], f"{place}: model", minimum=1),
     )
-    word_flop = fields.number(asked["flop_per_word"], f"{where}: flop_per_word")
-    costs = tables(network, fields.whole(asked["n_processors"], f"{where}: n_processors", minimum=1), word_flop)
+    word_flop = fields.number(asked["flop_per_word"], f"{place}: flop_per_word")
+    costs = tables(network, fields.whole(asked["n_processors"], f"{place}: n_processors", minimum=1), word_flop)
     names = tuple(operator.name for operator in network.operators)
     return _Posed(costs.problem, held_bytes(costs), names, tuple(tuple(rows.tolist()) for rows in costs.splits))
 
@@ -89,10 +89,10 @@ def _sharding(asked: Any, problem: Problem | None) -> _Posed:
     return _Posed(sharding.problem, sharding.held_bytes, names, options)
 
 
-def _judge(posed: _Posed, entry: Any, budget_bytes: float, where: str) -> Verdict:
+def _judge(posed: _Posed, entry: Any, budget_bytes: float, place: str) -> Verdict:
     """Compare what is claimed with what adds up."""
-    value, bound = fields.number(entry["value"], f"{where}: value"), fields.number(entry["bound"], f"{where}: bound")
-    multiplier = fields.number(entry["multiplier"], f"{where}: multiplier")
+    value, bound = fields.number(entry["value"], f"{place}: value"), fields.number(entry["bound"], f"{place}: bound")
+    multiplier = fields.number(entry["multiplier"], f"{place}: multiplier")
     to_source = [np.asarray(message, dtype=np.float64).ravel() for message in entry["to_source"]]
     to_target = [np.asarray(message, dtype=np.float64).ravel() for message in entry["to_target"]]
     claimed = [list(way) for way in entry["shardings"]]

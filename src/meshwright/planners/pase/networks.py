@@ -36,9 +36,9 @@ def build(name: str, batch: int = 128, model: int = 128) -> Network:
     """
     if name not in NAMES:
         raise UnknownNameError("PaSE graph", name, NAMES)
-    for value, what in ((batch, "batch"), (model, "model")):
+    for value, kind in ((batch, "batch"), (model, "model")):
         if value < 1:
-            raise InputError(f"pase:{name}: {what} is {value}; must be at least 1")
+            raise InputError(f"pase:{name}: {kind} is {value}; must be at least 1")
 
     def width(size: int) -> int:
         return max(1, round(size * model / 128))

@@ -158,7 +158,7 @@ def _plan(problem: Problem, strategy: Strategy, devices: list[int], recompute: s
 
 def _fits(problem: Problem, plan: Plan) -> bool:
     """Say whether a plan of one stage fits the memory of its devices."""
-    peak_bytes = sim.simulate(problem, plan, analytic.loads(problem, plan)).peak_bytes
+    peak_bytes = sim.simulate(problem, plan, analytic.stage_costs(problem, plan)).peak_bytes
     return sim.excess_bytes(problem, plan, peak_bytes) <= 0.0
 
 

@@ -168,7 +168,7 @@ def choices_json(instance: PiperInstance, stages: Sequence[PiperStage]) -> list[
     ]
 
 
-def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
     """Check what a plan file of the search piper claims, without its solver.
 
     Returns: whether the plan takes what it says, and no plan takes less than its bound.
@@ -178,7 +178,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     instance = result.problem.model_spec.instance
     if result.search != "piper" or not isinstance(instance, PiperInstance):
         raise InputError(
-            f"{where}: is a plan of --search {result.search} on {result.problem.model_spec.spec}; plans of --search piper are "
+            f"{place}: is a plan of --search {result.search} on {result.problem.model_spec.spec}; plans of --search piper are "
             "checked on "
             "piper_json files"
         )
@@ -191,7 +191,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
             stages.append(ClaimedStage(nodes, int(stage["dataParallelDegree"]), int(stage["tensorParallelDegree"]), names))
         value, bound = float(entry["objective"]["value"]), float(entry["bound"]["value"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     assert result.plan is not None
     for claimed, stage in itertools.zip_longest(stages, result.plan.stages):
         if claimed is None or stage is None or set(claimed.nodes) != set(stage.ops):

@@ -43,7 +43,7 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
             choices = []
             for name, word in (("vanilla", "none"), ("activation recomp", "full")):
                 stage = Stage((op,), tuple(range(degree)), Strategy(tensor=degree), (word,))
-                load = profiled.loads(problem, Plan((stage,), 1, micro_batch, "1f1b", micro_batch))[0]
+                load = profiled.stage_costs(problem, Plan((stage,), 1, micro_batch, "1f1b", micro_batch))[0]
                 seconds = load.forward_total_seconds + load.backward_total_seconds
                 held = load.static_bytes + load.working_bytes
                 choices.append(

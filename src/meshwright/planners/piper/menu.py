@@ -56,14 +56,14 @@ def rooms(instance: PiperInstance, degree: int) -> tuple[float, ...]:
     return tuple(sorted({0.0} | {buffer_bytes(node, degree, choice) for node in instance.nodes for choice in node.at(degree)}))
 
 
-def _levels(instance: PiperInstance, degree: int, told_apart: Mapping[int, frozenset[float]]) -> list[tuple[float, float]]:
+def _levels(instance: PiperInstance, degree: int, distinct_levels: Mapping[int, frozenset[float]]) -> list[tuple[float, float]]:
     """Return ranges of buffers that a stage's largest may be in: its least and its largest size."""
     sizes = rooms(instance, degree)
     step = max(1.0, (len(sizes) - 1) / (MOST_LEVELS - 1))
     ends = (
         {sizes[round(i * step)] for i in range(min(MOST_LEVELS, len(sizes)))}
         | {sizes[-1]}
-        | told_apart.get(degree, frozenset())
+        | distinct_levels.get(degree, frozenset())
     )
     result, least = [], sizes[0]
     for i, size in enumerate(sizes):
@@ -77,13 +77,13 @@ def menu_of(
     instance: PiperInstance,
     options: Options,
     *,
-    told_apart: Mapping[int, frozenset[float]] = MappingProxyType({}),
+    distinct_levels: Mapping[int, frozenset[float]] = MappingProxyType({}),
     careful: bool = False,
     links: str = "node",
 ) -> StageMenu:
     """Return the arrays of an instance; choices keep their order in the file.
 
-    `told_apart`: with buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is
+    `distinct_levels`: with buffers counted per layer: sizes by tensor degree that end a range. A stage whose largest buffer is
     within a range keeps room for the least of it, which is right where the range has one size, and a bound where it has
     more.
     `careful`: keep room for the largest of the range: plans fit, and some that would are left out.
@@ -97,7 +97,7 @@ def menu_of(
     allowed = allowed_by(options)
     largest = instance.n_devices if options.tensor_parallel else 1
     known = [degree for degree in instance.degrees if degree <= largest] or [1]
-    ranges = [(t, least, most) for t in known for least, most in _levels(instance, t, told_apart)]
+    ranges = [(t, least, most) for t in known for least, most in _levels(instance, t, distinct_levels)]
     bandwidth = max(instance.bandwidth, counting.node_bytes_per_second)
     n_replicas = min(instance.n_devices, instance.n_microbatches)
     divides = [d for d in range(1, n_replicas + 1) if counting.any_replicas or instance.n_microbatches % d == 0]

@@ -61,7 +61,7 @@ class _Case:
     n_microbatches: int
     strategies: tuple[Strategy, ...]
     menu: StageMenu
-    loads: tuple[Mapping[tuple[int, str], StageCost], ...]
+    stage_costs: tuple[Mapping[tuple[int, str], StageCost], ...]
     links: tuple[tuple[float, float], ...]
 
 
@@ -164,18 +164,20 @@ def _case(problem: Problem, options: ModelOptions, micro_batch: int, data: int) 
         return None
     words = {"never": ("none",), "always": ("full",), "choose": RECOMPUTE}[options.recompute]
     model = registry.load("costs", problem.costs, "cost model")
-    loads = [model.row_loads(problem, strategy, range(strategy.n_devices), micro_batch) for strategy in strategies]
+    stage_costs = [model.row_costs(problem, strategy, range(strategy.n_devices), micro_batch) for strategy in strategies]
     n_microbatches = problem.batch.global_batch // (micro_batch * data)
     links = [_link(problem, strategy) for strategy in strategies]
-    menu = _menu(problem, options, strategies, loads, links, words, n_microbatches)
-    return _Case(micro_batch, data, n_microbatches, tuple(strategies), menu, tuple(map(MappingProxyType, loads)), tuple(links))
+    menu = _menu(problem, options, strategies, stage_costs, links, words, n_microbatches)
+    return _Case(
+        micro_batch, data, n_microbatches, tuple(strategies), menu, tuple(map(MappingProxyType, stage_costs)), tuple(links)
+    )
 
 
 def _menu(
     problem: Problem,
     options: ModelOptions,
     strategies: list[Strategy],
-    loads: list[dict[tuple[int, str], StageCost]],
+    stage_costs: list[dict[tuple[int, str], StageCost]],
     links: list[tuple[float, float]],
     words: tuple[str, ...],
     n_microbatches: int,
@@ -185,7 +187,7 @@ def _menu(
     memory = sim.free_bytes(problem.required_cluster.kinds)
     repeated = {row for row in rows if rows.count(row) > 1} or set(rows)
     working = max(
-        load.working_bytes for table in loads for (row, word), load in table.items() if row in repeated and word in words
+        load.working_bytes for table in stage_costs for (row, word), load in table.items() if row in repeated and word in words
     )
     incoming = [[e for e in range(len(graph.edges)) if graph.edges[e].target == v] for v in range(len(graph.ops))]
     outgoing = [[e for e in range(len(graph.edges)) if graph.edges[e].source == v] for v in range(len(graph.ops))]
@@ -194,7 +196,7 @@ def _menu(
     sync_in: list[float] = []
     sync_out: list[float] = []
     for v, row in enumerate(rows):
-        for t, table in enumerate(loads):
+        for t, table in enumerate(stage_costs):
             latency, per_byte = links[t]
             for word in words:
                 load = table[row, word]
@@ -263,7 +265,7 @@ def _stage_seconds(problem: Problem, found: Found, case: _Case) -> list[float]:
         latency, per_byte = Network.of(problem.required_cluster).transfer(pairs)
         for end, v in ((i, edge.source), (j, edge.target)):
             degree = found.stages[end].degree
-            n_bytes = case.loads[degree][rows[edge.source], word[v]].output_bytes
+            n_bytes = case.stage_costs[degree][rows[edge.source], word[v]].output_bytes
             near_latency, near_per_byte = case.links[degree]
             seconds[end] += 2.0 * (latency - near_latency + n_bytes * (per_byte - near_per_byte)) / case.data
     return seconds

@@ -55,18 +55,18 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
 
     `nearly_ratio`: how much slower a plan may be that saves stages or devices.
     """
-    told_apart: dict[int, frozenset[float]] = {}
+    distinct_levels: dict[int, frozenset[float]] = {}
     for turn in range(N_REFINED):
-        menu = menu_of(instance, options, told_apart=told_apart)
-        solution = _solved(instance, options, menu, told_apart, nearly_ratio)
-        finer = _finer(instance, solution.stages, told_apart)
-        if finer == told_apart:
+        menu = menu_of(instance, options, distinct_levels=distinct_levels)
+        solution = _solved(instance, options, menu, distinct_levels, nearly_ratio)
+        finer = _finer(instance, solution.stages, distinct_levels)
+        if finer == distinct_levels:
             return solution
-        told_apart = finer
+        distinct_levels = finer
         if turn + 1 >= N_REFINED_LARGE and solution.large:
             break
-    menu = menu_of(instance, options, told_apart=told_apart, careful=True)
-    careful = _solved(instance, options, menu, told_apart, nearly_ratio)
+    menu = menu_of(instance, options, distinct_levels=distinct_levels, careful=True)
+    careful = _solved(instance, options, menu, distinct_levels, nearly_ratio)
     if not careful.stages:
         return replace(careful, lower_seconds=solution.lower_seconds, method="relaxation", notes=(UNPROVEN,))
     gap = f"at most {evaluate(instance, careful.stages).seconds / solution.lower_seconds - 1.0:.2%} slower than the best"
@@ -77,7 +77,11 @@ def solve(instance: PiperInstance, options: Options, *, nearly_ratio: float) -> 
 
 
 def _solved(
-    instance: PiperInstance, options: Options, menu: StageMenu, told_apart: dict[int, frozenset[float]], nearly_ratio: float
+    instance: PiperInstance,
+    options: Options,
+    menu: StageMenu,
+    distinct_levels: dict[int, frozenset[float]],
+    nearly_ratio: float,
 ) -> Solution:
     """Return the best plan of a menu; where the menu rounds buffers down, it may not fit."""
     if menu.tensor_once and not menu.alike:
@@ -94,7 +98,7 @@ def _solved(
         notes = () if solved.method == "exact" else (UNPROVEN,)
         return Solution((), solved.lower_seconds, solved.method, (), solved.n_downsets, notes, solved.along_orders)
     if weighed:
-        return _weighed(instance, options, menu, solved, told_apart, nearly_ratio)
+        return _weighed(instance, options, menu, solved, distinct_levels, nearly_ratio)
     best = search.fewest(solved.prepared, solved.found)
     if best.seconds > solved.found.seconds * (1.0 + 1e-11):
         best = solved.found  # an inner choice of the other was too large to be made exactly again
@@ -118,10 +122,10 @@ def _fits(instance: PiperInstance, stages: tuple[PiperStage, ...]) -> bool:
 
 
 def _finer(
-    instance: PiperInstance, stages: tuple[PiperStage, ...], told_apart: dict[int, frozenset[float]]
+    instance: PiperInstance, stages: tuple[PiperStage, ...], distinct_levels: dict[int, frozenset[float]]
 ) -> dict[int, frozenset[float]]:
     """Return sizes of buffer to tell apart so that the stages of a plan that do not fit are not taken for fitting."""
-    finer = dict(told_apart)
+    finer = dict(distinct_levels)
     if not stages or not instance.counting.layer_buffers:
         return finer
     for stage, cost in zip(stages, evaluate(instance, stages).stages, strict=True):
@@ -165,7 +169,7 @@ def _weighed(
     options: Options,
     menu: StageMenu,
     solved: search.Solved,
-    told_apart: dict[int, frozenset[float]],
+    distinct_levels: dict[int, frozenset[float]],
     nearly_ratio: float,
 ) -> Solution:
     """Return the plan of least time among many, where fill and drain or nodes make the time more than the search's
@@ -176,7 +180,7 @@ def _weighed(
     for links in ("between", "aligned") if instance.counting.node_size else ():
         if min(evaluation.seconds for evaluation in rated.values()) <= solved.lower_seconds * CLOSE:
             break
-        other = menu_of(instance, options, told_apart=told_apart, links=links)
+        other = menu_of(instance, options, distinct_levels=distinct_levels, links=links)
         again = search.solve(other, slack_ratio=max(SLACK_RATIOS))
         if again.found is not None:
             rated = _fitting(instance, rated | _fitting(instance, _rated(instance, other, again)))

@@ -327,8 +327,8 @@ def _anneal(
     now = least = step.seconds(plan, fabric)
     for iteration in range(budget):
         proposal = moves.propose(space, groups, current, rng, placement)
-        heat = least * WARM_RATIO * (COLD_RATIO / WARM_RATIO) ** (iteration / budget)
-        threshold = now - heat * math.log(max(rng.random(), 1e-300))
+        temperature = least * WARM_RATIO * (COLD_RATIO / WARM_RATIO) ** (iteration / budget)
+        threshold = now - temperature * math.log(max(rng.random(), 1e-300))
         if proposal == current or step.memory_bytes(proposal).max() > capacity or step.compute_seconds(proposal) > threshold:
             continue
         tried = step.seconds(proposal, fabric, threshold)

@@ -103,7 +103,7 @@ class Space:
     control_edges: bool = True
 
 
-def space(workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, where: str = "") -> Space:
+def space(workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, place: str = "") -> Space:
     """Return the ways to split every operator.
 
     `measurements`: measured times; None to estimate all.
@@ -112,12 +112,12 @@ def space(workload: Workload, servers: Servers, measurements: Measurements | Non
     workload.
     """
     if measurements is not None:
-        _check(workload, servers, measurements, where)
+        _check(workload, servers, measurements, place)
     table = {} if measurements is None else measurements.table()
     keys = {key for key, _ in table}
     missing = dict.fromkeys(op.key for op in workload.operations if op.key not in keys)
     if measurements is not None and len(missing) == len({op.key for op in workload.operations}):
-        raise InputError(f"--measures {where}: has none of the operators of {workload.name}; is it of another workload?")
+        raise InputError(f"--measures {place}: has none of the operators of {workload.name}; is it of another workload?")
     choices = tuple(_choices(workload, i, servers, table, shard) for i in range(len(workload.operations)))
     notes = []
     if measurements is None:
@@ -145,16 +145,16 @@ def measurements(space: Space) -> Measurements:
     return Measurements(space.workload.global_batch, space.servers.n_servers, tuple(rows.values()))
 
 
-def _check(workload: Workload, servers: Servers, measurements: Measurements, where: str) -> None:
+def _check(workload: Workload, servers: Servers, measurements: Measurements, place: str) -> None:
     """Check that measurements are of this batch on so many servers."""
     if measurements.batch_size != workload.global_batch:
         raise InputError(
-            f"--measures {where}: measured with a batch of {measurements.batch_size}, but {workload.name} trains "
+            f"--measures {place}: measured with a batch of {measurements.batch_size}, but {workload.name} trains "
             f"{workload.global_batch} samples per step; take the file of this batch or change the batch"
         )
     if measurements.n_devices != servers.n_servers:
         raise InputError(
-            f"--measures {where}: measured for {measurements.n_devices} servers, but --servers is {servers.n_servers}"
+            f"--measures {place}: measured for {measurements.n_devices} servers, but --servers is {servers.n_servers}"
         )
 
 

@@ -67,12 +67,12 @@ def prices(path: str = "") -> Prices:
         raise InputError(f"components {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InputError(f"components {path}: is not valid TOML: {error}") from None
-    where = f"components {path}"
-    fields.entry(data, where, needed=PARTS)
-    tables = [fields.entry(data[part], f"{where}: {part}", needed=("per_port", "per_gbit")) for part in PARTS]
+    place = f"components {path}"
+    fields.entry(data, place, needed=PARTS)
+    tables = [fields.entry(data[part], f"{place}: {part}", needed=("per_port", "per_gbit")) for part in PARTS]
     fixed, rate = (
         tuple(
-            fields.number(table[key], f"{where}: {part}: {key}", minimum=0) for part, table in zip(PARTS, tables, strict=True)
+            fields.number(table[key], f"{place}: {part}: {key}", minimum=0) for part, table in zip(PARTS, tables, strict=True)
         )
         for key in ("per_port", "per_gbit")
     )

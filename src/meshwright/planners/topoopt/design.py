@@ -196,7 +196,7 @@ def design(
     workload = _workload(model_spec, params.global_batch, wires.n_servers * servers.n_gpus)
     measured = flexflow_measures.load(measures) if measures else None
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
-    choices = space(workload, servers, measured, shard=shard, where=measures)
+    choices = space(workload, servers, measured, shard=shard, place=measures)
     step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
     known = components.prices(params.components)
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)

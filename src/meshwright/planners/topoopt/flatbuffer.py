@@ -18,14 +18,14 @@ class Table:
         The whole file.
     position : int
         Where the table begins.
-    where : str
+    place : str
         The file, for messages.
     """
 
     __slots__ = ("_buffer", "_fields", "_position", "_where")
 
-    def __init__(self, buffer: bytes, position: int, where: str) -> None:
-        self._buffer, self._position, self._where = buffer, position, where
+    def __init__(self, buffer: bytes, position: int, place: str) -> None:
+        self._buffer, self._position, self._where = buffer, position, place
         fields = position - self._read("<i", position)
         size = self._read("<H", fields)
         if size < 4 or size % 2 or fields + size > len(buffer):
@@ -84,11 +84,11 @@ class Table:
         return self._buffer[begin : begin + count].decode("utf-8", "replace") if count else ""
 
 
-def root(buffer: bytes, where: str) -> Table:
+def root(buffer: bytes, place: str) -> Table:
     """Return the first table of a buffer.
 
     Raises `InputError` when it is too short, or an offset leads out of it.
     """
     if len(buffer) < 8:
-        raise InputError(f"{where}: {len(buffer)} bytes are no task graph")
-    return Table(buffer, struct.unpack_from("<I", buffer, 0)[0], where)
+        raise InputError(f"{place}: {len(buffer)} bytes are no task graph")
+    return Table(buffer, struct.unpack_from("<I", buffer, 0)[0], place)

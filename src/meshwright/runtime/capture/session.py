@@ -130,21 +130,21 @@ def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Base
         operator = recorder.failed_at[1]
         path = path or recorder.failed_at[0]
     part = dict(module.named_modules()).get(path, module)
-    where = f"module '{path}' ({type(part).__name__})" if path else f"module {type(part).__name__}"
-    where += f" at {line}" if line else ""
+    place = f"module '{path}' ({type(part).__name__})" if path else f"module {type(part).__name__}"
+    place += f" at {line}" if line else ""
     kind, text = type(error).__name__, next(iter(str(error).strip().splitlines()), "")
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
         return (
-            f"capture {name}: {where}: {operator or text} depends on the values of a tensor; data-dependent control flow and "
+            f"capture {name}: {place}: {operator or text} depends on the values of a tensor; data-dependent control flow and "
             "shapes "
             "cannot be captured. Give that part a branch that needs no values, or capture the parts around it"
         )
     if kind in ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException"):
         return (
-            f"capture {name}: {where}: the operator {operator or text} cannot run without values: custom operators need a "
+            f"capture {name}: {place}: the operator {operator or text} cannot run without values: custom operators need a "
             f"registered fake implementation (torch.library.register_fake); PyTorch says: {text}"
         )
-    return f"capture {name}: {where}: {kind}: {text}" + (f" (in {operator})" if operator else "")
+    return f"capture {name}: {place}: {kind}: {text}" + (f" (in {operator})" if operator else "")
 
 
 def _counted(trace: Trace) -> int:

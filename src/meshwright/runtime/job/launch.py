@@ -181,18 +181,18 @@ def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int
     return Failure(failed, f"ended with status {processes[failed].returncode} and left no traceback", False)
 
 
-def check_ranks(n_ranks: int, wanted: int, where: str) -> None:
+def check_ranks(n_ranks: int, wanted: int, place: str) -> None:
     """Refuse a plan for another number of processes than there are.
 
     Raises `InputError` when the numbers differ.
     """
     if n_ranks != wanted:
         raise InputError(
-            f"{where}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}"
+            f"{place}: the plan needs {wanted} processes, but torchrun started {n_ranks}; give --nproc-per-node {wanted}"
         )
 
 
-def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where: str) -> list[str]:
+def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place: str) -> list[str]:
     """Return the command that starts a run with torchrun, one for each machine.
 
     `profile`: of ``--profile``.
@@ -203,7 +203,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, where:
     each, rest = divmod(n_ranks, n_machines)
     if rest or not each:
         raise InputError(
-            f"{where}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a "
+            f"{place}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a "
             "divisor"
         )
     words = ["-m", "meshwright", "run", job.plan, "--model", job.model]

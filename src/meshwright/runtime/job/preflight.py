@@ -26,7 +26,7 @@ _FEWEST_PROCESSES = 8
 _TOLERANCE_RATIO = 0.2
 
 
-def check_machine(places: Layout, backend: str, processes: int, where: str) -> None:
+def check_machine(places: Layout, backend: str, processes: int, place: str) -> None:
     """Refuse a plan for more processes than the machine has room for.
 
     `backend`: ``gloo``: one process per core, or up to eight; ``nccl``: one per GPU.
@@ -34,57 +34,59 @@ def check_machine(places: Layout, backend: str, processes: int, where: str) -> N
     Raises `InputError` when there are too few cores or GPUs.
     """
     if backend == "nccl":
-        found, what = torch.cuda.device_count(), "GPUs"
+        found, kind = torch.cuda.device_count(), "GPUs"
         allowed = min(processes or found, found)
     else:
-        found, what = os.cpu_count() or 1, "cores"
+        found, kind = os.cpu_count() or 1, "cores"
         allowed = processes or max(_FEWEST_PROCESSES, found)
     if places.n_ranks > allowed:
         raise InputError(
-            f"{where}: the plan needs {places.n_ranks} processes, but this machine has {found} {what} and at most {allowed} "
+            f"{place}: the plan needs {places.n_ranks} processes, but this machine has {found} {kind} and at most {allowed} "
             "are "
             "started; plan for fewer devices, start it with torchrun on more machines, or allow more with --processes"
             + (" (one per GPU at most)" if backend == "nccl" else "")
         )
 
 
-def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, where: str) -> list[nn.Module]:
+def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, place: str) -> list[nn.Module]:
     """Return the layers of the model if the plan can be applied to it.
 
     `sample`: one sample of every input.
     Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
-    check_weights(model, where)
+    check_weights(model, place)
     units = cut(model, names, sample)
-    entering = _check_boundaries(units, names, plan, sample, where)
-    wishes = tensor_parallel.wishes_of(model)
+    entering = _check_boundaries(units, names, plan, sample, place)
+    tp_plan = tensor_parallel.wishes_of(model)
     seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
-        strategy, place = stage.strategy, f"{where}: stage {i}"
+        strategy, stage_place = stage.strategy, f"{place}: stage {i}"
         if strategy.sequence_parallel:
-            split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
-            _check_lengths(split, strategy.context * strategy.tensor, f"{place}: sequence")
+            split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]
+            _check_lengths(split, strategy.context * strategy.tensor, f"{stage_place}: sequence")
         if strategy.expert > 1:
-            _check_experts(units, names, entering, stage, place)
+            _check_experts(units, names, entering, stage, stage_place)
         if strategy.tensor > 1:
-            _check_tensor(units, names, entering, wishes, stage, place)
+            _check_tensor(units, names, entering, tp_plan, stage, stage_place)
         for op in stage.ops if strategy.context > 1 else ():
             alike = shard_equivalence.structure(units[op], entering[op])
             if spans_context(len(units), op) and (strategy.context, alike) not in seen:
-                _check_lengths([entering[op]], strategy.context, f"{place}: context")
-                shard_equivalence.check_context(units[op], entering[op], strategy.context, f"{place}: layer '{names[op]}'")
+                _check_lengths([entering[op]], strategy.context, f"{stage_place}: context")
+                shard_equivalence.check_context(
+                    units[op], entering[op], strategy.context, f"{stage_place}: layer '{names[op]}'"
+                )
             seen.add((strategy.context, alike))
     return units
 
 
 def _check_experts(
-    units: Sequence[nn.Module], names: Sequence[str], entering: Sequence[Sequence[torch.Tensor]], stage: Stage, where: str
+    units: Sequence[nn.Module], names: Sequence[str], entering: Sequence[Sequence[torch.Tensor]], stage: Stage, place: str
 ) -> None:
     """Refuse a stage with experts that cannot be divided, or a model without any that can."""
     degree = stage.strategy.expert
     if not any(experts_of(unit) for unit in units):
         raise InputError(
-            f"{where}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one "
+            f"{place}: expert degree {degree}, but no experts were recognised in the model: a module of stacked weights, one "
             "entry for "
             "each of its num_experts, called with tokens, the experts chosen and their weights; plan again with --set expert=1"
         )
@@ -92,48 +94,48 @@ def _check_experts(
     for op in stage.ops:
         alike = shard_equivalence.structure(units[op], entering[op])
         if alike not in seen:
-            shard_equivalence.check_experts(units[op], entering[op], degree, f"{where}: layer '{names[op]}'")
+            shard_equivalence.check_experts(units[op], entering[op], degree, f"{place}: layer '{names[op]}'")
         seen.add(alike)
 
 
-def _check_lengths(entering: Sequence[Sequence[torch.Tensor]], degree: int, what: str) -> None:
+def _check_lengths(entering: Sequence[Sequence[torch.Tensor]], degree: int, kind: str) -> None:
     """Refuse sequences that do not divide."""
     for values in entering:
         length = next((value.shape[1] for value in values if value.dim() > 2 and value.is_floating_point()), 0)
         if length % degree:
-            raise InputError(f"{what} parallelism of degree {degree} does not divide the {length} tokens of a sample")
+            raise InputError(f"{kind} parallelism of degree {degree} does not divide the {length} tokens of a sample")
 
 
 def _check_tensor(
     units: Sequence[nn.Module],
     names: Sequence[str],
     entering: Sequence[Sequence[torch.Tensor]],
-    wishes: dict[str, str],
+    tp_plan: dict[str, str],
     stage: Stage,
-    where: str,
+    place: str,
 ) -> None:
     """Refuse a stage with layers that cannot be split over its tensor axis."""
     degree = stage.strategy.tensor
-    able = [op for op in stage.ops if tensor_parallel.styles(units[op], wishes)]
+    able = [op for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]
     unable = [op for op in stage.ops if op not in able and spans_context(len(units), op)]
     if unable:
         raise InputError(
-            f"{where}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
+            f"{place}: tensor degree {degree}, but in layer '{names[unable[0]]}' no pair of linear layers to split "
             "was recognised; name them in the model: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', ...}"
         )
     seen = set()
     for op in able:
-        tensor_parallel.check(units[op], names[op], degree, wishes)
+        tensor_parallel.check(units[op], names[op], degree, tp_plan)
         alike = shard_equivalence.structure(units[op], entering[op])
         if alike not in seen:
-            shard_equivalence.check_sum(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+            shard_equivalence.check_sum(units[op], entering[op], degree, tp_plan, f"{place}: layer '{names[op]}'")
             if stage.strategy.sequence_parallel:
-                shard_equivalence.check_sequence(units[op], entering[op], degree, wishes, f"{where}: layer '{names[op]}'")
+                shard_equivalence.check_sequence(units[op], entering[op], degree, tp_plan, f"{place}: layer '{names[op]}'")
         seen.add(alike)
 
 
 def _check_boundaries(
-    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, sample: Sample, where: str
+    units: Sequence[nn.Module], names: Sequence[str], plan: Plan, sample: Sample, place: str
 ) -> list[tuple[torch.Tensor, ...]]:
     """Send one sample through the layers and look at what crosses the stages' ends; return what enters each layer."""
     first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
@@ -145,14 +147,14 @@ def _check_boundaries(
         for i, unit in enumerate(units):
             begins = first_of_stage.get(i, -1) if i else -1
             if begins >= 0:
-                _check_crossing(carried, n_rows, f"{where}: stage {begins} cannot begin with '{names[i]}'")
+                _check_crossing(carried, n_rows, f"{place}: stage {begins} cannot begin with '{names[i]}'")
             carried = tuple(_received(value, begins >= 0) for value in carried)
             entering.append(carried)
             try:
                 carried = unit.eval()(*carried)
             except Exception as error:
                 raise InputError(
-                    f"{where}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
+                    f"{place}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
                 ) from error
     for unit, training in modes:
         unit.train(training)
@@ -169,18 +171,18 @@ def _received(value: Any, begins: bool) -> Any:
     return fresh if begins else fresh.clone()
 
 
-def _check_crossing(carried: Sequence[Any], n_rows: int, what: str) -> None:
+def _check_crossing(carried: Sequence[Any], n_rows: int, kind: str) -> None:
     """Refuse values that cannot be sent from stage to stage."""
     for value in carried:
         if not isinstance(value, torch.Tensor):
             raise InputError(
-                f"{what}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute "
+                f"{kind}: a {type(value).__name__} is handed on there, and only tensors can be sent; cut elsewhere, or compute "
                 "it "
                 "inside the layers"
             )
         if value.requires_grad and (value.dim() == 0 or len(value) != n_rows):
             raise InputError(
-                f"{what}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the "
+                f"{kind}: a tensor of shape {tuple(value.shape)} is handed on there that is trained and has no rows of the "
                 "batch; cut "
                 "elsewhere, or compute it inside the layers"
             )
@@ -224,7 +226,7 @@ def _shapes(values: Sequence[Any]) -> str:
     return ", ".join(str(tuple(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__ for value in values)
 
 
-def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, where: str) -> list[str]:
+def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Graph, place: str) -> list[str]:
     """Compare the weights of every layer with those of the model that was planned.
 
     Returns: sentences about small differences.
@@ -238,7 +240,7 @@ def check_same_model(units: Sequence[nn.Module], names: Sequence[str], graph: Gr
             continue
         if abs(found - wanted) > _TOLERANCE_RATIO * wanted:
             raise InputError(
-                f"{where}: layer '{name}' of the model given has {found} weights, but {wanted} were planned for; "
+                f"{place}: layer '{name}' of the model given has {found} weights, but {wanted} were planned for; "
                 "is this the plan of another model?"
             )
         if found != wanted:

@@ -194,14 +194,14 @@ def assemble(
     rank = dist.get_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     units = cut(model, names, sample)
-    wishes = tensor_parallel.wishes_of(model)
+    tp_plan = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
     tied, ties = _ties(places, rank, units)
     runs: dict[int, StageRun] = {}
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
-        runs[stage] = _stage_run(places, stage, own, groups[stage], wishes, (tied, mine), device)
+        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
     with autocast(device, precision):
         crossings = _crossings(places, rank, runs, tuple(value.to(device) for value in repeated(sample)))
     mail = P2PCommunicator(places, rank, crossings, device)
@@ -215,7 +215,7 @@ def _stage_run(
     stage: int,
     units: list[nn.Module],
     groups: StageGroups,
-    wishes: dict[str, str],
+    tp_plan: dict[str, str],
     ties: tuple[set[nn.Parameter], list[Tie]],
     device: torch.device,
 ) -> StageRun:
@@ -225,7 +225,7 @@ def _stage_run(
     ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
     for unit in units:
         unit.to(device)
-    split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, wishes)
+    split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, tp_plan)
     module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
     later = DeferredWeightGrad()
     sharded = strategy.shard == 3 and groups.data.shard is not None

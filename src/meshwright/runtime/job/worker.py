@@ -168,8 +168,8 @@ def main() -> int:
     path = Path(sys.argv[1])
     job = Job.read(path)
     folder = Path(job.folder)
-    with (folder / f"where-{rank()}").open("w") as where:
-        faulthandler.register(signal.SIGUSR1, file=where, all_threads=False)  # sent where the time given is up
+    with (folder / f"where-{rank()}").open("w") as place:
+        faulthandler.register(signal.SIGUSR1, file=place, all_threads=False)  # sent where the time given is up
         return _joined(job, folder)
 
 

@@ -37,7 +37,7 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     `names`: ``embed``, one name for each decoder layer, ``head``.
     Raises `InputError` when the plan has other layers than the model.
     """
-    where, layers = _stack(model)
+    place, layers = _stack(model)
     if model.config.is_encoder_decoder:  # type: ignore[union-attr]
         raise InputError(f"{type(model).__name__}: models with an encoder and a decoder cannot be run yet")
     if len(names) != len(layers) + 2:
@@ -46,15 +46,15 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
             "is this the plan of another model?"
         )
     model.config.use_cache = False  # type: ignore[union-attr]
-    table = _Table(_graft(model, {where: nn.ModuleList([_Stop()])}))
+    table = _Table(_graft(model, {place: nn.ModuleList([_Stop()])}))
     weight = next(model.parameters())
     ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
     in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
-    shell = _Shell(_graft(model, {where: nn.ModuleList(records), **_without_tables(model, where)}))
+    shell = _Shell(_graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
     _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
     context = _Context(copy.deepcopy(shell).eval(), width)
-    head = _Head(_graft(model, {where: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, where)}), width)
+    head = _Head(_graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)}), width)
     _drop_unused(table, ids)
     _drop_unused(head, table(ids)[0].detach())
     return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
@@ -116,12 +116,12 @@ def _shallow(module: nn.Module) -> nn.Module:
     return twin
 
 
-def _without_tables(model: nn.Module, where: str) -> dict[str, nn.Module]:
+def _without_tables(model: nn.Module, place: str) -> dict[str, nn.Module]:
     """Return stand-ins for the word and position tables, which stages after the first do not hold."""
     return {
         path: _Zeros(module.embedding_dim)
         for path, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and not path.startswith(f"{where}.")
+        if isinstance(module, nn.Embedding) and not path.startswith(f"{place}.")
     }
 
 

@@ -220,8 +220,8 @@ def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs
     last_use: dict[fx.Node, int] = {}
     for node in graph.nodes:
         for used in node.all_input_nodes:
-            where = n_layers if node is result else assigned.layer_of.get(node, 0)
-            last_use[used] = max(last_use.get(used, 0), where)
+            place = n_layers if node is result else assigned.layer_of.get(node, 0)
+            last_use[used] = max(last_use.get(used, 0), place)
     returned = _returned(result)
     segments: list[nn.Module] = []
     carried: tuple[fx.Node, ...] = tuple(placeholders[:n_inputs])

@@ -98,10 +98,10 @@ def _lists(model: nn.Module) -> dict[str, list[str]]:
     return {path: names for path, names in found.items() if len(names) > 1}
 
 
-def _same_count(model: nn.Module, held: int, wanted: int, where: str) -> None:
+def _same_count(model: nn.Module, held: int, wanted: int, place: str) -> None:
     if held != wanted:
         raise InputError(
-            f"{type(model).__name__}: {where or 'it'} holds {held} layers, but the plan has {wanted}; "
+            f"{type(model).__name__}: {place or 'it'} holds {held} layers, but the plan has {wanted}; "
             "is this the plan of another model?"
         )
 

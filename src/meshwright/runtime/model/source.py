@@ -87,9 +87,9 @@ def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
     try:
         made = maker()
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
-            f"--model {name}: calling it failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno}); "
+            f"--model {name}: calling it failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno}); "
             "it is called without arguments and returns a torch.nn.Module"
         ) from error
     examples: tuple[Any, ...] = ()

@@ -43,13 +43,13 @@ def split_layers(
     places: Sequence[tuple[int, int]],
     strategy: Strategy,
     groups: StageGroups,
-    wishes: dict[str, str],
+    tp_plan: dict[str, str],
 ) -> SplitLayers:
     """Split the layers of a stage over its axes.
 
     `units`: the layers whole; changed in place.
     `places`: of each layer its number in the model, and how many there are.
-    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     found = SplitLayers()
     split, spanned = [], []
@@ -57,9 +57,11 @@ def split_layers(
         layer = unit
         if strategy.expert > 1:
             spread(unit, groups.expert_index, strategy.expert, over_group(groups.expert))
-        if strategy.tensor > 1 and tensor_parallel.styles(unit, wishes):
+        if strategy.tensor > 1 and tensor_parallel.styles(unit, tp_plan):
             split.append(i)
-            found.partial["tensor"] += tensor_parallel.parallelize(unit, groups.tensor_mesh, wishes, strategy.sequence_parallel)
+            found.partial["tensor"] += tensor_parallel.parallelize(
+                unit, groups.tensor_mesh, tp_plan, strategy.sequence_parallel
+            )
         if strategy.context > 1 and (i in split or spans_context(n_layers, op)):
             spanned.append(i)
             found.partial["context"] += [

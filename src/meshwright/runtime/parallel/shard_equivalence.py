@@ -32,15 +32,15 @@ def structure(unit: nn.Module, entering: Sequence[torch.Tensor]) -> str:
     return f"{kinds} {shapes} {[(tuple(value.shape[1:]), str(value.dtype)) for value in entering]}"
 
 
-def part_of(layer: nn.Module, rank: int, degree: int, wishes: Mapping[str, str]) -> nn.Module:
+def part_of(layer: nn.Module, rank: int, degree: int, tp_plan: Mapping[str, str]) -> nn.Module:
     """Return a copy of a layer that holds what one rank of a tensor axis does, without the collectives.
 
     `layer`: the layer; unchanged.
-    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     part = copy.deepcopy(layer)
-    tensor_parallel.share_sizes(part, degree, wishes)
-    for path, style in tensor_parallel.styles(layer, wishes).items():
+    tensor_parallel.share_sizes(part, degree, tp_plan)
+    for path, style in tensor_parallel.styles(layer, tp_plan).items():
         linear = part.get_submodule(path)
         assert isinstance(linear, nn.Linear)
         weight = linear.weight.detach().chunk(degree, 0 if style == "column" else 1)[rank].clone()
@@ -55,7 +55,7 @@ _LEAST_RATIO = 1e-2
 """Of a layer's largest gradient: what is smaller may be rounding only, as the gradient of a key's bias is."""
 
 
-def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: ThreadedCollectives, rank: int, sequence: bool) -> None:
+def _connect(part: nn.Module, tp_plan: Mapping[str, str], meeting: ThreadedCollectives, rank: int, sequence: bool) -> None:
     """Let the products of one rank's part add up with those of the others, along whole sequences or parts of them."""
     into = Scatter if sequence else SumForward
 
@@ -70,8 +70,8 @@ def _connect(part: nn.Module, wishes: Mapping[str, str], meeting: ThreadedCollec
         share = output if bias is None else output - bias * (1.0 - 1.0 / len(meeting.held))
         return into.apply(share, meeting, rank)  # type: ignore[no-untyped-call]
 
-    once, each = tensor_parallel.gathers(part, wishes) if sequence else (set(), set())
-    for path, style in tensor_parallel.styles(part, wishes).items():
+    once, each = tensor_parallel.gathers(part, tp_plan) if sequence else (set(), set())
+    for path, style in tensor_parallel.styles(part, tp_plan).items():
         if style == "row":
             part.get_submodule(path).register_forward_hook(leave)
         elif not sequence:
@@ -97,65 +97,65 @@ def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor], rank: int = 0, 
     return [value.detach() for value in given]
 
 
-def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str) -> None:
+def check_sum(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, tp_plan: Mapping[str, str], place: str) -> None:
     """Refuse a layer whose parts do not add up to it, in outputs or in gradients.
 
-    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     Raises `InputError` when something that is split must not be, or a weight between split products is not known to be one.
     """
     whole, values, expected = _whole(layer, entering)
-    chosen = tensor_parallel.styles(layer, wishes)
-    parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
+    chosen = tensor_parallel.styles(layer, tp_plan)
+    parts = [part_of(whole, rank, degree, tp_plan) for rank in range(degree)]
 
     def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
-        _connect(parts[rank], wishes, meeting, rank, sequence=False)
+        _connect(parts[rank], tp_plan, meeting, rank, sequence=False)
         return _outputs(parts[rank], values)
 
     found = together(degree, run)
-    what = f"{where}: split over {degree} ranks ({', '.join(sorted(chosen))})"
+    kind = f"{place}: split over {degree} ranks ({', '.join(sorted(chosen))})"
     help_ = "say in the model how: tensor_parallel = {'attention.wq': 'column', 'attention.wo': 'row', 'router': 'whole', ...}"
     error = cause(found)
     if error is not None:
-        raise InputError(f"{what}, it cannot run: {type(error).__name__}: {error}; {help_}")
+        raise InputError(f"{kind}, it cannot run: {type(error).__name__}: {error}; {help_}")
     if not all(_close(value, expected) for value in found):
-        raise InputError(f"{what}, it computes something else than whole; {help_}")
-    _check_gradients(whole, parts, set(chosen), tensor_parallel.between(layer, wishes), what)
+        raise InputError(f"{kind}, it computes something else than whole; {help_}")
+    _check_gradients(whole, parts, set(chosen), tensor_parallel.between(layer, tp_plan), kind)
 
 
 def check_sequence(
-    layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, wishes: Mapping[str, str], where: str
+    layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, tp_plan: Mapping[str, str], place: str
 ) -> None:
     """Refuse a layer that cannot work on parts of a sequence between its split products.
 
-    `layer`, `entering`, `degree`, `wishes`, `where`: see `check_sum`, which the layer has passed.
+    `layer`, `entering`, `degree`, `tp_plan`, `place`: see `check_sum`, which the layer has passed.
     Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
     whole, values, expected = _whole(layer, entering)
-    parts = [part_of(whole, rank, degree, wishes) for rank in range(degree)]
+    parts = [part_of(whole, rank, degree, tp_plan) for rank in range(degree)]
 
     def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
-        _connect(parts[rank], wishes, meeting, rank, sequence=True)
+        _connect(parts[rank], tp_plan, meeting, rank, sequence=True)
         return _outputs(parts[rank], parts_of_sequence(values, rank, degree), rank, degree)
 
-    split = {f"{path}.weight" for path in tensor_parallel.styles(layer, wishes)}
-    split |= {f"{path}.bias" for path, style in tensor_parallel.styles(layer, wishes).items() if style == "column"}
+    split = {f"{path}.weight" for path in tensor_parallel.styles(layer, tp_plan)}
+    split |= {f"{path}.bias" for path, style in tensor_parallel.styles(layer, tp_plan).items() if style == "column"}
     alike = [i for i, (name, _) in enumerate(whole.named_parameters()) if name not in split]
-    what = f"{where}: sequence parallelism of degree {degree}: on parts of a sequence"
+    kind = f"{place}: sequence parallelism of degree {degree}: on parts of a sequence"
     _compare(
         together(degree, run),
         parts,
         whole,
         (expected, alike),
-        f"{what}, #; say sequence_parallel false in the plan, or plan with --set tensor=1",
+        f"{kind}, #; say sequence_parallel false in the plan, or plan with --set tensor=1",
     )
 
 
-def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
+def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, place: str) -> None:
     """Refuse a layer that cannot work on parts of a sequence.
 
-    `layer`, `entering`, `where`: see `check_sum`.
+    `layer`, `entering`, `place`: see `check_sum`.
     Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
     whole, values, expected = _whole(layer, entering)
@@ -167,16 +167,16 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
         inside = InContext(parts[rank], lambda value: Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
         return _outputs(inside, parts_of_sequence(values, rank, degree), rank, degree)
 
-    what = f"{where}: context degree {degree}: on parts of a sequence"
+    kind = f"{place}: context degree {degree}: on parts of a sequence"
     help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
     everything = list(range(len(list(whole.parameters()))))
-    _compare(together(degree, run), parts, whole, (expected, everything), f"{what}, #; {help_}")
+    _compare(together(degree, run), parts, whole, (expected, everything), f"{kind}, #; {help_}")
 
 
-def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, where: str) -> None:
+def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, place: str) -> None:
     """Refuse a layer whose experts cannot be divided.
 
-    `layer`, `entering`, `where`: see `check_sum`.
+    `layer`, `entering`, `place`: see `check_sum`.
     Raises `InputError` when the number of experts does not divide, or its ranks compute something else than the whole layer, in
     outputs or in gradients.
     """
@@ -184,10 +184,10 @@ def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     for experts in experts_of(whole).values():
         n_experts = len(next(experts.parameters()))
         if n_experts % degree:
-            raise InputError(f"{where}: expert degree {degree} does not divide its {n_experts} experts")
+            raise InputError(f"{place}: expert degree {degree} does not divide its {n_experts} experts")
         given = _given_to(whole, experts, values)
         if given is not None:
-            _check_spread(experts, given, degree, f"{where}: expert degree {degree}: its experts")
+            _check_spread(experts, given, degree, f"{place}: expert degree {degree}: its experts")
 
 
 def _given_to(layer: nn.Module, experts: nn.Module, values: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -204,7 +204,7 @@ def _given_to(layer: nn.Module, experts: nn.Module, values: Sequence[torch.Tenso
     return [value.detach() for value in found[-1]] if found else None
 
 
-def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int, where: str) -> None:
+def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int, place: str) -> None:
     """Refuse experts that compute something else where each rank holds some of them and has some of the tokens."""
     hidden, indices, weights = (value.reshape(-1, value.shape[-1]) for value in given)
     holders = [nn.ModuleDict({"experts": copy.deepcopy(experts)}) for _ in range(degree)]
@@ -226,12 +226,12 @@ def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int
     found = together(degree, one)
     error = cause(found)
     if error is not None:
-        raise InputError(f"{where} cannot run in parts: {type(error).__name__}: {error}; plan again with --set expert=1")
+        raise InputError(f"{place} cannot run in parts: {type(error).__name__}: {error}; plan again with --set expert=1")
     expected = run(whole, hidden.clone(), indices, weights.clone())
     joined = [torch.cat(values) for values in zip(*found, strict=True)]
     held = [torch.cat(values) for values in zip(*(_gradients(holder) for holder in holders), strict=True)]
     if not _close([*joined, *held], [*expected, *_gradients(whole)], _LEAST_RATIO * _largest(_gradients(whole))):
-        raise InputError(f"{where} compute something else in parts than whole; plan again with --set expert=1")
+        raise InputError(f"{place} compute something else in parts than whole; plan again with --set expert=1")
 
 
 def _compare(
@@ -293,7 +293,7 @@ def _largest(values: Sequence[torch.Tensor]) -> float:
     return max((float(value.abs().max()) for value in values if value.numel()), default=0.0)
 
 
-def _check_gradients(whole: nn.Module, parts: Sequence[nn.Module], split: set[str], between: set[str], what: str) -> None:
+def _check_gradients(whole: nn.Module, parts: Sequence[nn.Module], split: set[str], between: set[str], kind: str) -> None:
     """Refuse weights whose gradients the ranks hold in parts although they are not known to lie between split products."""
     least = _LEAST_RATIO * _largest(_gradients(whole))
     for path, module in whole.named_modules():
@@ -304,7 +304,7 @@ def _check_gradients(whole: nn.Module, parts: Sequence[nn.Module], split: set[st
             if any(gradient is None or not _close([gradient], [weight.grad], least) for gradient in held):
                 full = f"{path}.{name}".removeprefix(".")
                 raise InputError(
-                    f"{what}, each rank has a part only of the gradient of '{full}'; say in the model that its module works "
+                    f"{kind}, each rank has a part only of the gradient of '{full}'; say in the model that its module works "
                     "between "
                     f"split products: tensor_parallel = {{..., '{path.removeprefix('layer.')}': 'between'}}"
                 )

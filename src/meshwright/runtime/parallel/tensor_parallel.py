@@ -42,10 +42,10 @@ _N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 
 
-def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+def styles(layer: nn.Module, tp_plan: Mapping[str, str], prefix: str = "") -> dict[str, str]:
     """Return how each linear layer inside a layer is split: ``column`` (outputs) or ``row`` (inputs).
 
-    `wishes`: patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own
+    `tp_plan`: patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own
     ``tensor_parallel`` attribute, or the plan of a Hugging Face configuration (``colwise``, ``rowwise``). Where there is
     none, the names that most models use decide.
     `prefix`: path of the layer in the model, for the patterns.
@@ -54,7 +54,7 @@ def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dic
     for path, module in layer.named_modules():
         if not isinstance(module, nn.Linear):
             continue
-        wished = _wish(f"{prefix}.{path}" if prefix else path, wishes)
+        wished = _wish(f"{prefix}.{path}" if prefix else path, tp_plan)
         if wished:
             found |= {path: "column"} if wished.startswith("col") else {path: "row"} if wished.startswith("row") else {}
         elif _COLUMN.search(path):
@@ -64,22 +64,22 @@ def styles(layer: nn.Module, wishes: Mapping[str, str], prefix: str = "") -> dic
     return found if "column" in found.values() and "row" in found.values() else {}
 
 
-def _wish(path: str, wishes: Mapping[str, str]) -> str:
-    return next((style for pattern, style in wishes.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
+def _wish(path: str, tp_plan: Mapping[str, str]) -> str:
+    return next((style for pattern, style in tp_plan.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
 
 
-def between(layer: nn.Module, wishes: Mapping[str, str]) -> set[str]:
+def between(layer: nn.Module, tp_plan: Mapping[str, str]) -> set[str]:
     """Return paths of modules whose weights stay whole but work on split values: norms of heads,
     and what the model names so.
     """
-    return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, wishes) == "between"}
+    return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, tp_plan) == "between"}
 
 
-def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> None:
+def share_sizes(layer: nn.Module, degree: int, tp_plan: Mapping[str, str]) -> None:
     """Divide the numbers by which modules with column products take their results apart: heads, and features of those products.
 
     `layer`: one layer, its products still whole; changed in place.
-    `wishes`: see `styles`.
+    `tp_plan`: see `styles`.
 
     Notes
     -----
@@ -87,7 +87,7 @@ def share_sizes(layer: nn.Module, degree: int, wishes: Mapping[str, str]) -> Non
     then computes the same is checked before anything starts, by `meshwright.runtime.parallel.shard_equivalence.check_sum`.
     """
     features: dict[str, set[int]] = {}
-    for path, style in styles(layer, wishes).items():
+    for path, style in styles(layer, tp_plan).items():
         if style == "column":
             features.setdefault(path.rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
     for path, sizes in features.items():
@@ -108,12 +108,12 @@ def wishes_of(model: nn.Module) -> dict[str, str]:
     return {pattern.rpartition("*.")[2]: style for pattern, style in plan.items() if style in ("colwise", "rowwise")}
 
 
-def check(layer: nn.Module, name: str, degree: int, wishes: Mapping[str, str]) -> None:
+def check(layer: nn.Module, name: str, degree: int, tp_plan: Mapping[str, str]) -> None:
     """Refuse a layer that cannot be split.
 
     Raises `InputError` when a product's size does not divide.
     """
-    for path, style in styles(layer, wishes).items():
+    for path, style in styles(layer, tp_plan).items():
         linear = layer.get_submodule(path)
         size = linear.out_features if style == "column" else linear.in_features
         if size % degree:  # type: ignore[operator]
@@ -126,21 +126,21 @@ def check(layer: nn.Module, name: str, degree: int, wishes: Mapping[str, str]) -
         raise InputError(f"layer '{name}': tensor degree {degree} does not divide its {heads} key-value heads")
 
 
-def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], sequence: bool) -> list[Owner]:
+def parallelize(layer: nn.Module, mesh: DeviceMesh, tp_plan: Mapping[str, str], sequence: bool) -> list[Owner]:
     """Split the products of a layer over the tensor axis, in place.
 
-    `wishes`: see `styles`.
+    `tp_plan`: see `styles`.
     `sequence`: whether what lies between products is split along the sequence.
     Returns: weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name
     there.
     """
-    chosen = styles(layer, wishes)
+    chosen = styles(layer, tp_plan)
     if any(isinstance(layer.get_submodule(path).weight, DTensor) for path in chosen):
         return []  # the same layer stands at an earlier place too
-    share_sizes(layer, mesh.size(), wishes)
+    share_sizes(layer, mesh.size(), tp_plan)
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
-    inside = between(layer, wishes)
-    once, each = gathers(layer, wishes) if sequence else (set(), set())
+    inside = between(layer, tp_plan)
+    once, each = gathers(layer, tp_plan) if sequence else (set(), set())
     column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
     layouts: dict[str, Any] = {
         path: row if style == "row" else gathered if path in each else column for path, style in chosen.items()
@@ -157,22 +157,22 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, wishes: Mapping[str, str], s
     return partial
 
 
-def gathers(layer: nn.Module, wishes: Mapping[str, str]) -> tuple[set[str], set[str]]:
+def gathers(layer: nn.Module, tp_plan: Mapping[str, str]) -> tuple[set[str], set[str]]:
     """Return where parts of a sequence are put together: modules whose input is gathered once,
     and products that gather their own.
     """
-    chosen = styles(layer, wishes)
-    known = {*chosen, *between(layer, wishes)}
+    chosen = styles(layer, tp_plan)
+    known = {*chosen, *between(layer, tp_plan)}
     columns = {path for path, style in chosen.items() if style == "column"}
     once = {path.rpartition(".")[0] for path in columns}
     once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, known)}
     return once, {path for path in columns if path.rpartition(".")[0] not in once}
 
 
-def _only_products(module: nn.Module, where: str, known: set[str]) -> bool:
+def _only_products(module: nn.Module, place: str, known: set[str]) -> bool:
     """Whether a module holds nothing but split products and what lies between them: its input can be gathered once for all."""
     owners = (path for path, part in module.named_modules() if any(True for _ in part.parameters(recurse=False)))
-    return all(f"{where}.{path}".strip(".") in known for path in owners)
+    return all(f"{place}.{path}".strip(".") in known for path in owners)
 
 
 def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:

@@ -60,7 +60,7 @@ def _stage(plan: Plan, stage: int, measured: dict[str, Any], predicted: Result |
     peaks = [rank["peak_bytes"].get(str(stage), rank["peak_bytes"].get(stage)) for rank in mine]
     cpu = [rank["cpu_seconds"].get(str(stage), rank["cpu_seconds"].get(stage)) for rank in mine]
     known = [peak for peak in peaks if peak is not None]
-    load = predicted.loads[stage] if predicted is not None and predicted.loads else None
+    load = predicted.stage_costs[stage] if predicted is not None and predicted.stage_costs else None
     timeline = None if predicted is None else predicted.timeline
     return {
         "compute_seconds": {
@@ -86,9 +86,12 @@ def _bubble(plan: Plan, measured: dict[str, Any], predicted: Result | None, step
         idle = 1.0 - statistics.fmean(busy) / step
     said = None
     if predicted is not None and predicted.timeline is not None and predicted.timeline.step_seconds > 0.0:
-        loads = [predicted.loads[i].forward_total_seconds + predicted.loads[i].backward_total_seconds for i in range(n_stages)]
+        stage_costs = [
+            predicted.stage_costs[i].forward_total_seconds + predicted.stage_costs[i].backward_total_seconds
+            for i in range(n_stages)
+        ]
         weights = [len(stage.devices) for stage in plan.stages]
-        total = sum(load * weight for load, weight in zip(loads, weights, strict=True)) * plan.n_microbatches
+        total = sum(load * weight for load, weight in zip(stage_costs, weights, strict=True)) * plan.n_microbatches
         said = 1.0 - total / plan.n_devices / predicted.timeline.step_seconds
     return {"measured": idle, "predicted": said}
 

@@ -162,7 +162,7 @@ def profile_layers(
     """
     names = layer_names(model) if not causal_lm.recognises(model) else causal_lm.layer_names(model)
     units = cut(model, names, sample)
-    wishes = tensor_parallel.wishes_of(model)
+    tp_plan = tensor_parallel.wishes_of(model)
     layers: list[dict[str, Any]] = []
     probes: list[Probe] = []
     seen: dict[str, str] = {}
@@ -185,7 +185,7 @@ def profile_layers(
         )
         if like == name:
             ends = (i == 0, i == len(units) - 1)
-            probes += _probes(name, unit, entering, (rows, tensor), wishes, ends)
+            probes += _probes(name, unit, entering, (rows, tensor), tp_plan, ends)
     for probe in settle(probes, repeats, say):
         say(f"{probe.layer}: {probe.rows} rows still do not fit their neighbours; is this machine busy? Measure again", 1.0)
     weights = list(model.parameters())
@@ -204,22 +204,22 @@ def _probes(
     unit: nn.Module,
     entering: Sequence[torch.Tensor],
     axes: tuple[Sequence[int], Sequence[int]],
-    wishes: dict[str, str],
+    tp_plan: dict[str, str],
     ends: tuple[bool, bool],
 ) -> list[Probe]:
     """Return what to measure of one layer: every number of rows, at every tensor degree that splits it.
 
     `name`, `unit`, `entering`: the layer, and one sample of what it takes.
     `axes`: numbers of rows, and tensor degrees.
-    `wishes`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
+    `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     `ends`: whether it is the model's first, and its last.
     """
     found = []
     for degree in axes[1]:
-        if degree > 1 and not tensor_parallel.styles(unit, wishes):
+        if degree > 1 and not tensor_parallel.styles(unit, tp_plan):
             continue
-        tensor_parallel.check(unit, name, degree, wishes)
-        part = unit if degree == 1 else part_of(unit, 0, degree, wishes)
+        tensor_parallel.check(unit, name, degree, tp_plan)
+        part = unit if degree == 1 else part_of(unit, 0, degree, tp_plan)
         for n_rows in axes[0]:
             values = [_widen(value, n_rows) for value in entering]
             found.append(Probe(name, n_rows, degree, partial(_measure, part, values, first=ends[0], last=ends[1])))

@@ -28,7 +28,7 @@ def autocast(device: torch.device, precision: torch.dtype | None) -> AbstractCon
     return nullcontext() if precision is None else torch.autocast(device.type, dtype=precision)
 
 
-def check_weights(model: torch.nn.Module, where: str) -> None:
+def check_weights(model: torch.nn.Module, place: str) -> None:
     """Refuse weights in fp16: an optimizer's small steps would be rounded away.
 
     Raises `InputError` when the model has such weights.
@@ -36,7 +36,7 @@ def check_weights(model: torch.nn.Module, where: str) -> None:
     name = next((name for name, parameter in model.named_parameters() if parameter.dtype == torch.float16), None)
     if name is not None:
         raise InputError(
-            f"{where}: weight '{name}' is float16, in which updates are rounded away; keep weights in float32 and give "
+            f"{place}: weight '{name}' is float16, in which updates are rounded away; keep weights in float32 and give "
             "--precision fp16, which runs products in it and scales the loss"
         )
 

@@ -43,7 +43,7 @@ class Found:
 
 def backtrack(
     graph: StageGraph,
-    slow: NDArray[np.float64],
+    seconds_per_byte: NDArray[np.float64],
     starts: Sequence[NDArray[np.int64]],
     n_targets: int = 1,
     n_same_target: int = 1,
@@ -57,7 +57,7 @@ def backtrack(
     ----------
     graph : StageGraph
         What to map, with the terms that count.
-    slow : ndarray, shape (n_devices, n_devices), float64
+    seconds_per_byte : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte between devices.
     starts : sequence of ndarray, shape (n_stages, n_replicas)
         Mappings for the upper end.
@@ -81,11 +81,13 @@ def backtrack(
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section V, algorithms 1 and 2, equations (10) and (11).
     """
-    packed = graph.arrays(slow)
-    n, n_replicas = len(slow), graph.n_replicas
-    best = min((evaluate(graph, slow, devices, fixed_rings=True) for devices in starts), key=lambda one: one.seconds)
+    packed = graph.arrays(seconds_per_byte)
+    n, n_replicas = len(seconds_per_byte), graph.n_replicas
+    best = min(
+        (evaluate(graph, seconds_per_byte, devices, fixed_rings=True) for devices in starts), key=lambda one: one.seconds
+    )
     devices, high = best.devices, best.seconds
-    low, finished = lower_bound(graph, slow), True
+    low, finished = lower_bound(graph, seconds_per_byte), True
     order = np.arange(graph.n_stages * n_replicas).reshape(graph.n_stages, n_replicas).T.ravel().copy()
     n_searches = n_placements = 0
     clock = _Clock(time.monotonic(), timeout_seconds)
@@ -101,9 +103,11 @@ def backtrack(
                 if allowed < 1:
                     break
                 turned = np.roll(np.arange(n), -(turn * n) // n_same_target)
-                table = np.ascontiguousarray(slow[np.ix_(turned, turned)])
+                table = np.ascontiguousarray(seconds_per_byte[np.ix_(turned, turned)])
                 table.setflags(write=False)
-                place, value, visited = search.branch(packed._replace(slow=table), order, n_replicas, allowed, float(target))
+                place, value, visited = search.branch(
+                    packed._replace(seconds_per_byte=table), order, n_replicas, allowed, float(target)
+                )
                 n_searches, n_placements = n_searches + 1, n_placements + int(visited)
                 complete = complete or visited <= allowed
                 if math.isfinite(value):

@@ -11,14 +11,14 @@ from meshwright.solvers.mapping.problem import StageGraph
 __all__ = ["lower_bound"]
 
 
-def lower_bound(graph: StageGraph, slow: NDArray[np.float64]) -> float:
+def lower_bound(graph: StageGraph, seconds_per_byte: NDArray[np.float64]) -> float:
     """Return a proven lower bound of the largest cost over all mappings and ring orders, in seconds.
 
     Parameters
     ----------
     graph : StageGraph
         What to map.
-    slow : ndarray, shape (n_devices, n_devices), float64
+    seconds_per_byte : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte.
 
     Returns
@@ -40,13 +40,13 @@ def lower_bound(graph: StageGraph, slow: NDArray[np.float64]) -> float:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
-    n, n_stages, n_replicas = len(slow), graph.n_stages, graph.n_replicas
-    packed = graph.arrays(slow)
+    n, n_stages, n_replicas = len(seconds_per_byte), graph.n_stages, graph.n_replicas
+    packed = graph.arrays(seconds_per_byte)
     most = int(np.diff(packed.first).max(initial=0))
     n_links = max(most, 2)
-    apart = slow + np.diag(np.full(n, np.inf))
+    apart = seconds_per_byte + np.diag(np.full(n, np.inf))
     links = np.partition(apart, range(min(n_links, n)), axis=1)[:, :n_links]
-    groups = _groups(slow)
+    groups = _groups(seconds_per_byte)
     reach = _ring_reach(groups, n_replicas)
     table = np.zeros((n_stages, n))
     for s in range(n_stages):
@@ -72,7 +72,7 @@ def lower_bound(graph: StageGraph, slow: NDArray[np.float64]) -> float:
     return max(float(values[low]), _apart_bound(packed, groups, reach, n_replicas))
 
 
-def _groups(slow: NDArray[np.float64], most: int = 64) -> list[tuple[float, NDArray[np.int64]]]:
+def _groups(seconds_per_byte: NDArray[np.float64], most: int = 64) -> list[tuple[float, NDArray[np.int64]]]:
     """Return at most so many thresholds, each with the groups of devices that are joined by links below it: a label per device.
 
     Groups change only at the links of a minimum spanning tree.
@@ -80,9 +80,9 @@ def _groups(slow: NDArray[np.float64], most: int = 64) -> list[tuple[float, NDAr
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
-    if len(slow) < 2:
-        return [(0.0, np.zeros(len(slow), dtype=np.int64))]
-    tree = minimum_spanning_tree(csr_array(slow))
+    if len(seconds_per_byte) < 2:
+        return [(0.0, np.zeros(len(seconds_per_byte), dtype=np.int64))]
+    tree = minimum_spanning_tree(csr_array(seconds_per_byte))
     levels = np.unique(tree.data)
     chosen = levels[np.unique(np.linspace(0, len(levels) - 1, most).astype(int))]
     found = []

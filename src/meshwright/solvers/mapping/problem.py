@@ -38,7 +38,7 @@ class StageGraph:
         """Number of stages."""
         return len(self.compute_seconds)
 
-    def arrays(self, slow: NDArray[np.float64]) -> kernel.MapArrays:
+    def arrays(self, seconds_per_byte: NDArray[np.float64]) -> kernel.MapArrays:
         """Return the graph packed for the kernels, with the seconds per byte between all devices."""
         rows: list[list[tuple[int, float]]] = [[] for _ in range(self.n_stages)]
         for a, b, volume in self.transfers:
@@ -48,7 +48,9 @@ class StageGraph:
         stage = np.array([s for row in rows for s, _ in sorted(row)], dtype=np.int64)
         volumes = np.array([v for row in rows for _, v in sorted(row)], dtype=np.float64)
         ring = self.reduce_bytes * (2.0 * (self.n_replicas - 1) / self.n_replicas)
-        packed = kernel.MapArrays(np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volumes, ring, slow)
+        packed = kernel.MapArrays(
+            np.asarray(self.compute_seconds, dtype=np.float64).copy(), first, stage, volumes, ring, seconds_per_byte
+        )
         for array in packed:
             array.setflags(write=False)
         return packed

@@ -100,16 +100,16 @@ class _Asked:
 
 def _asked(packed: MapArrays, n_replicas: int) -> _Asked:
     """Prepare the searches."""
-    n_devices, n_stages = len(packed.slow), len(packed.compute)
-    label = _twins(packed.slow)
+    n_devices, n_stages = len(packed.seconds_per_byte), len(packed.compute)
+    label = _twins(packed.seconds_per_byte)
     below = np.array([sum(1 << e for e in range(d) if label[e] == label[d]) for d in range(n_devices)], dtype=np.int64)
-    least = np.where(np.eye(n_devices, dtype=bool), np.inf, packed.slow).min(axis=1, initial=np.inf)
+    least = np.where(np.eye(n_devices, dtype=bool), np.inf, packed.seconds_per_byte).min(axis=1, initial=np.inf)
     least[~np.isfinite(least)] = 0.0
     volume = np.zeros((n_stages, n_stages))
     for s in range(n_stages):
         for e in range(packed.first[s], packed.first[s + 1]):
             volume[s, packed.stage[e]] += packed.volume[e]
-    widest = packed.slow.copy()
+    widest = packed.seconds_per_byte.copy()
     for k in range(n_devices):
         widest = np.minimum(widest, np.maximum(widest[:, k : k + 1], widest[k : k + 1, :]))
     return _Asked(
@@ -118,8 +118,8 @@ def _asked(packed: MapArrays, n_replicas: int) -> _Asked:
         below,
         least,
         widest,
-        kernel.ring_table(packed.slow, n_replicas),
-        _symmetries(packed.slow),
+        kernel.ring_table(packed.seconds_per_byte, n_replicas),
+        _symmetries(packed.seconds_per_byte),
     )
 
 
@@ -129,7 +129,7 @@ def _cost(packed: MapArrays, devices: NDArray[np.int64], rings: NDArray[np.float
     for s, row in enumerate(devices):
         ring = float(packed.ring[s] * rings[int((1 << row).sum())]) if packed.ring[s] > 0.0 else 0.0
         ends = range(packed.first[s], packed.first[s + 1])
-        moved = sum(packed.volume[e] * packed.slow[row, devices[packed.stage[e]]] for e in ends)
+        moved = sum(packed.volume[e] * packed.seconds_per_byte[row, devices[packed.stage[e]]] for e in ends)
         worst = max(worst, float(np.max(packed.compute[s] + moved)) + ring)
     return worst
 
@@ -176,7 +176,7 @@ def _search(
         )  # fmt: skip
         if turn == 0:
             step = step._replace(below=np.zeros_like(asked.below))  # orbits below say more than interchangeable devices
-        layer, visited = kernel.expand(packed.slow, layer, step, limit, _ENTRIES, n_nodes)
+        layer, visited = kernel.expand(packed.seconds_per_byte, layer, step, limit, _ENTRIES, n_nodes)
         if visited < 0:
             return None, False
         n_nodes -= visited
@@ -200,9 +200,9 @@ def _devices(layers: list[kernel.Layer], order: tuple[int, ...], n_replicas: int
     return devices
 
 
-def _twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
+def _twins(seconds_per_byte: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return classes of devices that can be exchanged for each other without any change; shape (n_devices,), int64."""
-    n = len(slow)
+    n = len(seconds_per_byte)
     label = np.full(n, -1, dtype=np.int64)
     n_classes = 0
     for d in range(n):
@@ -211,7 +211,7 @@ def _twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
                 continue
             keep = np.ones(n, dtype=bool)
             keep[[d, other]] = False
-            if np.array_equal(slow[d, keep], slow[other, keep]):
+            if np.array_equal(seconds_per_byte[d, keep], seconds_per_byte[other, keep]):
                 label[d] = label[other]
                 break
         if label[d] < 0:
@@ -220,13 +220,13 @@ def _twins(slow: NDArray[np.float64]) -> NDArray[np.int64]:
     return label
 
 
-def _symmetries(slow: NDArray[np.float64]) -> NDArray[np.int64]:
+def _symmetries(seconds_per_byte: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return permutations of the devices that leave every link as it is; shape (n, n_devices), int64.
 
     For each device d and each e after it, one that keeps the devices before d and puts e in its place: together they generate
     all symmetries.
     """
-    n = len(slow)
+    n = len(seconds_per_byte)
     found: list[list[int]] = []
 
     def extend(image: list[int]) -> list[int] | None:
@@ -234,16 +234,16 @@ def _symmetries(slow: NDArray[np.float64]) -> NDArray[np.int64]:
         if d == n:
             return image
         for e in range(n):
-            if e not in image and np.array_equal(slow[d, :d], slow[e, image]):
+            if e not in image and np.array_equal(seconds_per_byte[d, :d], seconds_per_byte[e, image]):
                 whole = extend([*image, e])
                 if whole is not None:
                     return whole
         return None
 
-    shape = np.sort(slow, axis=1)
+    shape = np.sort(seconds_per_byte, axis=1)
     for d in range(n):
         for e in range(d + 1, n):
-            if np.array_equal(shape[d], shape[e]) and np.array_equal(slow[d, :d], slow[e, :d]):
+            if np.array_equal(shape[d], shape[e]) and np.array_equal(seconds_per_byte[d, :d], seconds_per_byte[e, :d]):
                 one = extend([*range(d), e])
                 if one is not None:
                     found.append(one)

@@ -33,10 +33,10 @@ def pair_seconds(cluster: Cluster) -> NDArray[np.float64]:
     first = np.concatenate([[0], np.cumsum(np.bincount(links.source, minlength=n_nodes))]).astype(np.int64)
     rate = kernel.pair_rates(first, links.target[order], links.bytes_per_second[order], cluster.n_devices, cluster.forwards)
     with np.errstate(divide="ignore"):
-        slow: NDArray[np.float64] = 1.0 / np.minimum(rate, rate.T)
-    np.fill_diagonal(slow, 0.0)
-    slow.setflags(write=False)
-    return slow
+        seconds_per_byte: NDArray[np.float64] = 1.0 / np.minimum(rate, rate.T)
+    np.fill_diagonal(seconds_per_byte, 0.0)
+    seconds_per_byte.setflags(write=False)
+    return seconds_per_byte
 
 
 def consecutive(graph: StageGraph, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -51,34 +51,36 @@ def point_to_point(graph: StageGraph, order: Sequence[int] | NDArray[np.int64]) 
     return np.ascontiguousarray(np.asarray(order[:n], dtype=np.int64).reshape(graph.n_replicas, graph.n_stages).T)
 
 
-def evaluate(graph: StageGraph, slow: NDArray[np.float64], devices: NDArray[np.int64], *, fixed_rings: bool = False) -> Mapping:
+def evaluate(
+    graph: StageGraph, seconds_per_byte: NDArray[np.float64], devices: NDArray[np.int64], *, fixed_rings: bool = False
+) -> Mapping:
     """Return a mapping with the cost of its worst device; ring orders are improved unless they are to stay 0, 1, 2, ..."""
-    packed = graph.arrays(slow)
+    packed = graph.arrays(seconds_per_byte)
     rings = np.tile(np.arange(graph.n_replicas, dtype=np.int64), (graph.n_stages, 1))
     if not fixed_rings and graph.n_replicas > 3:
-        rings = np.stack([_ring(slow, row) for row in devices])
+        rings = np.stack([_ring(seconds_per_byte, row) for row in devices])
     place = np.ascontiguousarray(devices).ravel()
     return Mapping(devices, rings, float(kernel.all_costs(packed, place, rings).max()))
 
 
-def _ring(slow: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ring(seconds_per_byte: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a good ring order: the best of up to nine devices,
     else the better of the given and the nearest-neighbour order, bettered.
     """
     n = len(devices)
     if n <= 9:
-        order: NDArray[np.int64] = search.best_ring(slow, np.ascontiguousarray(devices))
+        order: NDArray[np.int64] = search.best_ring(seconds_per_byte, np.ascontiguousarray(devices))
         return order
-    table = slow[np.ix_(devices, devices)]
+    table = seconds_per_byte[np.ix_(devices, devices)]
     begun = (np.arange(n, dtype=np.int64), _walk(table, 0))
     if n <= _LONGEST_TOUR:
         begun = (*begun, *(search.shorter_ring(table, order) for order in begun))
     return min(begun, key=lambda order: float(table[order, np.roll(order, -1)].max()))
 
 
-def _walk(slow: NDArray[np.float64], start: int) -> NDArray[np.int64]:
+def _walk(seconds_per_byte: NDArray[np.float64], start: int) -> NDArray[np.int64]:
     """Return devices in the order of a walk to the nearest one not yet visited; ties by id: a snake on grids."""
-    n = len(slow)
+    n = len(seconds_per_byte)
     order = np.zeros(n, dtype=np.int64)
     open_ = np.ones(n, dtype=bool)
     here = start
@@ -86,62 +88,62 @@ def _walk(slow: NDArray[np.float64], start: int) -> NDArray[np.int64]:
         order[k] = here
         open_[here] = False
         if k < n - 1:
-            here = int(np.argmin(np.where(open_, slow[here], np.inf)))
+            here = int(np.argmin(np.where(open_, seconds_per_byte[here], np.inf)))
     return order
 
 
-def _path(slow: NDArray[np.float64]) -> NDArray[np.int64]:
+def _path(seconds_per_byte: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return a short path through all: a bettered ring, cut where it is slowest."""
-    ring: NDArray[np.int64] = search.shorter_ring(slow, _walk(slow, 0))
-    return np.roll(ring, -int(np.argmax(slow[np.roll(ring, 1), ring])))
+    ring: NDArray[np.int64] = search.shorter_ring(seconds_per_byte, _walk(seconds_per_byte, 0))
+    return np.roll(ring, -int(np.argmax(seconds_per_byte[np.roll(ring, 1), ring])))
 
 
-def _starts(graph: StageGraph, slow: NDArray[np.float64], seed: int) -> Iterator[tuple[str, NDArray[np.int64]]]:
+def _starts(graph: StageGraph, seconds_per_byte: NDArray[np.float64], seed: int) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield structured starting mappings, then random ones."""
-    n = len(slow)
-    walk = _walk(slow, 0)
-    middle = _walk(slow, int(np.argmin(slow.sum(axis=1))))
-    fast = np.argsort(np.sort(slow, axis=1)[:, : min(4, n)].sum(axis=1), kind="stable")
+    n = len(seconds_per_byte)
+    walk = _walk(seconds_per_byte, 0)
+    middle = _walk(seconds_per_byte, int(np.argmin(seconds_per_byte.sum(axis=1))))
+    fast = np.argsort(np.sort(seconds_per_byte, axis=1)[:, : min(4, n)].sum(axis=1), kind="stable")
     orders = [("numbering", np.arange(n)), ("walk", walk), ("central walk", middle), ("fastest first", fast)]
     if n <= _LONGEST_TOUR:
-        orders.append(("tour", search.shorter_ring(slow, walk)))
+        orders.append(("tour", search.shorter_ring(seconds_per_byte, walk)))
     for name, order in orders:
         rows = consecutive(graph, order)
         yield f"consecutive, {name}", rows
         if 2 < graph.n_stages <= _LONGEST_TOUR and graph.n_replicas > 1:
-            apart = np.array([[slow[one, other].max() for other in rows] for one in rows])
+            apart = np.array([[seconds_per_byte[one, other].max() for other in rows] for one in rows])
             yield f"rows in a walk, {name}", rows[_path(apart)]
         straight = point_to_point(graph, order)
         yield f"point to point, {name}", straight
         folded = straight.copy()
         folded[:, 1::2] = folded[::-1, 1::2]
         yield f"point to point and back, {name}", folded
-    yield "tiles", _tiles(graph, slow, walk)
+    yield "tiles", _tiles(graph, seconds_per_byte, walk)
     random = np.random.default_rng(seed)
     for k in range(2):
         yield f"random {k}", consecutive(graph, random.permutation(n))
 
 
-def _tiles(graph: StageGraph, slow: NDArray[np.float64], walk: NDArray[np.int64]) -> NDArray[np.int64]:
+def _tiles(graph: StageGraph, seconds_per_byte: NDArray[np.float64], walk: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return blocks of near devices, one for each replica of the whole graph, laid out alike where the blocks are alike.
 
     Blocks are grown around the first free device of a walk; within a block the stages follow the nearest-neighbour walk.
     """
     n_stages, n_replicas = graph.n_stages, graph.n_replicas
-    open_ = np.ones(len(slow), dtype=bool)
+    open_ = np.ones(len(seconds_per_byte), dtype=bool)
     devices = np.zeros((n_stages, n_replicas), dtype=np.int64)
     for r in range(n_replicas):
         start = int(walk[np.argmax(open_[walk])])
         block = [start]
         open_[start] = False
-        reach = slow[start].copy()
+        reach = seconds_per_byte[start].copy()
         while len(block) < n_stages:
             nearest = int(np.argmin(np.where(open_, reach, np.inf)))
             block.append(nearest)
             open_[nearest] = False
-            reach = np.maximum(reach, slow[nearest])  # compact: near to all of the block
+            reach = np.maximum(reach, seconds_per_byte[nearest])  # compact: near to all of the block
         members = np.array(sorted(block))
-        devices[:, r] = members[_walk(slow[np.ix_(members, members)], 0)]
+        devices[:, r] = members[_walk(seconds_per_byte[np.ix_(members, members)], 0)]
     return devices
 
 
@@ -154,7 +156,7 @@ def usual_moves(n_stages: int, n_replicas: int) -> int:
 
 def map_stages(
     graph: StageGraph,
-    slow: NDArray[np.float64],
+    seconds_per_byte: NDArray[np.float64],
     *,
     seed: int = 0,
     n_moves: int = 0,
@@ -167,7 +169,7 @@ def map_stages(
     ----------
     graph : StageGraph
         What to map.
-    slow : ndarray, shape (n_devices, n_devices), float64
+    seconds_per_byte : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte between devices, see `pair_seconds`.
     seed : int
         Of the random moves.
@@ -190,43 +192,48 @@ def map_stages(
     the least largest cost is kept. The published mapper (Parmesan, IEEE TCAD 2024, section V) searches depth first with either
     the transfers or the ring in its cost; here both are, and ring orders are chosen.
     """
-    packed = graph.arrays(slow)
+    packed = graph.arrays(seconds_per_byte)
     n_slots = graph.n_stages * graph.n_replicas
-    bound = lower_bound(graph, slow)
+    bound = lower_bound(graph, seconds_per_byte)
     begun = sorted(
-        ((evaluate(graph, slow, devices), name, k) for k, (name, devices) in enumerate(_starts(graph, slow, seed))),
+        (
+            (evaluate(graph, seconds_per_byte, devices), name, k)
+            for k, (name, devices) in enumerate(_starts(graph, seconds_per_byte, seed))
+        ),
         key=lambda entry: (entry[0].seconds, entry[2]),
     )
     best, best_name = begun[0][0], begun[0][1]
-    near = np.argsort(slow + np.diag(np.full(len(slow), np.inf)), axis=1, kind="stable")[:, : min(12, max(len(slow) - 1, 1))]
+    near = np.argsort(seconds_per_byte + np.diag(np.full(len(seconds_per_byte), np.inf)), axis=1, kind="stable")[
+        :, : min(12, max(len(seconds_per_byte) - 1, 1))
+    ]
     near = np.ascontiguousarray(near)
     moves = n_moves or usual_moves(graph.n_stages, graph.n_replicas)
     unlike = [k == 0 or entry[0].seconds > begun[k - 1][0].seconds * (1 + 1e-9) for k, entry in enumerate(begun)]
     begun = list(itertools.compress(begun, unlike))
-    chosen = begun[:3] if n_slots > 2 and len(slow) > 1 else []
+    chosen = begun[:3] if n_slots > 2 and len(seconds_per_byte) > 1 else []
     for rank, (start, name, _) in enumerate(chosen):
         if best.seconds <= bound * (1 + 1e-12):
             break
-        for heat, n_squarings in _PHASES:
-            random = np.random.default_rng([seed, rank, int(heat * 100)])
+        for temperature, n_squarings in _PHASES:
+            random = np.random.default_rng([seed, rank, int(temperature * 100)])
             place, rings, seconds = kernel.anneal(
                 packed,
                 start.devices.ravel().copy(),
                 start.rings.copy(),
                 near,
                 moves // (len(_PHASES) * len(chosen)),
-                heat,
+                temperature,
                 n_squarings,
                 random,
             )
             if seconds < best.seconds:
                 best, best_name = Mapping(place.reshape(graph.n_stages, -1), rings, float(seconds)), name
     exact = best.seconds <= bound * (1 + 1e-12)
-    if prove and not exact and len(slow) <= mapping_proof.LARGEST:
+    if prove and not exact and len(seconds_per_byte) <= mapping_proof.LARGEST:
         proof = mapping_proof.prove(packed, best.devices, best.seconds, bound, n_nodes=n_nodes)
         bound, exact = max(bound, proof.bound_seconds), proof.exact
         if proof.seconds < best.seconds:
-            rings = np.stack([search.best_ring(slow, np.ascontiguousarray(row)) for row in proof.devices])
+            rings = np.stack([search.best_ring(seconds_per_byte, np.ascontiguousarray(row)) for row in proof.devices])
             best, best_name = Mapping(proof.devices, rings, proof.seconds), "proof"
     checked = float(kernel.all_costs(packed, np.ascontiguousarray(best.devices).ravel(), best.rings).max())
     return Mapping(best.devices, best.rings, checked, checked if exact else min(bound, checked), exact, best_name)

@@ -130,10 +130,10 @@ def solve_within(
             labels, value, _used(problem, weights, labels), root.bound_value, root.relaxed.method, 0.0, root.relaxed
         )
     queue = [(root.bound_value, 0, root)]
-    n_looked, bound, slop = 1, root.bound_value, max(1e-11, gap_ratio)
+    n_looked, bound, tolerance = 1, root.bound_value, max(1e-11, gap_ratio)
     while queue:
         bound, _, branch = queue[0]
-        if bound >= min(value - slop * abs(value), cutoff_value) or n_looked > n_branches or time.monotonic() > ends:
+        if bound >= min(value - tolerance * abs(value), cutoff_value) or n_looked > n_branches or time.monotonic() > ends:
             break
         heapq.heappop(queue)
         for child in _children(branch, budget_bytes, value):
@@ -142,12 +142,12 @@ def solve_within(
             cost = total_cost(problem, candidate)
             if cost < value:
                 labels, value = candidate, cost
-            if child.outside is not None and child.bound_value < value - slop * abs(value):
+            if child.outside is not None and child.bound_value < value - tolerance * abs(value):
                 heapq.heappush(queue, (max(bound, child.bound_value), n_looked, child))
     else:
         bound = value
     method = "lagrangian" if n_looked == 1 else "branch and bound"
-    if bound < min(value - slop * abs(value), cutoff_value):
+    if bound < min(value - tolerance * abs(value), cutoff_value):
         method = "highs"
         labels, bound = _programmed(root, budget_bytes, labels, bound, (max(1.0, ends - time.monotonic()), gap_ratio))
         value = total_cost(problem, labels)

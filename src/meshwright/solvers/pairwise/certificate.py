@@ -78,16 +78,16 @@ def check(
     if shape:
         return Verdict(False, math.nan, math.nan, shape)
     value = _cost(problem, labels)
-    slop = 1e-9 * abs(value)
-    if not abs(value - claimed_value) <= slop:
+    tolerance = 1e-9 * abs(value)
+    if not abs(value - claimed_value) <= tolerance:
         return Verdict(False, value, math.nan, f"the labels cost {value!r}, not {claimed_value!r}")
-    if not claimed_bound_value <= claimed_value + slop:
+    if not claimed_bound_value <= claimed_value + tolerance:
         return Verdict(False, value, math.nan, f"the bound claimed, {claimed_bound_value!r}, is above the value claimed")
     bound, slack = _bound(problem, to_row, to_column)
-    if claimed_bound_value <= bound + slop:
+    if claimed_bound_value <= bound + tolerance:
         return Verdict(True, value, bound)
     kept = [
-        np.flatnonzero(bound + slack[v] <= value + slop) if len(slack[v]) > 1 else np.zeros(1, dtype=np.int64)
+        np.flatnonzero(bound + slack[v] <= value + tolerance) if len(slack[v]) > 1 else np.zeros(1, dtype=np.int64)
         for v in range(problem.n_nodes)
     ]
     if min(len(some) for some in kept) == 0:
@@ -97,7 +97,7 @@ def check(
         return Verdict(
             False, value, bound, f"the messages prove {bound!r} only, and what they leave open is too large to search"
         )
-    if claimed_bound_value <= min(exact, value) + slop:
+    if claimed_bound_value <= min(exact, value) + tolerance:
         return Verdict(True, value, exact)
     return Verdict(False, value, exact, f"labels of cost {exact!r} exist, below the bound claimed, {claimed_bound_value!r}")
 

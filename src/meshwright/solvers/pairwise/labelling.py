@@ -67,8 +67,8 @@ def solve(problem: Pairwise, *, gap_ratio: float = 1e-9, seconds: float = 600.0)
     3. Nodes are eliminated exactly over what is left. 4. Where that would not fit in memory, HiGHS.
     """
     relaxation = tighten(problem)
-    slop = gap_ratio * abs(relaxation.value)
-    kept = relaxation.forced_cost <= relaxation.value + slop
+    tolerance = gap_ratio * abs(relaxation.value)
+    kept = relaxation.forced_cost <= relaxation.value + tolerance
     kept[problem.first[:-1] + relaxation.labels] = True
     found = relaxation.labels, relaxation.value
     n_left = int(kept.sum())

@@ -50,8 +50,8 @@ def annealed(
         begin[list(group)] = s
     best, value = groups, max(loads_of(units, groups, kinds, scales))
     n_moves = min(_MOVES_PER_UNIT * len(units), _MOST_MOVES)
-    for random, (most_units, power, heat) in zip(np.random.default_rng(seed).spawn(len(_RUNS)), _RUNS, strict=True):
-        cooling = np.array([heat, 0.01 * heat])
+    for random, (most_units, power, temperature) in zip(np.random.default_rng(seed).spawn(len(_RUNS)), _RUNS, strict=True):
+        cooling = np.array([temperature, 0.01 * temperature])
         stage = kernel.anneal(
             units.arrays, begin.copy(), scales, memory_limit_bytes, n_moves, power, cooling, most_units, random
         )

@@ -168,8 +168,8 @@ class _Program:
         paid = np.zeros(len(a.net_cost), dtype=bool)
         paid[frame.net[settled & (known[anchor] != known[pin])]] = True
         open_ = ~settled & ~paid[frame.net]
-        nets, where = np.unique(frame.net[open_], return_inverse=True)
-        u, v, w = anchor[open_], pin[open_], n_units + where
+        nets, place = np.unique(frame.net[open_], return_inverse=True)
+        u, v, w = anchor[open_], pin[open_], n_units + place
         parts = [_order(x, frame.source, frame.target), _order(y, frame.source, frame.target)]
         both = np.flatnonzero((x >= 0) & (y >= 0))
         parts.append(_Rows.of([(y[both], 1.0), (x[both], -1.0)], np.zeros(len(both))))

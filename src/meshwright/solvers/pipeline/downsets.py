@@ -71,11 +71,11 @@ def suffixes(n_nodes: int, orders: Iterable[Sequence[int]], cuts: Iterable[Itera
     rows: list[NDArray[np.uint8]] = []
     pairs: set[tuple[int, int]] = set()
     n_words = (n_nodes + 63) // 64
-    for order, where in zip(orders, cuts, strict=True):
+    for order, place in zip(orders, cuts, strict=True):
         present = np.zeros(n_words * 64, np.uint8)
         end = n_nodes
         previous = -1
-        for cut in sorted({0, n_nodes, *where}, reverse=True):
+        for cut in sorted({0, n_nodes, *place}, reverse=True):
             present[list(order[cut:end])] = 1
             end = cut
             packed = np.packbits(present, bitorder="little")

@@ -130,15 +130,18 @@ def split(
     from meshwright._kernels.pipeline import layer_split as kernel
 
     arrays = _arrays(ranks)
-    room = np.zeros(len(ranks.lead))
+    most_layers = np.zeros(len(ranks.lead))
     seconds = step_seconds
     for _ in range(60):
-        if kernel.capacities(arrays, float(n_layers), float(n_microbatches), split_backward, True, seconds, room) >= n_layers:
+        if (
+            kernel.capacities(arrays, float(n_layers), float(n_microbatches), split_backward, True, seconds, most_layers)
+            >= n_layers
+        ):
             break
         seconds *= 1.01
     else:
         return None
-    counts = room.astype(np.int64)
+    counts = most_layers.astype(np.int64)
     least = (ranks.fixed_work_seconds == 0.0).astype(np.int64)  # a rank without pinned layers needs one
     while counts.sum() > n_layers and (counts > least).any():
         # take a layer away where the rank would then be ahead of the others by most: the largest work, last rank first

@@ -104,22 +104,22 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
 def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared]:
     """Solve along topological orders: where any position may be a cut for one degree, then for all degrees near those cuts."""
     every = orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)
-    where = _filled(menu, every, lower)
-    if menu.n_degrees > 1 or not any(where):
-        _spread(menu, every, where)
+    place = _filled(menu, every, lower)
+    if menu.n_degrees > 1 or not any(place):
+        _spread(menu, every, place)
     best: Found | None = None
     while True:
-        prepared = prepare(menu, downsets.suffixes(menu.n_nodes, every, where))
+        prepared = prepare(menu, downsets.suffixes(menu.n_nodes, every, place))
         assert prepared is not None
         better, _ = minimise(prepared, lower, best)
-        if better is None and not all(where):  # cut for memory to the last byte, choices swapped in parts
-            _spread(menu, every, where)
+        if better is None and not all(place):  # cut for memory to the last byte, choices swapped in parts
+            _spread(menu, every, place)
             continue
         if better is None or menu.n_nodes - 1 <= MOST_CUTS or (best is not None and better.seconds > best.seconds * (1 - 1e-4)):
             return better, prepared
         best = better
         sizes = np.cumsum([0] + [len(stage.nodes) for stage in best.stages])
-        where = [_near(menu, sizes.tolist()) if cut else cut for cut in where]
+        place = [_near(menu, sizes.tolist()) if cut else cut for cut in place]
 
 
 def _around(menu: StageMenu, best: Found) -> Prepared:
@@ -133,13 +133,13 @@ def _around(menu: StageMenu, best: Found) -> Prepared:
     return prepared
 
 
-def _spread(menu: StageMenu, every: Sequence[Sequence[int]], where: Sequence[set[int]]) -> None:
+def _spread(menu: StageMenu, every: Sequence[Sequence[int]], place: Sequence[set[int]]) -> None:
     """Add cuts spread out over every order."""
     weights = np.zeros(menu.n_nodes)
     for v in range(menu.n_nodes):
         times = [menu.seconds[c] for t in range(menu.n_degrees) for c in menu.choices(v, t)]
         weights[v] = min(times, default=0.0)
-    for order, near in zip(every, where, strict=True):
+    for order, near in zip(every, place, strict=True):
         near.update(orders.cuts(weights[list(order)], _border(menu, order), MOST_CUTS))
 
 
@@ -147,13 +147,13 @@ def _filled(menu: StageMenu, every: Sequence[Sequence[int]], lower: float) -> li
     """Return for each order the cuts of its best plan of one degree, and positions near them;
     empty for all but the best orders.
     """
-    where: list[set[int]] = [set() for _ in every]
+    place: list[set[int]] = [set() for _ in every]
     for degree in range(menu.n_degrees):
         reached = [fill.cuts(menu, order, degree, lower) for order in every]
         best = min(range(len(every)), key=lambda i: reached[i][0])
         if math.isfinite(reached[best][0]):
-            where[best] |= _near(menu, reached[best][1])
-    return where
+            place[best] |= _near(menu, reached[best][1])
+    return place
 
 
 def _near(menu: StageMenu, cuts: Sequence[int]) -> set[int]:
@@ -332,8 +332,8 @@ def _quick(menu: StageMenu) -> Prepared:
     if family is None:
         every = orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)
         weights = np.ones(menu.n_nodes)
-        where = [orders.cuts(weights, _border(menu, order), MOST_CUTS) for order in every]
-        family = downsets.suffixes(menu.n_nodes, every, where)
+        place = [orders.cuts(weights, _border(menu, order), MOST_CUTS) for order in every]
+        family = downsets.suffixes(menu.n_nodes, every, place)
     prepared = prepare(menu, family)
     assert prepared is not None
     return prepared

@@ -140,7 +140,7 @@ def _stages(result: Result, plan: Plan) -> list[list[str]]:
     axes = axes_of(plan)
     rows = []
     for i, stage in enumerate(plan.stages):
-        load = result.loads[i]
+        load = result.stage_costs[i]
         recomputed = sum(word != "none" for word in stage.recompute)
         rows.append(
             [

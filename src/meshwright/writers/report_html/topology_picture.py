@@ -38,9 +38,9 @@ class _Draft:
         self.notes: list[str] = []
         self.height = 0.0
 
-    def add(self, box: tuple[float, float, float, float], what: int, name: str, device: int = -1) -> int:
+    def add(self, box: tuple[float, float, float, float], kind: int, name: str, device: int = -1) -> int:
         """Add an item; return its number."""
-        self.items.append([*(round(value, 1) for value in box), what, name, device])
+        self.items.append([*(round(value, 1) for value in box), kind, name, device])
         self.height = max(self.height, box[1] + box[3])
         return len(self.items) - 1
 

@@ -189,7 +189,7 @@ def test_megatrons_split_costs_about_what_the_analytic_model_says(model: str, st
     costs = MeshCosts(axes, problem.cluster.device(0), problem.training, strategy.expert, reduced_later=(0, 1))
     sharding = problem_of(closed_layer(problem.graph, 1), costs)
     labels = megatron_labels(sharding, strategy.sequence_parallel)
-    load = analytic.row_loads(problem, strategy, range(8), 1)[1, "none"]
+    load = analytic.row_costs(problem, strategy, range(8), 1)[1, "none"]
     seconds = load.forward_total_seconds + load.backward_total_seconds
     assert total_cost(sharding.problem, labels) == pytest.approx(seconds, rel=within)
     pairs = list(zip(sharding.menus, labels, strict=True))

@@ -54,8 +54,8 @@ def _all_plans(problem):
                 if model.illegal(problem, config.strategy, micro_batch):
                     continue
                 for plan in _splits(problem, chain, config, m):
-                    loads = model.loads(problem, plan)
-                    timeline = sim.simulate(problem, plan, loads)
+                    stage_costs = model.stage_costs(problem, plan)
+                    timeline = sim.simulate(problem, plan, stage_costs)
                     if max(timeline.peak_bytes) <= problem.cluster.device(0).memory_bytes:
                         best = min(best, timeline.step_seconds)
     return best
@@ -98,7 +98,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
             for cuts in itertools.combinations(range(8), pipeline - 1):
                 counts = tuple(b - a for a, b in itertools.pairwise((0, *cuts, 7)))
                 plan = plans.bare(costs, chosen, n_microbatches, counts)
-                brute = min(brute, sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds)
+                brute = min(brute, sim.simulate(problem, plan, model.stage_costs(problem, plan)).step_seconds)
     assert len(answer.plan.stages) > 1
     assert answer.objective.value == pytest.approx(brute, rel=1e-9)
     assert answer.bound.value == pytest.approx(brute, rel=1e-9)
@@ -136,7 +136,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
         bound = bounds.of_config(costs, chosen, m, 1e9)
         plan = plans.build(costs, chosen, m, bound)
         assert plan is not None
-        assert bound <= sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds * (1 + 1e-9)
+        assert bound <= sim.simulate(problem, plan, model.stage_costs(problem, plan)).step_seconds * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("prices", COSTS)
@@ -174,13 +174,13 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     if plan is None:
                         continue
                     checked += 1
-                    played = sim.simulate(problem, plan, model.loads(problem, plan)).step_seconds
+                    played = sim.simulate(problem, plan, model.stage_costs(problem, plan)).step_seconds
                     assert full <= played * (1 + 1e-9), config
                     assert light <= played * (1 + 1e-9), config
                     assert quick <= played * (1 + 1e-9), config
                     if chunks > 1:
                         continue
-                    hops = costs.transfer_seconds(config, plan, model.loads(problem, plan))
+                    hops = costs.transfer_seconds(config, plan, model.stage_costs(problem, plan))
                     with_transfers = bounds.of_config(costs, config, m, 1e9, transfer_seconds=hops)
                     assert with_transfers >= full
                     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in plan.stages]
@@ -190,7 +190,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                         other[moved[0]], other[moved[1]] = 1, sum(counts[i] for i in moved) - 1
                         trial = plans.with_counts(costs, config, m, tuple(other))
                         if trial is not None:
-                            step = sim.simulate(problem, trial, model.loads(problem, trial)).step_seconds
+                            step = sim.simulate(problem, trial, model.stage_costs(problem, trial)).step_seconds
                             assert with_transfers <= step * (1 + 1e-9), (config, other)
                     assert with_transfers <= played * (1 + 1e-9), config
         if name == "gpt2":

@@ -91,7 +91,7 @@ def test_every_rank_is_priced_as_the_cost_model_prices_it(cluster: str, layout: 
     costs = Costs(problem, pools(problem.cluster)[0], chain_of(problem.graph))
     classes, rows = costs.classes(config), costs.rows(config)
     for devices, own in zip(costs.pool.ranks(config), classes.of_rank, strict=True):
-        alone = costs.model.row_loads(problem, config.strategy, devices.tolist(), 1)
+        alone = costs.model.row_costs(problem, config.strategy, devices.tolist(), 1)
         for key, load in alone.items():
             mine = rows[own][key]
             for name in ("forward_total_seconds", "backward_total_seconds", "reduce_seconds", "gather_seconds"):

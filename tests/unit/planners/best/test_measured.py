@@ -61,7 +61,7 @@ def test_best_reads_a_profile_and_no_plan_of_its_space_is_faster(tmp_path: pathl
                 Plan((Stage(tuple(range(5)), (0, 1), Strategy(data=2, shard=shard)),), m, 4 // m, schedule, 8)
                 for shard in range(4)
             ]
-    fastest = min(timeline.step_seconds for plan in every if (timeline := api.judge(problem, plan)[1]) is not None)
+    fastest = min(timeline.step_seconds for plan in every if (timeline := api.evaluate(problem, plan)[1]) is not None)
     assert result.timeline.step_seconds == pytest.approx(fastest, rel=1e-9)
     assert result.answer.bound.value <= fastest
 

@@ -68,7 +68,7 @@ def recomputed(last: StageCost) -> None:
 
 
 def test_the_cost_model_sums_layers_by_samples_and_holds_the_peak_of_activations(problem: Problem) -> None:
-    found = dapple.loads(problem, PLAN)
+    found = dapple.stage_costs(problem, PLAN)
     check(found)
     recomputed(found[1])
 
@@ -78,9 +78,9 @@ def test_the_judge_of_the_search_says_the_same(problem: Problem) -> None:
     assert isinstance(training, ProfiledTraining)
     shape = evaluate.Shape(2, (evaluate.Cut(1, (0, 1, 2)), evaluate.Cut(2, (3,))), "1f1b")
     cuts = states.states_of(problem.model_spec)
-    judge = evaluate.Judge(problem, training, cuts, "never")
-    check(judge.loads(shape))
-    recomputed(evaluate.Judge(problem, training, cuts, "always").loads(shape)[1])
+    evaluator = evaluate.Evaluator(problem, training, cuts, "never")
+    check(evaluator.stage_costs(shape))
+    recomputed(evaluate.Evaluator(problem, training, cuts, "always").stage_costs(shape)[1])
 
 
 def test_the_arrays_of_the_search_hold_activations_of_one_sample_at_their_peak(problem: Problem) -> None:

@@ -43,5 +43,5 @@ def test_a_wrong_line_is_answered_by_file_and_line(tmp_path: pathlib.Path, old: 
     path = tmp_path / "wrong.imp"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(InputError) as error:
-        api.read(str(path), form="pipedream_linearised")
+        api.read(str(path), file_format="pipedream_linearised")
     assert str(path) in str(error.value) and message in str(error.value)

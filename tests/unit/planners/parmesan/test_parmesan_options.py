@@ -39,7 +39,7 @@ def answer(tmp_path: Path, *, seed: int = 0, **changed: str) -> Answer:
     return api.plan(branching(tmp_path), "parmesan-uniform:16,seed=1", search="parmesan", settings=settings, seed=seed).answer
 
 
-def told(one: Answer, what: str) -> object:
+def told(one: Answer, kind: str) -> object:
     """Return one thing that an answer says."""
     return {
         "stages": one.plan and tuple(stage.ops for stage in one.plan.stages),
@@ -48,11 +48,11 @@ def told(one: Answer, what: str) -> object:
         "work": (one.extra["mapping_searches"], one.extra["placements"]),
         "candidates": one.extra["candidates"],
         "micro-batches": one.plan and one.plan.n_microbatches,
-    }[what]
+    }[kind]
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "what"),
+    ("option", "value", "kind"),
     [
         ("k", "16", "stages"),
         ("comm_coef", "100", "stages"),
@@ -72,8 +72,8 @@ def told(one: Answer, what: str) -> object:
         ("timeout", "1 us", "work"),
     ],
 )
-def test_each_option_changes_what_it_is_for(tmp_path: Path, option: str, value: str, what: str) -> None:
-    assert told(answer(tmp_path), what) != told(answer(tmp_path, **{option: value}), what)
+def test_each_option_changes_what_it_is_for(tmp_path: Path, option: str, value: str, kind: str) -> None:
+    assert told(answer(tmp_path), kind) != told(answer(tmp_path, **{option: value}), kind)
 
 
 def test_searched_parameters_are_tried_beside_the_given_one_and_the_best_simulated_is_kept(tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ def test_a_replica_of_a_narrower_stage_takes_the_samples_of_those_it_stands_for(
     problem = posed("full-mesh:6")
     unequal = pipeline((4, 2), 3, 1, 3)
     assert unequal.samples_of_replicas() == (1, 2)
-    wide, narrow = analytic.loads(problem, unequal)
-    assert wide == analytic.loads(posed("full-mesh:8"), pipeline((4, 4), 3, 1, 3))[0]
+    wide, narrow = analytic.stage_costs(problem, unequal)
+    assert wide == analytic.stage_costs(posed("full-mesh:8"), pipeline((4, 4), 3, 1, 3))[0]
     # two replicas with two samples each do what every stage does in a plan of two replicas and micro-batches of two
-    same = analytic.loads(posed("full-mesh:6"), pipeline((2, 2), 3, 2, 3))[1]
+    same = analytic.stage_costs(posed("full-mesh:6"), pipeline((2, 2), 3, 2, 3))[1]
     for name in (
         "forward_seconds",
         "backward_input_seconds",
@@ -59,7 +59,9 @@ def test_a_replica_of_a_narrower_stage_takes_the_samples_of_those_it_stands_for(
         "model_flops",
     ):
         assert getattr(narrow, name) == getattr(same, name)
-    assert wide.activation_bytes * 2 == pytest.approx(analytic.loads(problem, pipeline((2, 2), 3, 2, 3))[0].activation_bytes)
+    assert wide.activation_bytes * 2 == pytest.approx(
+        analytic.stage_costs(problem, pipeline((2, 2), 3, 2, 3))[0].activation_bytes
+    )
 
 
 def test_samples_that_do_not_divide_count_for_the_fullest_replica() -> None:
@@ -71,8 +73,8 @@ def test_the_compute_of_a_step_does_not_depend_on_how_replicas_are_shared_out() 
     done = []
     for counts in ((2, 2), (2, 1), (1, 2), (4, 2)):
         plan = pipeline(counts, 3, 4 // max(counts), 3)
-        loads = analytic.loads(posed("full-mesh:6"), plan)
-        done.append(sum(load.model_flops * len(stage.devices) for load, stage in zip(loads, plan.stages, strict=True)))
+        stage_costs = analytic.stage_costs(posed("full-mesh:6"), plan)
+        done.append(sum(load.model_flops * len(stage.devices) for load, stage in zip(stage_costs, plan.stages, strict=True)))
     assert done == pytest.approx([done[0]] * 4)
 
 
@@ -99,7 +101,7 @@ def test_the_joint_search_of_a_model_is_near_the_best_of_all_unsharded_plans_and
                         for (a, b), (x, y) in zip(groups, places, strict=True)
                     )
                     plan = Plan(stages, 12 // (micro_batch * max(counts)), micro_batch, "1f1b", 12)
-                    best = min(best, sim.simulate(problem, plan, analytic.loads(problem, plan)).step_seconds / 12)
+                    best = min(best, sim.simulate(problem, plan, analytic.stage_costs(problem, plan)).step_seconds / 12)
     assert answer.bound.value <= min(best, answer.objective.value) * (1 + 1e-9)
     assert answer.objective.value <= best * 1.02
 
@@ -144,13 +146,13 @@ def test_each_stage_recomputes_only_as_many_layers_as_it_takes_to_fit() -> None:
     assert cluster is not None
     plenty = api.plan(problem, search="stage_mapping", settings={"n_stages": "2"}).answer
     assert plenty.plan is not None and not plenty.plan.recomputes
-    peaks = sim.simulate(problem, plenty.plan, analytic.loads(problem, plenty.plan)).peak_bytes
+    peaks = sim.simulate(problem, plenty.plan, analytic.stage_costs(problem, plenty.plan)).peak_bytes
     kind = replace(cluster.kinds[0], memory_bytes=max(peaks) - 1.0)
     tight = replace(problem, cluster=replace(cluster, kinds=(kind,)))
     answer = api.plan(tight, search="stage_mapping", settings={"n_stages": "2"}).answer
     assert answer.plan is not None and answer.objective is not None and plenty.objective is not None
     assert answer.objective.value >= plenty.objective.value * (1 - 1e-9)
-    held = sim.simulate(tight, answer.plan, analytic.loads(tight, answer.plan)).peak_bytes
+    held = sim.simulate(tight, answer.plan, analytic.stage_costs(tight, answer.plan)).peak_bytes
     assert sim.excess_bytes(tight, answer.plan, held) <= 0.0
     least = replace(problem, cluster=replace(cluster, kinds=(replace(kind, memory_bytes=2e9),)))
     nothing = api.plan(least, search="stage_mapping").answer
@@ -166,9 +168,9 @@ def test_a_plan_is_checked_from_its_file_and_a_changed_claim_is_refused(cluster:
     for factor in (1.0, 1.01):
         changed = {**entry, "mappings": [{**one, "bound_seconds": one["bound_seconds"] * factor} for one in entry["mappings"]]}
         path.write_text(json.dumps(changed))
-        verdicts.append(stage_mapping.check_plan(plan_files.restore(str(path)), changed, str(path)))
+        verdicts.append(stage_mapping.check_plan(plan_files.load(str(path)), changed, str(path)))
     assert verdicts[0].valid and not verdicts[1].valid
-    again = plan_files.replay(str(path))
+    again = plan_files.resimulate(str(path))
     assert again.timeline is not None and result.timeline is not None
     assert again.timeline.step_seconds == pytest.approx(result.timeline.step_seconds, rel=1e-12)
 

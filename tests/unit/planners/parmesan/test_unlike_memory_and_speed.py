@@ -77,7 +77,7 @@ def test_a_partition_on_unlike_devices_is_checked_and_a_plan_that_does_not_fit_i
 
     def verdict(changed: dict[str, object]) -> str:
         path.write_text(json.dumps(changed))
-        found = partition.check_plan(plan_files.restore(str(path)), changed, str(path))
+        found = partition.check_plan(plan_files.load(str(path)), changed, str(path))
         return "" if found.valid else found.reason
 
     assert verdict(entry) == ""

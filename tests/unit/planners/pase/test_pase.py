@@ -58,7 +58,7 @@ def test_the_rows_of_the_answer_add_up_to_the_objective() -> None:
     assert result.answer.objective is not None
     assert sum(row["layer"] + row["resharding"] for row in rows) == pytest.approx(result.answer.objective.value, rel=1e-12)
     assert len(result.plan.stages) == 1 and len(result.plan.stages[0].devices) == 16
-    assert result.timeline is None and result.loads == ()
+    assert result.timeline is None and result.stage_costs == ()
 
 
 @pytest.mark.parametrize("graph", ["alexnet", "rnnlm"])

@@ -16,8 +16,8 @@ from meshwright.planners.pase.check import check_certificate
 from meshwright.report import text as report
 
 
-def _answer(model: str = "gpt2", where: str = "dgx-h100:16", batch: int = 32, **settings: str):
-    return api.plan(model, where, search="pase", batch=Batch(global_batch=batch), settings=settings)
+def _answer(model: str = "gpt2", place: str = "dgx-h100:16", batch: int = 32, **settings: str):
+    return api.plan(model, place, search="pase", batch=Batch(global_batch=batch), settings=settings)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def tiny() -> dict[str, Any]:
 def read(content: Any, folder: pathlib.Path) -> PiperInstance:
     path = folder / "model.json"
     path.write_text(json.dumps(content))
-    instance = api.read(str(path), form="piper_json").instance
+    instance = api.read(str(path), file_format="piper_json").instance
     assert isinstance(instance, PiperInstance)
     return instance
 

@@ -228,8 +228,8 @@ def test_a_plan_names_its_question_so_that_it_can_be_played_again(tmp_path: path
     assert again.instance == result.problem.model_spec.instance
     assert again.spec.endswith("chain.json#max_devices=3,n_microbatches=7,any_replicas=true")
     problem = api.make_problem(again)
-    loads, timeline = api.judge(problem, result.plan)
-    assert loads == result.loads
+    stage_costs, timeline = api.evaluate(problem, result.plan)
+    assert stage_costs == result.stage_costs
     assert timeline is not None and timeline.step_seconds == result.timeline.step_seconds
     for wrong, message in (
         ("max_device=3", "did you mean 'max_devices'"),
@@ -247,9 +247,9 @@ def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_device
         "gpt2-large", "dgx-a100:16", search="piper", batch=Batch(global_batch=32, micro_batch=1), settings=settings
     )
     problem, stages = result.problem, result.plan.stages
-    loads = analytic.loads(problem, result.plan)
+    stage_costs = analytic.stage_costs(problem, result.plan)
     seconds = []
-    for load in loads:
+    for load in stage_costs:
         once = load.reduce_seconds * (1.0 - load.overlap_ratio) + load.gather_seconds + load.optimizer_seconds
         seconds.append(load.forward_total_seconds + load.backward_total_seconds + once / result.plan.n_microbatches)
     crossed = set()
@@ -258,7 +258,7 @@ def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_device
         latency, per_byte = Network.of(problem.cluster).transfer([pair])
         crossed.add(per_byte)
         for end in (i, i + 1):
-            seconds[end] += 2.0 * (latency + loads[i].output_bytes * per_byte)
+            seconds[end] += 2.0 * (latency + stage_costs[i].output_bytes * per_byte)
     assert len(stages) > 8 and len(crossed) == 2, "some stages are neighbours in a node, two are not"
     assert result.answer.objective.value == pytest.approx(max(seconds) * result.plan.n_microbatches, rel=1e-9)
     assert result.answer.bound.value <= result.answer.objective.value

@@ -54,7 +54,7 @@ def test_the_page_holds_every_topology_operator_and_cable(answer: Design) -> Non
 def test_times_written_are_read_back_and_make_the_same_choices(answer: Design, tmp_path: Path) -> None:
     path = tmp_path / "times.json"
     flexflow_measures.write(choices.measurements(answer.step.space), str(path))
-    again = choices.space(answer.workload, answer.step.space.servers, reader.load(str(path)), shard=False, where=str(path))
+    again = choices.space(answer.workload, answer.step.space.servers, reader.load(str(path)), shard=False, place=str(path))
     for before, after, operation in zip(answer.step.space.choices, again.choices, answer.workload.operations, strict=True):
         assert [choice.samples for choice in before] == [choice.samples for choice in after]
         if answer.workload.operations.index(operation) in (0, 1, 3):  # keys omit the input: others share the first's times

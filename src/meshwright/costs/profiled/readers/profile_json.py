@@ -147,14 +147,14 @@ def read(source: Source) -> ModelSpec:
     InputError
         When a field is missing, unknown or wrong.
     """
-    where = str(source.path)
-    file = fields.record(_File, fields.of_format(source.json, where, FORMAT, "a profile"), where)
+    place = str(source.path)
+    file = fields.record(_File, fields.of_format(source.json, place, FORMAT, "a profile"), place)
     profile = _profile(file)
     for layer in profile.layers:
         if (layer.like, 1) not in profile.measures:
-            raise InputError(f"{where}: layer '{layer.name}' is like '{layer.like}', of which nothing was measured")
+            raise InputError(f"{place}: layer '{layer.name}' is like '{layer.like}', of which nothing was measured")
     name, length = file.model, file.sequence_length
-    cluster = None if file.links is None else _cluster(file, file.links, where)
+    cluster = None if file.links is None else _cluster(file, file.links, place)
     ops = tuple(
         Op(layer.name, "measured", (Operator("weights", "other", (), n_parameters=layer.n_parameters),))
         for layer in profile.layers
@@ -179,7 +179,7 @@ def _profile(file: _File) -> Profile:
     )
 
 
-def _cluster(file: _File, measured: _Links, where: str) -> Cluster:
+def _cluster(file: _File, measured: _Links, place: str) -> Cluster:
     """Return the machine as a cluster: every process a device, joined to every other by its measured link."""
     n, pairs = measured.n_ranks, measured.pairs
     device = Device(
@@ -197,4 +197,4 @@ def _cluster(file: _File, measured: _Links, where: str) -> Cluster:
     )
     # on one machine every process is a node of its own: nothing is shared but the cores
     groups = np.array(measured.hosts if len(set(measured.hosts)) > 1 else range(n)).reshape(1, n)
-    return Cluster(f"{where}", (device,), np.zeros(n, np.int64), 0, links, groups, forwards=False, source="measured profile")
+    return Cluster(f"{place}", (device,), np.zeros(n, np.int64), 0, links, groups, forwards=False, source="measured profile")

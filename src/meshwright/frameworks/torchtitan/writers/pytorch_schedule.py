@@ -56,6 +56,6 @@ def write(result: Result, path: str) -> None:
 def _times(result: Result, plan: Plan) -> Durations:
     """Return durations of the plan's tasks, equal ones where the cost model cannot tell."""
     n = len(plan.stages)
-    if result.loads:
-        return tasks.times(result.loads, np.zeros(n - 1))
+    if result.stage_costs:
+        return tasks.times(result.stage_costs, np.zeros(n - 1))
     return Durations(np.ones(n), np.ones(n), np.ones(n), np.zeros(n - 1))

@@ -199,7 +199,7 @@ def _judged(problem: Problem, choice: _Choice, sizes: tuple[int, ...], devices: 
     )  # fmt: skip
     batch = problem.batch.global_batch
     plan = Plan(stages, choice.n_microbatches, batch // (choice.n_microbatches * choice.data), choice.schedule, batch)
-    timeline = sim.simulate(problem, plan, profiled.loads(problem, plan))
+    timeline = sim.simulate(problem, plan, profiled.stage_costs(problem, plan))
     missing = sim.excess_bytes(problem, plan, timeline.peak_bytes, memory_ratio)
     return _Found(choice, plan, timeline.step_seconds, max(0.0, missing))
 

@@ -15,7 +15,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.planners.dapple import machines
 from meshwright.planners.dapple.profile import LinearisedProfile, Profile, ProfiledTraining, cleaned
 
-__all__ = ["loads", "reduce_seconds", "samples_per_replica", "trained"]
+__all__ = ["reduce_seconds", "samples_per_replica", "stage_costs", "trained"]
 
 
 def trained(problem: Problem) -> ProfiledTraining | None:
@@ -54,7 +54,7 @@ def reduce_seconds(problem: Problem, training: ProfiledTraining, devices: tuple[
     return Network.of(problem.cluster).axis([list(devices)]).seconds("all_reduce", n_bytes)
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds.
 
     Every stage is replicated over its devices. Empty where the samples of the profile are not known.

@@ -33,11 +33,11 @@ def read(source: Source) -> ModelSpec:
     of an edge being the bytes of the cut at four bytes each, for the whole profile batch.
     Raises `InputError` when a line does not parse; the message names file, line and what was expected.
     """
-    where = str(source.path or source.spec)
+    place = str(source.path or source.spec)
     if source.text is None:
-        raise InputError(f"{where}: is not a text file")
+        raise InputError(f"{place}: is not a text file")
     batch = re.search(r"pbs-(\d{1,9})", source.path.name if source.path else "")
-    profile = _parse(source.text.splitlines(), where, int(batch[1]) if batch else 0)
+    profile = _parse(source.text.splitlines(), place, int(batch[1]) if batch else 0)
     name = source.path.stem if source.path else source.spec
     n = len(profile.descriptions)
     ops = tuple(Op(f"state{i}", text) for i, text in enumerate(profile.descriptions))
@@ -46,19 +46,19 @@ def read(source: Source) -> ModelSpec:
     return ModelSpec(name, "pipedream_linearised", source.spec, graph, profile, costs="dapple", search="dapple")
 
 
-def _parse(lines: list[str], where: str, profile_batch: int) -> LinearisedProfile:
+def _parse(lines: list[str], place: str, profile_batch: int) -> LinearisedProfile:
     """Read the whole file."""
     try:
         n = int(lines[0])
     except (ValueError, IndexError):
-        raise InputError(f"{where}: line 1: expected the number of states") from None
+        raise InputError(f"{place}: line 1: expected the number of states") from None
     n_lines = 1 + n + 3 * (n + 1) + 1 + n
     if n < 1:
-        raise InputError(f"{where}: line 1: {n} states; expected at least 1")
+        raise InputError(f"{place}: line 1: {n} states; expected at least 1")
     # trailing empty lines carry nothing, and the first predecessor line is empty by itself
     if len(lines) < n_lines - (1 if n == 1 else 0) or any(line.strip() for line in lines[n_lines:]):
         raise InputError(
-            f"{where}: {len(lines)} lines; {n} states need {n_lines} (states, three tables, cuts, predecessors): cut off?"
+            f"{place}: {len(lines)} lines; {n} states need {n_lines} (states, three tables, cuts, predecessors): cut off?"
         )
     cumulative = np.zeros((4, n))
     descriptions = []
@@ -66,19 +66,19 @@ def _parse(lines: list[str], where: str, profile_batch: int) -> LinearisedProfil
         fields = lines[1 + i].split("\t", 4)
         if len(fields) != 5:
             raise InputError(
-                f"{where}: line {2 + i}: {len(fields)} fields; expected time, activation, cut, parameters, description "
+                f"{place}: line {2 + i}: {len(fields)} fields; expected time, activation, cut, parameters, description "
                 "separated by tabs"
             )
-        cumulative[:, i] = _row(fields[:4], 4, f"{where}: line {2 + i}", sentinel=False)
+        cumulative[:, i] = _row(fields[:4], 4, f"{place}: line {2 + i}", sentinel=False)
         descriptions.append(fields[4])
     tables = []
     at = 1 + n
     for _ in range(3):
-        tables.append(np.stack([_row(lines[at + i].split(), n, f"{where}: line {at + i + 1}") for i in range(n + 1)]))
+        tables.append(np.stack([_row(lines[at + i].split(), n, f"{place}: line {at + i + 1}") for i in range(n + 1)]))
         at += n + 1
-    cut_bytes = _row(lines[at].split(), n, f"{where}: line {at + 1}", sentinel=False)
+    cut_bytes = _row(lines[at].split(), n, f"{place}: line {at + 1}", sentinel=False)
     predecessors = [
-        _states(lines[at + 1 + i] if at + 1 + i < len(lines) else "", i, f"{where}: line {at + i + 2}") for i in range(n)
+        _states(lines[at + 1 + i] if at + 1 + i < len(lines) else "", i, f"{place}: line {at + i + 2}") for i in range(n)
     ]
     return LinearisedProfile(
         tuple(descriptions), tables[0], tables[1], tables[2], cut_bytes, tuple(predecessors),

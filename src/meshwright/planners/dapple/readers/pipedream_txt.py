@@ -36,16 +36,16 @@ def read(source: Source) -> ModelSpec:
     for the whole profile batch.
     Raises `InputError` when a line does not parse; the message names file, line and what was expected.
     """
-    where = str(source.path or source.spec)
+    place = str(source.path or source.spec)
     if source.text is None:
-        raise InputError(f"{where}: is not a text file; a profile is text: {_EXPECTED_NODE}")
+        raise InputError(f"{place}: is not a text file; a profile is text: {_EXPECTED_NODE}")
     batch = re.search(r"pbs-(\d{1,9})", source.path.name if source.path else "")
-    profile = parse(source.text, where, profile_batch=int(batch[1]) if batch else 0)
+    profile = parse(source.text, place, profile_batch=int(batch[1]) if batch else 0)
     name = source.path.stem if source.path else source.spec
-    return ModelSpec(name, "pipedream_txt", source.spec, _graph(profile, name, where), profile, costs="dapple", search="dapple")
+    return ModelSpec(name, "pipedream_txt", source.spec, _graph(profile, name, place), profile, costs="dapple", search="dapple")
 
 
-def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:
+def parse(text: str, place: str, *, profile_batch: int = 0) -> Profile:
     """Return the profile that a text holds.
 
     `profile_batch`: samples it was measured with; 0 where that is not known.
@@ -59,17 +59,17 @@ def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        place = f"{where}: line {number}"
+        line_place = f"{place}: line {number}"
         if line[0] in " \t":
-            edges.append(_edge(line, ids, place))
+            edges.append(_edge(line, ids, line_place))
             continue
-        node = _node(line, place)
+        node = _node(line, line_place)
         if node.name in ids:
-            raise InputError(f"{place}: node '{node.name}' is declared a second time; ids must be unique")
+            raise InputError(f"{line_place}: node '{node.name}' is declared a second time; ids must be unique")
         ids[node.name] = len(nodes)
         nodes.append(node)
     if not nodes:
-        raise InputError(f"{where}: holds no layer; {_EXPECTED_NODE}")
+        raise InputError(f"{place}: holds no layer; {_EXPECTED_NODE}")
     return Profile(tuple(nodes), tuple(edges), profile_batch)
 
 
@@ -134,12 +134,12 @@ def _number(text: str, name: str, place: str) -> float:
     return value
 
 
-def _graph(profile: Profile, name: str, where: str) -> Graph:
+def _graph(profile: Profile, name: str, place: str) -> Graph:
     """Return the layers that remain after cleaning, in a topological order that keeps the file's where it may."""
     clean = cleaned(profile)
     if not clean.nodes:
         raise InputError(
-            f"{where}: no layer remains after inputs and trailing __getitem__ are removed; there is nothing to plan"
+            f"{place}: no layer remains after inputs and trailing __getitem__ are removed; there is nothing to plan"
         )
     sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(clean.nodes)), ()))
     for source, target in clean.edges:
@@ -148,7 +148,7 @@ def _graph(profile: Profile, name: str, where: str) -> Graph:
         sorter.prepare()
     except CycleError as error:
         cycle = " -> ".join(clean.nodes[i].name for i in reversed(error.args[1]))
-        raise InputError(f"{where}: the edges form a cycle: {cycle}") from None
+        raise InputError(f"{place}: the edges form a cycle: {cycle}") from None
     order: list[int] = []
     ready: list[int] = []
     while sorter.is_active():

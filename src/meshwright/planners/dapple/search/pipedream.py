@@ -18,7 +18,7 @@ from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.planners.dapple import question
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.evaluate import Cut, Judge, Shape
+from meshwright.planners.dapple.evaluate import Cut, Evaluator, Shape
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 __all__ = ["Params", "search"]
@@ -79,7 +79,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         kept = sorted({*np.linspace(0, states.n_states - 1, MOST_STATES).astype(int).tolist(), states.n_states - 1})
         notes += (f"of {states.n_states} cuts {len(kept)} are tried",)
     seconds, cuts = _plan(problem, training, states, kept)
-    judge = Judge(problem, training, states, params.recompute)
+    evaluator = Evaluator(problem, training, states, params.recompute)
     batch = problem.batch.global_batch
     sizes = [size for size in range(params.min_micro_batch, batch + 1) if batch % size == 0]
     if problem.batch.micro_batch:
@@ -89,12 +89,14 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         raise InputError(
             f"global batch {batch} has no divisor that is a micro-batch of the size asked for; choose sizes that divide"
         )
-    best = judge.best(shapes)
+    best = evaluator.best(shapes)
     if best is None:
-        missing_bytes = min(judge.missing_bytes(shape) for shape in shapes)
+        missing_bytes = min(evaluator.missing_bytes(shape) for shape in shapes)
         return Answer(plan=None, missing_bytes=missing_bytes, notes=notes, problem=problem)
     objective = Objective("seconds_per_minibatch", seconds)
-    return Answer(plan=judge.plan(best[1]), objective=objective, bound=Bound(seconds, "exact"), notes=notes, problem=problem)
+    return Answer(
+        plan=evaluator.plan(best[1]), objective=objective, bound=Bound(seconds, "exact"), notes=notes, problem=problem
+    )
 
 
 def completed(problem: Problem, params: Params) -> Problem:

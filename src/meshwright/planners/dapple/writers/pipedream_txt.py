@@ -50,11 +50,11 @@ def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
     Returns: times of our cost model on the first device, weights in fp32, what a layer hands on as the training keeps it.
     """
     graph, width = problem.graph, problem.training.activation_bytes
-    loads = analytic.row_loads(problem, Strategy(), range(1), micro_batch)
+    stage_costs = analytic.row_costs(problem, Strategy(), range(1), micro_batch)
     elements = {edge.source: float(edge.n_elements) for edge in graph.edges}
     nodes = []
     for v, row in enumerate(analytic.rows(problem)):
-        load = loads[row, "none"]
+        load = stage_costs[row, "none"]
         nodes.append(
             ProfileNode(
                 f"node{v + 1}",

@@ -78,21 +78,21 @@ def pair_table(cluster: Cluster) -> Table:
     return [[0.0 if a == b else 1.0 / min(rates[a][b], rates[b][a]) for b in range(n)] for a in range(n)]
 
 
-def check(stages: MappedStages, slow: Table, claim: ClaimedMapping, proven_seconds: float = 0.0) -> str:
+def check(stages: MappedStages, seconds_per_byte: Table, claim: ClaimedMapping, proven_seconds: float = 0.0) -> str:
     """Return why a claim does not hold; empty when it does.
 
-    `slow`: seconds per byte between all devices.
+    `seconds_per_byte`: seconds per byte between all devices.
     `proven_seconds`: a bound that is known to hold: a claim up to it needs no trial of the mappings below.
     """
     used = [device for row in claim.devices for device in row]
-    if len(set(used)) != len(used) or not set(used) <= set(range(len(slow))):
+    if len(set(used)) != len(used) or not set(used) <= set(range(len(seconds_per_byte))):
         return "a device is used twice, or there is no such device"
     n = len(claim.devices[0])
     if any(sorted(ring) != list(range(n)) for ring in claim.rings) or {len(row) for row in claim.devices} != {n}:
         return "a ring does not go once through all replicas"
     costs = [
-        _replica(stages, slow, claim.devices, s, r)
-        + stages.ring[s] * _slowest(slow, [claim.devices[s][i] for i in claim.rings[s]])
+        _replica(stages, seconds_per_byte, claim.devices, s, r)
+        + stages.ring[s] * _slowest(seconds_per_byte, [claim.devices[s][i] for i in claim.rings[s]])
         for s in range(len(claim.devices))
         for r in range(n)
     ]
@@ -103,28 +103,28 @@ def check(stages: MappedStages, slow: Table, claim: ClaimedMapping, proven_secon
     if claim.bound_seconds <= proven_seconds * (1.0 + ROUNDING):
         return ""
     try:
-        below = _exists(stages, slow, n, claim.bound_seconds * (1.0 - 2.0 * ROUNDING))
+        below = _exists(stages, seconds_per_byte, n, claim.bound_seconds * (1.0 - 2.0 * ROUNDING))
     except _TooLarge:
         return "the mapping holds, but mappings below the bound are too many to try here"
     return f"some mapping costs less than the bound claimed, {claim.bound_seconds!r} seconds" if below else ""
 
 
-def _replica(stages: MappedStages, slow: Table, devices: Sequence[Sequence[int]], s: int, r: int) -> float:
+def _replica(stages: MappedStages, seconds_per_byte: Table, devices: Sequence[Sequence[int]], s: int, r: int) -> float:
     """Return the seconds of one replica with the transfers to those of its neighbours that have a device; without its ring."""
     own = [stages.seconds[s]]
     for (a, b), volume in stages.between.items():
         other = b if a == s else a if b == s else -1
         if 0 <= other < len(devices):
-            own.append(volume * slow[devices[s][r]][devices[other][r]])
+            own.append(volume * seconds_per_byte[devices[s][r]][devices[other][r]])
     return math.fsum(own)
 
 
-def _slowest(slow: Table, ring: Sequence[int]) -> float:
+def _slowest(seconds_per_byte: Table, ring: Sequence[int]) -> float:
     """Return the seconds per byte of the slowest link of a ring."""
-    return max((slow[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b), default=0.0)
+    return max((seconds_per_byte[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b), default=0.0)
 
 
-def _exists(stages: MappedStages, slow: Table, n_replicas: int, limit: float) -> bool:
+def _exists(stages: MappedStages, seconds_per_byte: Table, n_replicas: int, limit: float) -> bool:
     """Whether some mapping has no device that costs more than a limit;
     replicas of the first stage are tried in one order only.
     """
@@ -136,40 +136,42 @@ def _exists(stages: MappedStages, slow: Table, n_replicas: int, limit: float) ->
         placed = stack.pop()
         if len(placed) == len(stages.seconds):
             return True
-        for row in _rows(slow, placed, n_replicas):
+        for row in _rows(seconds_per_byte, placed, n_replicas):
             steps += n_replicas
             if steps > MOST_STEPS:
                 raise _TooLarge
-            if _fits(stages, slow, (*placed, row), limit):
+            if _fits(stages, seconds_per_byte, (*placed, row), limit):
                 stack.append((*placed, row))
     return False
 
 
-def _rows(slow: Table, placed: tuple[tuple[int, ...], ...], n_replicas: int) -> Iterator[tuple[int, ...]]:
+def _rows(seconds_per_byte: Table, placed: tuple[tuple[int, ...], ...], n_replicas: int) -> Iterator[tuple[int, ...]]:
     """Yield the devices that the next stage may get."""
     used = {device for row in placed for device in row}
-    free = [device for device in range(len(slow)) if device not in used]
+    free = [device for device in range(len(seconds_per_byte)) if device not in used]
     return itertools.permutations(free, n_replicas) if placed else itertools.combinations(free, n_replicas)
 
 
-def _fits(stages: MappedStages, slow: Table, placed: tuple[tuple[int, ...], ...], limit: float) -> bool:
+def _fits(stages: MappedStages, seconds_per_byte: Table, placed: tuple[tuple[int, ...], ...], limit: float) -> bool:
     """Whether the stages placed so far keep a limit with the transfers among themselves and their best rings."""
     last = len(placed) - 1
     for s in {last, *(a + b - last for a, b in stages.between if last in (a, b) and a + b - last < last)}:
-        room = limit - max(_replica(stages, slow, placed, s, r) for r in range(len(placed[s])))
-        if room < 0.0 or (stages.ring[s] > 0.0 and not _ring(slow, placed[s], room / stages.ring[s])):
+        slack_seconds = limit - max(_replica(stages, seconds_per_byte, placed, s, r) for r in range(len(placed[s])))
+        if slack_seconds < 0.0 or (
+            stages.ring[s] > 0.0 and not _ring(seconds_per_byte, placed[s], slack_seconds / stages.ring[s])
+        ):
             return False
     return True
 
 
-def _ring(slow: Table, devices: tuple[int, ...], most: float) -> bool:
+def _ring(seconds_per_byte: Table, devices: tuple[int, ...], most: float) -> bool:
     """Whether some ring through the devices has no slower link than allowed."""
     if len(devices) > MOST_RINGS:
         raise _TooLarge
     stack: list[tuple[int, ...]] = [(devices[0],)]
     while stack:
         walk = stack.pop()
-        if len(walk) == len(devices) and (len(walk) == 1 or slow[walk[-1]][walk[0]] <= most):
+        if len(walk) == len(devices) and (len(walk) == 1 or seconds_per_byte[walk[-1]][walk[0]] <= most):
             return True
-        stack += [(*walk, device) for device in devices if device not in walk and slow[walk[-1]][device] <= most]
+        stack += [(*walk, device) for device in devices if device not in walk and seconds_per_byte[walk[-1]][device] <= most]
     return False

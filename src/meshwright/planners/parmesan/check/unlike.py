@@ -56,8 +56,8 @@ def check(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedParti
     wrong = _illegal(operators, kinds, claim)
     if wrong:
         return Verdict(False, math.nan, math.nan, wrong)
-    loads = [_load(operators, kinds[k], frozenset(group)) for group, k in zip(claim.groups, claim.kinds, strict=True)]
-    value = max(loads)
+    stage_costs = [_load(operators, kinds[k], frozenset(group)) for group, k in zip(claim.groups, claim.kinds, strict=True)]
+    value = max(stage_costs)
     if not abs(value - claim.value) <= ROUNDING * value:
         return Verdict(False, value, math.nan, f"the largest load is {value!r}, not {claim.value!r}")
     if not claim.bound_value <= value * (1.0 + ROUNDING):

@@ -10,10 +10,10 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.planners.parmesan.operators import Question, question
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
 
-__all__ = ["loads"]
+__all__ = ["stage_costs"]
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage of a plan on an operator graph or a profile does.
 
     Parameters

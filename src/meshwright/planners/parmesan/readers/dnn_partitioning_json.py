@@ -143,23 +143,23 @@ def _nodes(entries: list[Any], path: str) -> tuple[PlacementNode, ...]:
     nodes: list[PlacementNode] = []
     seen: dict[int, int] = {}
     for i, entry in enumerate(entries):
-        where = f"{path}: nodes[{i}]"
-        fields.entry(entry, where, known, ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode", "size"))
-        number = _whole(entry, "id", where)
+        place = f"{path}: nodes[{i}]"
+        fields.entry(entry, place, known, ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode", "size"))
+        number = _whole(entry, "id", place)
         if number in seen:
-            raise InputError(f"{where}: the id {number} is that of nodes[{seen[number]}] too; ids must be unique")
+            raise InputError(f"{place}: the id {number} is that of nodes[{seen[number]}] too; ids must be unique")
         seen[number] = i
         colour = entry.get("colorClass")
         if colour is not None:
-            colour = _whole(entry, "colorClass", where)
-        name = "" if entry.get("name") is None else fields.text(entry["name"], f"{where}: name")
+            colour = _whole(entry, "colorClass", place)
+        name = "" if entry.get("name") is None else fields.text(entry["name"], f"{place}: name")
         if not name:
             name = str(number)
         elif names[name] > 1:
             name = f"{name}#{number}"
         node = PlacementNode(
-            number, name, _flag(entry, "supportedOnFpga", where), _number(entry, "cpuLatency", where),
-            _number(entry, "fpgaLatency", where), _flag(entry, "isBackwardNode", where), colour, _number(entry, "size", where),
+            number, name, _flag(entry, "supportedOnFpga", place), _number(entry, "cpuLatency", place),
+            _number(entry, "fpgaLatency", place), _flag(entry, "isBackwardNode", place), colour, _number(entry, "size", place),
         )  # fmt: skip
         nodes.append(node)
     return tuple(nodes)
@@ -171,37 +171,37 @@ def _edges(entries: list[Any], nodes: tuple[PlacementNode, ...], path: str) -> t
     cost_of: dict[int, float] = {}
     edges: list[PlacementEdge] = []
     for i, entry in enumerate(entries):
-        where = f"{path}: edges[{i}]"
-        fields.entry(entry, where, ("sourceId", "destId", "cost", "size"), ("sourceId", "destId", "cost"))
-        source, target = (_whole(entry, key, where) for key in ("sourceId", "destId"))
+        place = f"{path}: edges[{i}]"
+        fields.entry(entry, place, ("sourceId", "destId", "cost", "size"), ("sourceId", "destId", "cost"))
+        source, target = (_whole(entry, key, place) for key in ("sourceId", "destId"))
         for key, end in (("sourceId", source), ("destId", target)):
             if end not in index:
-                raise InputError(f"{where}: '{key}' is {end}, but no node has this id")
+                raise InputError(f"{place}: '{key}' is {end}, but no node has this id")
         if source == target:
-            raise InputError(f"{where}: goes from node {source} to itself; edges must form no cycle")
-        cost = _number(entry, "cost", where)
+            raise InputError(f"{place}: goes from node {source} to itself; edges must form no cycle")
+        cost = _number(entry, "cost", place)
         if cost_of.setdefault(source, cost) != cost:
             raise InputError(
-                f"{where}: 'cost' is {cost:g}, but another edge out of node {source} has {cost_of[source]:g}; "
+                f"{place}: 'cost' is {cost:g}, but another edge out of node {source} has {cost_of[source]:g}; "
                 "the cost belongs to the output of the source and must be the same on all its edges"
             )
-        n_bytes = _number(entry, "size", where) if "size" in entry else 0.0
+        n_bytes = _number(entry, "size", place) if "size" in entry else 0.0
         edges.append(PlacementEdge(index[source], index[target], cost, n_bytes))
     return tuple(edges)
 
 
-def _number(entry: dict[str, Any], key: str, where: str) -> float:
+def _number(entry: dict[str, Any], key: str, place: str) -> float:
     """Return a number that is not negative."""
-    return fields.number(entry[key], f"{where}: {key}", minimum=0)
+    return fields.number(entry[key], f"{place}: {key}", minimum=0)
 
 
-def _whole(entry: dict[str, Any], key: str, where: str, minimum: int | None = None) -> int:
+def _whole(entry: dict[str, Any], key: str, place: str, minimum: int | None = None) -> int:
     """Return a whole number, which programs that write the format also spell ``3.0``."""
-    return fields.whole(entry[key], f"{where}: {key}", minimum=minimum, or_float=True)
+    return fields.whole(entry[key], f"{place}: {key}", minimum=minimum, or_float=True)
 
 
-def _flag(entry: dict[str, Any], key: str, where: str) -> bool:
+def _flag(entry: dict[str, Any], key: str, place: str) -> bool:
     """Return a yes or no, written as true/false or 1/0."""
     if entry[key] not in (0, 1):
-        raise InputError(f"{where}: {key} is {fields.show(entry[key])}; it must be true, false, 0 or 1")
+        raise InputError(f"{place}: {key} is {fields.show(entry[key])}; it must be true, false, 0 or 1")
     return bool(entry[key])

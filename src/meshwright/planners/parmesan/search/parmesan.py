@@ -19,10 +19,10 @@ from meshwright.planners.parmesan.numbering import numbered_alike
 from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
-    Judged,
+    EvaluatedPlan,
+    evaluate_plan,
     fitting,
     idle,
-    judge,
     memory_limits,
     one_batch,
     plan_of,
@@ -117,7 +117,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 def _seconds(params: Params, problem: Problem, plan: Plan) -> float:
     """Return the objective of a plan."""
-    return judge(problem, plan, "", copies_beside_compute=params.concurrent_copy_comp).seconds_per_sample
+    return evaluate_plan(problem, plan, "", copies_beside_compute=params.concurrent_copy_comp).seconds_per_sample
 
 
 def _answered(problem: Problem, params: Params, seed: int) -> Answer:
@@ -134,7 +134,7 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     return _answer(problem, ranked, posed, extra)
 
 
-def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged], dict[str, Any], Question]:
+def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[EvaluatedPlan], dict[str, Any], Question]:
     """Return every pipeline of the published flow, simulated; what the searches tried and where they gave up; and the
     operators.
 
@@ -149,10 +149,10 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
     pairs = shapes(problem, params.n_stages)
     posed = question(problem, params.bandwidth)
     assert problem.cluster is not None
-    slow = pair_seconds(problem.cluster)
+    seconds_per_byte = pair_seconds(problem.cluster)
     limits = tuple(limit for limit in memory_limits(problem, posed) if math.isfinite(limit)) or (math.inf,)
     units = contract(posed.operators, weigh_memory=math.isfinite(limits[-1]))
-    judged: list[Judged] = []
+    judged: list[EvaluatedPlan] = []
     unfinished: list[str] = []
     work = [0, 0]
     both = 1.0 if posed.objective == "largest_load" else 2.0
@@ -161,16 +161,16 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
             graph = stage_graph(posed, groups, n_replicas, both=both)
             held = np.array([posed.operators.memory[list(group)].sum() for group in groups])
             sorted_devices = by_memory(problem, held, n_replicas)
-            for mapping, map_label, found in _mappings(params, graph, slow, seed, sorted_devices):
+            for mapping, map_label, found in _mappings(params, graph, seconds_per_byte, seed, sorted_devices):
                 label = f"{n_stages} stages x {n_replicas}, {cut_label}, {map_label}"
                 plan = plan_of(problem, groups, mapping, params.n_microbatches)
-                judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
+                judged.append(evaluate_plan(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
                 if found is not None:
                     work = [work[0] + found.n_searches, work[1] + found.n_placements]
                     if not found.finished:
                         unfinished.append(label)
     for label, plan in pipelines_on_unlike(problem, posed, pairs, params.n_microbatches, params.n_stages):
-        judged.append(judge(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
+        judged.append(evaluate_plan(problem, plan, label, copies_beside_compute=params.concurrent_copy_comp))
     extra = {
         "candidates": {one.label: one.seconds_per_sample for one in judged}, "unfinished": unfinished,
         "mapping_searches": work[0], "placements": work[1],
@@ -178,7 +178,7 @@ def pipelines(problem: Problem, params: Params, seed: int) -> tuple[list[Judged]
     return judged, extra, posed
 
 
-def _answer(problem: Problem, ranked: Sequence[Judged], posed: Question, extra: dict[str, Any]) -> Answer:
+def _answer(problem: Problem, ranked: Sequence[EvaluatedPlan], posed: Question, extra: dict[str, Any]) -> Answer:
     """Return the best simulated plan, the runners-up, and what was cut off."""
     best, unfinished = ranked[0], extra["unfinished"]
     notes = [*posed.notes, f"from {best.label}", *idle(problem, best.plan)]
@@ -270,15 +270,15 @@ def _cuts(
 
 
 def _mappings(
-    params: Params, graph: StageGraph, slow: np.ndarray, seed: int, sorted_devices: np.ndarray | None
+    params: Params, graph: StageGraph, seconds_per_byte: np.ndarray, seed: int, sorted_devices: np.ndarray | None
 ) -> Iterator[tuple[Mapping, str, Found | None]]:
     """Yield the two heuristic mappings, that by memory where devices have unlike memory, and the one found by the bisection."""
-    order = np.arange(len(slow))
+    order = np.arange(len(seconds_per_byte))
     starts = (("consecutive", consecutive(graph, order)), ("point to point", point_to_point(graph, order)))
     for name, devices in starts:
-        yield evaluate(graph, slow, devices, fixed_rings=True), name, None
+        yield evaluate(graph, seconds_per_byte, devices, fixed_rings=True), name, None
     if sorted_devices is not None:
-        yield evaluate(graph, slow, sorted_devices, fixed_rings=True), "by memory", None
+        yield evaluate(graph, seconds_per_byte, sorted_devices, fixed_rings=True), "by memory", None
     transfers, rings = params.incl_p2p, params.incl_allr
     moved = sum(volume for _, _, volume in graph.transfers)
     reduced = float(graph.reduce_bytes.sum())
@@ -289,13 +289,13 @@ def _mappings(
     counted = StageGraph(
         graph.compute_seconds, graph.transfers if transfers else (), graph.reduce_bytes * float(rings), graph.n_replicas
     )
-    random = np.random.default_rng(seed).permutation(len(slow))
+    random = np.random.default_rng(seed).permutation(len(seconds_per_byte))
     begun = [*(devices for _, devices in starts), consecutive(graph, random)]
     found: Found = backtrack(
-        counted, slow, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes,
-        timeout_seconds=params.timeout or math.inf,
+        counted, seconds_per_byte, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t,
+        params.nodes, timeout_seconds=params.timeout or math.inf,
     )  # fmt: skip
     words = " and ".join(word for word, on in (("transfers", transfers), ("rings", rings)) if on) or "compute only"
-    yield evaluate(graph, slow, found.devices, fixed_rings=True), f"backtracking on {words}", found
+    yield evaluate(graph, seconds_per_byte, found.devices, fixed_rings=True), f"backtracking on {words}", found
     if not math.isfinite(found.seconds):
         raise InputError("the stage graph has a time that is not finite; check the input")

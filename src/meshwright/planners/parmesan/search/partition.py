@@ -85,7 +85,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     return _answer(problem, posed, found)
 
 
-def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
     """Check what a plan file of this search claims, without its solver.
 
     Returns: whether the largest load is what it says, and no partition has less than its bound.
@@ -98,7 +98,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
         value = float(entry["objective"]["value"])
         bound_value = float(entry["bound"]["value"]) if entry.get("bound") else 0.0
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     posed = question(result.problem, params.bandwidth)
     kinds, groups = _kinds(result.problem, params, posed), tuple(stage.ops for stage in result.plan.stages)
     n_stages = _n_stages(result.problem, params, posed)
@@ -151,7 +151,7 @@ def _limit(params: Params, posed: Question) -> float:
         return posed.own_memory_bytes
     if params.memory_limit == "none":
         return math.inf
-    return units.parse(params.memory_limit, "bytes", where="--set memory_limit (of search partition)")
+    return units.parse(params.memory_limit, "bytes", place="--set memory_limit (of search partition)")
 
 
 def _nothing(posed: Question, found: OperatorStages, n_stages: int, limit_bytes: float) -> Answer:

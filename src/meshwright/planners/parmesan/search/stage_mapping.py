@@ -21,10 +21,10 @@ from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipe
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
     MOST_UNEQUAL,
-    Judged,
+    EvaluatedPlan,
+    evaluate_plan,
     fitting,
     idle,
-    judge,
     memory_limits,
     one_batch,
     plan_of,
@@ -118,7 +118,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
 def _seconds(problem: Problem, plan: Plan) -> float:
     """Return the objective of a plan."""
-    return judge(problem, plan, "").seconds_per_sample
+    return evaluate_plan(problem, plan, "").seconds_per_sample
 
 
 def _answered(problem: Problem, params: Params, seed: int) -> Answer:
@@ -127,29 +127,29 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     if problem.costs != "partition":  # a tensor degree may share replicas out that do not split the batch
         pairs = tuple(dict.fromkeys((*shapes(problem, params.n_stages, whole_batch=False), *pairs)))
     posed = question(problem)
-    slow = pair_seconds(problem.required_cluster)
+    seconds_per_byte = pair_seconds(problem.required_cluster)
     limits = memory_limits(problem, posed)
     units = contract(posed.operators, weigh_memory=math.isfinite(limits[-1]))
     slower = slowness(problem, posed)
     laid = device_orders(problem.required_cluster)
-    judged: list[Judged] = []
+    judged: list[EvaluatedPlan] = []
     mapped: list[_Mapped] = []
     for shape in pairs:
-        found, best = _rounds(_Asked(problem, params, posed, units, slow, slower, laid, limits, shape, seed))
+        found, best = _rounds(_Asked(problem, params, posed, units, seconds_per_byte, slower, laid, limits, shape, seed))
         judged += found
         mapped += [] if best is None else [best]
     order = sorted(range(len(mapped)), key=lambda i: (mapped[i].objective_seconds, i))
     for i in order[:_REFINED]:
         found, mapped[i] = _refined(mapped[i])
         judged += found
-    if params.unequal and len(slow) <= MOST_UNEQUAL and not params.n_stages:
+    if params.unequal and len(seconds_per_byte) <= MOST_UNEQUAL and not params.n_stages:
         plans = unequal_plans(problem, units, params.n_microbatches, laid, slower, limits)
-        judged += [judge(problem, plan, label) for label, plan in plans]
+        judged += [evaluate_plan(problem, plan, label) for label, plan in plans]
     alone = pipelines_on_unlike(problem, posed, pairs, params.n_microbatches, params.n_stages)
-    judged += [judge(problem, plan, label) for label, plan in alone]
+    judged += [evaluate_plan(problem, plan, label) for label, plan in alone]
     published = _published(problem, params, seed) if params.published else []
     judged += published
-    if problem.costs == "partition" and len(slow) <= MOST_UNEQUAL:
+    if problem.costs == "partition" and len(seconds_per_byte) <= MOST_UNEQUAL:
         judged += swapped(problem, posed, judged)
     if problem.costs == "partition":
         ranked, missing_bytes = fitting(problem, judged)
@@ -173,7 +173,7 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     )  # fmt: skip
 
 
-def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
+def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
     """Check what a plan file of this search claims, without its solver: the simulated time, its bound, and each shape's
     mapping.
 
@@ -195,7 +195,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
     value = result.timeline.step_seconds / result.plan.global_batch
     bound = _bound(posed, problem)
     bound_value = 0.0 if bound is None else bound.value
-    slow = check_mapping.pair_table(problem.required_cluster)
+    seconds_per_byte = check_mapping.pair_table(problem.required_cluster)
     number = {op.name: i for i, op in enumerate(problem.graph.ops)}
     try:
         claimed = float(entry["objective"]["value"]), float(entry["bound"]["value"]) if entry.get("bound") else 0.0
@@ -206,7 +206,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
             for one in entry["mappings"]
         ]  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: a field is missing or of the wrong kind: {error}") from None
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     if not abs(value - claimed[0]) <= _ROUNDING * value:
         return Verdict(False, value, bound_value, f"the plan is simulated at {value!r} seconds per sample, not {claimed[0]!r}")
     if claimed[1] > bound_value * (1.0 + _ROUNDING):
@@ -223,8 +223,8 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
             tuple(graph.compute_seconds.tolist()), {(a, b): volume for a, b, volume in graph.transfers},
             tuple((ring * graph.reduce_bytes).tolist()),
         )  # fmt: skip
-        proven = lower_bound(graph, pair_seconds(problem.required_cluster)) if len(slow) > _TRIED else 0.0
-        wrong = check_mapping.check(stages, slow, mapping, proven)
+        proven = lower_bound(graph, pair_seconds(problem.required_cluster)) if len(seconds_per_byte) > _TRIED else 0.0
+        wrong = check_mapping.check(stages, seconds_per_byte, mapping, proven)
         if wrong:
             return Verdict(False, value, bound_value, f"mapping of {graph.n_stages} stages x {graph.n_replicas}: {wrong}")
     return Verdict(True, value, bound_value)
@@ -238,7 +238,7 @@ class _Asked:
     params: Params
     posed: Question
     units: Units
-    slow: NDArray[np.float64]
+    seconds_per_byte: NDArray[np.float64]
     slower: NDArray[np.float64]
     laid: tuple[tuple[str, NDArray[np.int64]], ...]
     limits: tuple[float, ...]
@@ -266,7 +266,7 @@ class _Mapped:
     objective_seconds: float
 
 
-def _published(problem: Problem, params: Params, seed: int) -> list[Judged]:
+def _published(problem: Problem, params: Params, seed: int) -> list[EvaluatedPlan]:
     """Return the published flow's plans."""
     theirs = parmesan.Params(n_stages=params.n_stages, n_microbatches=params.n_microbatches)
     judged, _, _ = parmesan.pipelines(problem, theirs, seed)
@@ -283,7 +283,7 @@ def _bound(posed: Question, problem: Problem) -> Bound | None:
     return Bound(seconds, "compute") if seconds > 0.0 else None
 
 
-def _notes(problem: Problem, posed: Question, first: Judged) -> tuple[str, ...]:
+def _notes(problem: Problem, posed: Question, first: EvaluatedPlan) -> tuple[str, ...]:
     """Say what a reader would otherwise wonder about."""
     notes = (*posed.notes, f"from {first.label}", *idle(problem, first.plan))
     if problem.costs == "partition" and not problem.required_cluster.homogeneous:
@@ -296,10 +296,10 @@ def _simple(asked: _Asked, groups: _Groups, graph: StageGraph) -> list[tuple[str
     found = []
     for name, order in asked.laid:
         for how, lay in (("consecutive", consecutive), ("point to point", point_to_point)):
-            found.append((f"{how}, {name}", evaluate(graph, asked.slow, lay(graph, order))))
+            found.append((f"{how}, {name}", evaluate(graph, asked.seconds_per_byte, lay(graph, order))))
     held = np.array([asked.posed.operators.memory[list(group)].sum() for group in groups])
     devices = by_memory(asked.problem, held, asked.shape[1])
-    return found if devices is None else [*found, ("by memory", evaluate(graph, asked.slow, devices))]
+    return found if devices is None else [*found, ("by memory", evaluate(graph, asked.seconds_per_byte, devices))]
 
 
 def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArray[np.float64]:
@@ -309,7 +309,7 @@ def _scales(asked: _Asked, devices: NDArray[np.int64], typical: float) -> NDArra
     for s in range(n_stages):
         scales[0, s] = float(asked.slower[devices[s]].max())
         neighbours = [t for t in (s - 1, s + 1) if 0 <= t < n_stages]
-        worst = max((float(asked.slow[devices[s], devices[t]].max()) for t in neighbours), default=typical)
+        worst = max((float(asked.seconds_per_byte[devices[s], devices[t]].max()) for t in neighbours), default=typical)
         scales[1, s] = max(worst / typical, 1e-6) if typical > 0.0 else 1.0
     return scales
 
@@ -324,19 +324,19 @@ def _mapping_json(problem: Problem, groups: _Groups, mapping: Mapping) -> dict[s
     }  # fmt: skip
 
 
-def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
+def _rounds(asked: _Asked) -> tuple[list[EvaluatedPlan], _Mapped | None]:
     """Alternate partition and mapping for one shape; return every plan simulated, and the best partition with its mapping."""
-    slow = asked.slow
+    seconds_per_byte = asked.seconds_per_byte
     n_stages, n_replicas = asked.shape
-    steps = np.arange(len(slow) - 1)
-    typical = float(np.median(slow[steps, steps + 1])) if len(slow) > 1 else 0.0
+    steps = np.arange(len(seconds_per_byte) - 1)
+    typical = float(np.median(seconds_per_byte[steps, steps + 1])) if len(seconds_per_byte) > 1 else 0.0
     unequal = bool((asked.slower != asked.slower[0]).any())
     # unequal devices: one start for each order in which stages may be laid along them
     lay = StageGraph(np.zeros(n_stages), (), np.zeros(n_stages), n_replicas)
     starts: list[NDArray[np.float64] | None] = [None]
     if unequal and n_stages > 1:
         starts += [_scales(asked, consecutive(lay, order), typical) for _, order in asked.laid]
-    judged: list[Judged] = []
+    judged: list[EvaluatedPlan] = []
     best: _Mapped | None = None
     seen: set[_Groups] = set()
     for scales, limit in itertools.product(starts, asked.limits):
@@ -348,7 +348,7 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
             seen.add(cut.groups)
             groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
             graph = asked.graph(groups)
-            quick = map_stages(graph, slow, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
+            quick = map_stages(graph, seconds_per_byte, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
             tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, groups, graph)], f"round {turn}")
             judged += tried
             better = best is None or now.objective_seconds < best.objective_seconds * (1 - 1e-9)
@@ -362,11 +362,11 @@ def _rounds(asked: _Asked) -> tuple[list[Judged], _Mapped | None]:
 
 def _judged(
     asked: _Asked, groups: _Groups, graph: StageGraph, mappings: list[tuple[str, Mapping]], how: str
-) -> tuple[list[Judged], _Mapped]:
+) -> tuple[list[EvaluatedPlan], _Mapped]:
     """Return the simulated plans of the mappings of a partition, and the best of them."""
     n_stages, n_replicas = asked.shape
     tried = [
-        judge(
+        evaluate_plan(
             asked.problem, plan_of(asked.problem, groups, mapping, asked.params.n_microbatches),
             f"{n_stages} stages x {n_replicas}, {how}, {name}",
         )
@@ -376,10 +376,10 @@ def _judged(
     return tried, _Mapped(asked, groups, graph, mappings[first][1], tried[first].seconds_per_sample)
 
 
-def _refined(mapped: _Mapped) -> tuple[list[Judged], _Mapped]:
+def _refined(mapped: _Mapped) -> tuple[list[EvaluatedPlan], _Mapped]:
     """Map the best partition of a shape once more, with all moves and a proof where there are few devices."""
     asked = mapped.asked
-    mapping = map_stages(mapped.graph, asked.slow, seed=asked.seed, n_moves=asked.moves(1), n_nodes=50_000_000)
+    mapping = map_stages(mapped.graph, asked.seconds_per_byte, seed=asked.seed, n_moves=asked.moves(1), n_nodes=50_000_000)
     tried, now = _judged(asked, mapped.groups, mapped.graph, [("annealed", mapping)], "refined")
     if now.objective_seconds > mapped.objective_seconds:
         bound = max(mapping.bound_seconds, mapped.mapping.bound_seconds)

@@ -6,10 +6,10 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 
-__all__ = ["loads"]
+__all__ = ["stage_costs"]
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return nothing: the model has no time of its own that a simulator could play.
 
     Notes

@@ -137,22 +137,22 @@ class Stage:
         key = (data, in_flight, seconds, inside)
         if key not in self._least_of:
             rooms = sorted({row[3] for menu in self.menus for row in menu})
-            self._least_of[key] = min(self._least(data, in_flight, seconds, inside, room) for room in rooms)
+            self._least_of[key] = min(self._least(data, in_flight, seconds, inside, free_bytes) for free_bytes in rooms)
         return self._least_of[key]
 
-    def _least(self, data: int, in_flight: int, seconds: float, inside: bool, room: float) -> float:
+    def _least(self, data: int, in_flight: int, seconds: float, inside: bool, free_bytes: float) -> float:
         """Return the same with buffers up to one size, which is kept."""
         instance = self.instance
         reduce = min(reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
         share = share_ratio(instance, data)
         border = self.once_seconds * share
         memory = instance.memory_bytes * (1.0 + 1e-12) if self.options.exact else instance.memory_bytes
-        space = memory - room
+        space = memory - free_bytes
         rows = [
             [
                 ((s + moved) * share + c.weight_bytes * reduce, held_bytes(instance, c, data, in_flight) - buffer)
                 for s, moved, c, buffer in menu
-                if buffer <= room
+                if buffer <= free_bytes
             ]
             for menu in self.menus
         ]

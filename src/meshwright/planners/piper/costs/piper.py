@@ -13,7 +13,16 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.planners.piper.menu import RECOMPUTES, VANILLA, buffer_bytes
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
-__all__ = ["Evaluation", "PiperStage", "PiperStageCost", "evaluate", "first_devices", "loads", "recompute_word", "stages_of"]
+__all__ = [
+    "Evaluation",
+    "PiperStage",
+    "PiperStageCost",
+    "evaluate",
+    "first_devices",
+    "recompute_word",
+    "stage_costs",
+    "stages_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +259,7 @@ def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
     return tuple(stages)
 
 
-def loads(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what each stage does and holds per micro-batch of the batch, its replicas taken together.
 
     Empty where the problem does not come from a Piper file.

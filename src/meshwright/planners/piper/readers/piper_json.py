@@ -55,24 +55,24 @@ def read(source: Source) -> ModelSpec:
     ``bandwidth``, ``memory`` (in place of the file's) and the fields of `Counting`. A search writes there what its options
     changed, so that a plan file says which question it answers.
     """
-    where = str(source.path or source.spec)
+    place = str(source.path or source.spec)
     content = source.json
-    instance = _instance(content, where)
-    name = Path(where).stem
+    instance = _instance(content, place)
+    name = Path(place).stem
     if source.fragment:
-        instance = _changed(instance, source.fragment, f"{where}#{source.fragment}")
+        instance = _changed(instance, source.fragment, f"{place}#{source.fragment}")
         name += f" with {source.fragment.replace(',', ', ')}"
     try:
         graph = graph_of(instance, name)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{place}: {error}") from None
     cluster = flat_cluster(instance)
     return ModelSpec(
         name, "piper_json", source.spec, graph, instance, cluster, costs="piper", search="piper", notes=_warnings(instance)
     )
 
 
-def _changed(instance: PiperInstance, fragment: str, where: str) -> PiperInstance:
+def _changed(instance: PiperInstance, fragment: str, place: str) -> PiperInstance:
     """Return the instance with what stands after ``#`` in the file's name."""
     limits = {
         "max_devices": "n_devices",
@@ -84,19 +84,19 @@ def _changed(instance: PiperInstance, fragment: str, where: str) -> PiperInstanc
     for part in fragment.split(","):
         key, _, text = part.partition("=")
         if key not in ("layers", *limits, *flags):
-            raise UnknownNameError(f"change in {where}", key, ("layers", *limits, *flags))
+            raise UnknownNameError(f"change in {place}", key, ("layers", *limits, *flags))
         if flags.get(key) == "bool":
             if text not in ("true", "false"):
-                raise InputError(f"{where}: {key} is '{text}'; it must be true or false")
+                raise InputError(f"{place}: {key} is '{text}'; it must be true or false")
             instance = replace(instance, counting=replace(instance.counting, **{key: text == "true"}))
             continue
         whole = key in ("layers", "max_devices", "n_microbatches", "node_size")
         try:
             value: Any = int(text) if whole else float(text)
         except ValueError:
-            raise InputError(f"{where}: {key} is '{text}'; it must be a {'whole ' if whole else ''}number") from None
+            raise InputError(f"{place}: {key} is '{text}'; it must be a {'whole ' if whole else ''}number") from None
         if not (math.isfinite(value) and value >= (1 if whole else SMALLEST)):
-            raise InputError(f"{where}: {key} is {text}; it must be finite and at least {1 if whole else SMALLEST}")
+            raise InputError(f"{place}: {key} is {text}; it must be finite and at least {1 if whole else SMALLEST}")
         if key == "layers":
             instance = grow(instance, value)
         elif key in limits:
@@ -140,84 +140,86 @@ def flat_cluster(instance: PiperInstance) -> Cluster:
     return Cluster(f"flat:{n}", (kind,), np.zeros(n, dtype=np.int64), 1, links, devices[None, :], source="the Piper file")
 
 
-def _instance(content: dict[str, Any], where: str) -> PiperInstance:
+def _instance(content: dict[str, Any], place: str) -> PiperInstance:
     """Check the whole object and return its content."""
-    fields.entry(content, where, _TOP, ("maxMemoryPerDevice", "maxDevices", "bandwidth", "nodes", "edges"))
-    batches = {name: fields.whole(content[name], f"{where}: {name}", minimum=1) for name in _TOP[2:4] if name in content}
+    fields.entry(content, place, _TOP, ("maxMemoryPerDevice", "maxDevices", "bandwidth", "nodes", "edges"))
+    batches = {name: fields.whole(content[name], f"{place}: {name}", minimum=1) for name in _TOP[2:4] if name in content}
     if not batches:
         raise InputError(
-            f"{where}: the field mbsInBatch (or maxBatchSize) is missing; it is the number of micro-batches, at least 1"
+            f"{place}: the field mbsInBatch (or maxBatchSize) is missing; it is the number of micro-batches, at least 1"
         )
     if len(set(batches.values())) > 1:
         raise InputError(
-            f"{where}: mbsInBatch is {batches['mbsInBatch']} but maxBatchSize is {batches['maxBatchSize']}; "
+            f"{place}: mbsInBatch is {batches['mbsInBatch']} but maxBatchSize is {batches['maxBatchSize']}; "
             "they are two names of one number: keep one"
         )
-    entries, links = (fields.items(content[name], f"{where}: {name}", at_least=1) for name in ("nodes", "edges"))
-    position = _positions(entries, where)
-    edges = _edges(links, position, where)
+    entries, links = (fields.items(content[name], f"{place}: {name}", at_least=1) for name in ("nodes", "edges"))
+    position = _positions(entries, place)
+    edges = _edges(links, position, place)
     ids = [str(node_id) for node_id in position]
     tails: list[dict[str, int]] = [{} for _ in ids]
     heads: list[dict[str, int]] = [{} for _ in ids]
     for edge in edges:
         heads[edge.source][ids[edge.target]] = edge.target
         tails[edge.target][ids[edge.source]] = edge.source
-    nodes = tuple(_node(entry, tails[i], heads[i], where) for i, entry in enumerate(entries))
+    nodes = tuple(_node(entry, tails[i], heads[i], place) for i, entry in enumerate(entries))
     return PiperInstance(
         nodes,
         edges,
-        fields.whole(content["maxDevices"], f"{where}: maxDevices", minimum=1, maximum=LARGEST),
+        fields.whole(content["maxDevices"], f"{place}: maxDevices", minimum=1, maximum=LARGEST),
         next(iter(batches.values())),
-        fields.number(content["bandwidth"], f"{where}: bandwidth", minimum=SMALLEST),
-        fields.number(content["maxMemoryPerDevice"], f"{where}: maxMemoryPerDevice", minimum=SMALLEST),
+        fields.number(content["bandwidth"], f"{place}: bandwidth", minimum=SMALLEST),
+        fields.number(content["maxMemoryPerDevice"], f"{place}: maxMemoryPerDevice", minimum=SMALLEST),
     )
 
 
-def _positions(entries: list[Any], where: str) -> dict[int, int]:
+def _positions(entries: list[Any], place: str) -> dict[int, int]:
     """Return the position of every node id."""
     position: dict[int, int] = {}
     for i, entry in enumerate(entries):
-        place = f"{where}: nodes[{i}]"
-        node_id = fields.whole(fields.entry(entry, place, _NODE, ("id", "TMPCs"))["id"], f"{place}: id")
+        entry_place = f"{place}: nodes[{i}]"
+        node_id = fields.whole(fields.entry(entry, entry_place, _NODE, ("id", "TMPCs"))["id"], f"{entry_place}: id")
         if node_id in position:
-            raise InputError(f"{place}: the id {node_id} is that of nodes[{position[node_id]}] too; ids must be unique")
+            raise InputError(f"{entry_place}: the id {node_id} is that of nodes[{position[node_id]}] too; ids must be unique")
         position[node_id] = i
     return position
 
 
-def _edges(entries: list[Any], position: dict[int, int], where: str) -> tuple[PiperEdge, ...]:
+def _edges(entries: list[Any], position: dict[int, int], place: str) -> tuple[PiperEdge, ...]:
     """Return the edges by position of their ends."""
     edges = []
     seen: set[tuple[int, int]] = set()
     for i, entry in enumerate(entries):
-        place = f"{where}: edges[{i}]"
-        fields.entry(entry, place, _EDGE, _EDGE)
+        entry_place = f"{place}: edges[{i}]"
+        fields.entry(entry, entry_place, _EDGE, _EDGE)
         ends = []
         for name in ("sourceId", "destId"):
-            node_id = fields.whole(entry[name], f"{place}: {name}")
+            node_id = fields.whole(entry[name], f"{entry_place}: {name}")
             if node_id not in position:
-                raise InputError(f"{place}: {name} is {node_id}, but no node has that id")
+                raise InputError(f"{entry_place}: {name} is {node_id}, but no node has that id")
             ends.append(position[node_id])
-        place += f" ({entry['sourceId']} -> {entry['destId']})"
+        entry_place += f" ({entry['sourceId']} -> {entry['destId']})"
         if ends[0] == ends[1]:
-            raise InputError(f"{place}: leads from a node to itself, which is a cycle; remove it")
+            raise InputError(f"{entry_place}: leads from a node to itself, which is a cycle; remove it")
         if (ends[0], ends[1]) in seen:
-            raise InputError(f"{place}: is given twice; add up the bytes and keep one")
+            raise InputError(f"{entry_place}: is given twice; add up the bytes and keep one")
         seen.add((ends[0], ends[1]))
-        n_bytes = fields.number(entry["communicationCost"], f"{place}: communicationCost", minimum=0)
+        n_bytes = fields.number(entry["communicationCost"], f"{entry_place}: communicationCost", minimum=0)
         edges.append(PiperEdge(ends[0], ends[1], n_bytes))
     return tuple(edges)
 
 
-def _node(entry: dict[str, Any], tails: dict[str, int], heads: dict[str, int], where: str) -> PiperNode:
+def _node(entry: dict[str, Any], tails: dict[str, int], heads: dict[str, int], place: str) -> PiperNode:
     """Return one node with its choices."""
-    place = f"{where}: node {entry['id']}"
-    name = fields.text(entry.get("name", ""), f"{place}: name")
+    entry_place = f"{place}: node {entry['id']}"
+    name = fields.text(entry.get("name", ""), f"{entry_place}: name")
     menu = []
-    for key, entries in fields.entry(entry["TMPCs"], f"{place}: TMPCs").items():
+    for key, entries in fields.entry(entry["TMPCs"], f"{entry_place}: TMPCs").items():
         if not re.fullmatch(r"[1-9][0-9]{0,4}", key) or int(key) > LARGEST:
-            raise InputError(f"{place}: TMPCs has the key '{key}'; keys are tensor degrees, whole numbers from 1 to {LARGEST}")
-        spot = f"{place}: TMPCs: {key}"
+            raise InputError(
+                f"{entry_place}: TMPCs has the key '{key}'; keys are tensor degrees, whole numbers from 1 to {LARGEST}"
+            )
+        spot = f"{entry_place}: TMPCs: {key}"
         listed = fields.items(entries, spot, of="choices")
         choices = tuple(_choice(choice, tails, heads, f"{spot}[{j}]") for j, choice in enumerate(listed))
         ids = [choice.id for choice in choices]

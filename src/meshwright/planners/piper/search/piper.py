@@ -178,12 +178,12 @@ def _alternative(
     """Return a plan that is nearly as fast, and what it saves."""
     value = evaluate(instance, stages).seconds
     saved = []
-    for what, count, before in (
+    for kind, count, before in (
         ("stages", len(stages), len(best)),
         ("devices", _devices(stages), _devices(best)),
     ):
         if count < before:
-            saved.append(f"{count} {what} instead of {before}")
+            saved.append(f"{count} {kind} instead of {before}")
     slower = value / objective.value - 1.0
     return Alternative(plan_of(instance, stages), Objective(OBJECTIVE, value), f"{slower:.2%} slower, but {', '.join(saved)}")
 

@@ -123,7 +123,7 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     if not strategies:
         raise ExportError(f"piper_json: no tensor degree is legal for {graph.name} at {micro_batch} samples a micro-batch")
     rows = analytic.rows(problem)
-    tables = [(s.tensor, analytic.row_loads(problem, s, range(s.n_devices), micro_batch)) for s in strategies]
+    tables = [(s.tensor, analytic.row_costs(problem, s, range(s.n_devices), micro_batch)) for s in strategies]
     repeated = {row for row, count in Counter(rows).items() if count > 1} or set(rows)
     working = max(load.working_bytes for _, table in tables for (row, _), load in table.items() if row in repeated)
     memory = sim.free_bytes(cluster.kinds) - working

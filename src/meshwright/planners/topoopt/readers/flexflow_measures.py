@@ -97,18 +97,18 @@ def load(path: str) -> Measurements:
     return Measurements(batch, n_gpus, made)
 
 
-def _row(entry: Any, where: str) -> Measurement:
+def _row(entry: Any, place: str) -> Measurement:
     """Check one measurement."""
-    fields.entry(entry, where, _ROW, _ROW)
-    name = fields.text(entry["name"], f"{where}: name", at_least=1)
+    fields.entry(entry, place, _ROW, _ROW)
+    name = fields.text(entry["name"], f"{place}: name", at_least=1)
     try:
         n_dims, *split = [int(part) for part in str(entry["pc_str"]).split("-")]
     except ValueError:
         n_dims, split = 0, []
     if not split or len(split) != n_dims or min(split) < 1:
         raise InputError(
-            f"{where}: pc_str is {fields.show(entry['pc_str'])}; it must be the number of axes, then the parts "
+            f"{place}: pc_str is {fields.show(entry['pc_str'])}; it must be the number of axes, then the parts "
             "of each axis: 2-1-16"
         )
-    forward, backward = (fields.number(entry[key], f"{where}: {key}", minimum=0, meaning="milliseconds") for key in _ROW[2:4])
-    return Measurement(name, tuple(split), (forward, backward), fields.whole(entry["mem_req"], f"{where}: mem_req", minimum=0))
+    forward, backward = (fields.number(entry[key], f"{place}: {key}", minimum=0, meaning="milliseconds") for key in _ROW[2:4])
+    return Measurement(name, tuple(split), (forward, backward), fields.whole(entry["mem_req"], f"{place}: mem_req", minimum=0))

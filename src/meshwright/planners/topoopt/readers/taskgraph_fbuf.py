@@ -105,8 +105,8 @@ def read(source: Source) -> ModelSpec:
     """
     if source.content is None:
         raise InputError(f"{source.spec}: no such file")
-    where = str(source.path)
-    found = parse(source.content, where)
+    place = str(source.path)
+    found = parse(source.content, place)
     names = Counter[str]()
     ops = []
     for name in found.operators or tuple(f"operator.{i}" for i in range(1)):
@@ -115,20 +115,20 @@ def read(source: Source) -> ModelSpec:
     counts = Counter(task.kind for task in found.tasks)
     note = "a task graph: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
     return ModelSpec(
-        name=where, format="taskgraph_fbuf", spec=source.spec, graph=Graph(where, tuple(ops), tokens_name=""), instance=found,
-        cluster=_cluster(found, where), notes=(note,),
+        name=place, format="taskgraph_fbuf", spec=source.spec, graph=Graph(place, tuple(ops), tokens_name=""), instance=found,
+        cluster=_cluster(found, place), notes=(note,),
     )  # fmt: skip
 
 
-def parse(content: bytes, where: str) -> TaskGraph:
+def parse(content: bytes, place: str) -> TaskGraph:
     """Return the content of a task graph file.
 
     Raises `InputError` when it is cut off, or a task names a device or a task that does not exist.
     """
-    table = root(content, where)
-    tasks = tuple(_task(entry, where) for entry in table.tables(8))
+    table = root(content, place)
+    tasks = tuple(_task(entry, place) for entry in table.tables(8))
     if not tasks:
-        raise InputError(f"{where}: has no tasks")
+        raise InputError(f"{place}: has no tasks")
     graph = TaskGraph(
         n_gpus=table.integer(0, "<I"),
         n_servers=table.integer(1, "<I"),
@@ -146,41 +146,41 @@ def parse(content: bytes, where: str) -> TaskGraph:
         ),
         rings=tuple((r.integer(0, "<Q"), tuple(path.numbers(0, "i") for path in r.tables(1))) for r in table.tables(11)),
     )
-    _check(graph, where)
+    _check(graph, place)
     return graph
 
 
-def _task(entry: Table, where: str) -> Task:
+def _task(entry: Table, place: str) -> Task:
     kind = entry.integer(0, "<h")
     if not 0 <= kind < len(TYPES):
-        raise InputError(f"{where}: a task has type {kind}; types are 0..{len(TYPES) - 1}")
+        raise InputError(f"{place}: a task has type {kind}; types are 0..{len(TYPES) - 1}")
     return Task(
         TYPES[kind], entry.integer(1, "<Q"), entry.integer(2, "<Q"), (float(entry.scalar(3, "<f")),), entry.integer(4, "<Q"),
         entry.numbers(5, "Q"),
     )  # fmt: skip
 
 
-def _check(graph: TaskGraph, where: str) -> None:
+def _check(graph: TaskGraph, place: str) -> None:
     """Check that everything named exists."""
     known = {task.identity for task in graph.tasks}
     devices = {device[1] for device in graph.devices}
     n_nodes = graph.n_servers + graph.n_switches
     for task in graph.tasks:
         if devices and task.kind != "all_reduce" and task.device not in devices:
-            raise InputError(f"{where}: task {task.identity} runs on device {task.device}, which the file does not list")
+            raise InputError(f"{place}: task {task.identity} runs on device {task.device}, which the file does not list")
         for other in task.following:
             if task.kind == "all_reduce" and other >= n_nodes:
                 raise InputError(
-                    f"{where}: all-reduce {task.identity} names server {other}; servers are 0..{graph.n_servers - 1}"
+                    f"{place}: all-reduce {task.identity} names server {other}; servers are 0..{graph.n_servers - 1}"
                 )
             if task.kind != "all_reduce" and other not in known:
-                raise InputError(f"{where}: task {task.identity} is followed by task {other}, which the file does not list")
+                raise InputError(f"{place}: task {task.identity} is followed by task {other}, which the file does not list")
     for a, b, _ in graph.connections:
         if max(a, b) >= n_nodes:
-            raise InputError(f"{where}: connection {a} - {b}: nodes are 0..{n_nodes - 1}")
+            raise InputError(f"{place}: connection {a} - {b}: nodes are 0..{n_nodes - 1}")
 
 
-def _cluster(graph: TaskGraph, where: str) -> Cluster | None:
+def _cluster(graph: TaskGraph, place: str) -> Cluster | None:
     """Return the network, where the file says its speed."""
     from meshwright.clusters import wires
 
@@ -192,7 +192,7 @@ def _cluster(graph: TaskGraph, where: str) -> Cluster | None:
     links = Links(np.concatenate([a, b]), np.concatenate([b, a]), fast, np.zeros(len(fast)))
     n = graph.n_servers
     return Cluster(
-        name=where, kinds=(wires.device("a100-sxm-40gb"),), kind_of_device=np.zeros(n, dtype=np.int64),
+        name=place, kinds=(wires.device("a100-sxm-40gb"),), kind_of_device=np.zeros(n, dtype=np.int64),
         n_switches=graph.n_switches,
-        links=links, groups=np.arange(n)[None], source=f"{where}; one device stands for a server; its kind is assumed",
+        links=links, groups=np.arange(n)[None], source=f"{place}; one device stands for a server; its kind is assumed",
     )  # fmt: skip

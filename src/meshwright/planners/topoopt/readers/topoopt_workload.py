@@ -65,46 +65,46 @@ def reading_of(workload: Workload, spec: str) -> ModelSpec:
     )  # fmt: skip
 
 
-def _workload(name: str, entry: Any, where: str) -> Workload:
+def _workload(name: str, entry: Any, place: str) -> Workload:
     """Check one workload of a file."""
-    fields.entry(entry, where, ("global_batch", "note", "params", "ops"), ("global_batch", "ops"))
-    batch = fields.whole(entry["global_batch"], f"{where}: global_batch", minimum=1)
-    listed = fields.items(entry["ops"], f"{where}: ops", at_least=1)
-    operations = tuple(_operation(i, op, f"{where}: ops[{i}]") for i, op in enumerate(listed))
+    fields.entry(entry, place, ("global_batch", "note", "params", "ops"), ("global_batch", "ops"))
+    batch = fields.whole(entry["global_batch"], f"{place}: global_batch", minimum=1)
+    listed = fields.items(entry["ops"], f"{place}: ops", at_least=1)
+    operations = tuple(_operation(i, op, f"{place}: ops[{i}]") for i, op in enumerate(listed))
     workload = Workload(name, batch, operations)
-    if "params" in entry and fields.whole(entry["params"], f"{where}: params") != workload.n_parameters:
+    if "params" in entry and fields.whole(entry["params"], f"{place}: params") != workload.n_parameters:
         raise InputError(
-            f"{where}: params is {entry['params']}, but the weights of its operators are "
+            f"{place}: params is {entry['params']}, but the weights of its operators are "
             f"{workload.n_parameters}; correct one of them"
         )
     return workload
 
 
-def _operation(i: int, entry: Any, where: str) -> Operation:
+def _operation(i: int, entry: Any, place: str) -> Operation:
     """Check one operator of a workload."""
-    fields.entry(entry, where, _COMMON + _EXTRA, _COMMON)
+    fields.entry(entry, place, _COMMON + _EXTRA, _COMMON)
     if entry["id"] != i:
-        raise InputError(f"{where}: id is {entry['id']}; ids must count up from 0")
-    kind = fields.text(entry["type"], f"{where}: type", choices=KINDS)
-    inputs = _inputs(i, entry["inputs"], where)
-    key = fields.text(entry["key"], f"{where}: key", at_least=1)
-    shape = _sizes(entry["out_shape_per_sample"], f"{where}: out_shape_per_sample", 1)
-    weights = _sizes(entry["weight_elems"], f"{where}: weight_elems", 0)
-    bag = fields.whole(entry.get("bag", 0), f"{where}: bag", minimum=0)
+        raise InputError(f"{place}: id is {entry['id']}; ids must count up from 0")
+    kind = fields.text(entry["type"], f"{place}: type", choices=KINDS)
+    inputs = _inputs(i, entry["inputs"], place)
+    key = fields.text(entry["key"], f"{place}: key", at_least=1)
+    shape = _sizes(entry["out_shape_per_sample"], f"{place}: out_shape_per_sample", 1)
+    weights = _sizes(entry["weight_elems"], f"{place}: weight_elems", 0)
+    bag = fields.whole(entry.get("bag", 0), f"{place}: bag", minimum=0)
     if kind in ("linear", "conv2d", "mha", "embedding") and not weights:
-        raise InputError(f"{where}: a {kind} needs at least one entry in weight_elems")
+        raise InputError(f"{place}: a {kind} needs at least one entry in weight_elems")
     return Operation(f"{kind}.{i}", kind, key, inputs, shape, weights, bag)
 
 
-def _inputs(i: int, producers: Any, where: str) -> tuple[int, ...]:
+def _inputs(i: int, producers: Any, place: str) -> tuple[int, ...]:
     """Check the producers of an operator; null is training data."""
-    for producer in fields.items(producers, f"{where}: inputs", at_least=1, of="ids, null for training data,"):
-        if producer is not None and fields.whole(producer, f"{where}: inputs", minimum=0) >= i:
-            raise InputError(f"{where}: inputs: {producer} is not before operator {i}; operators must be in topological order")
+    for producer in fields.items(producers, f"{place}: inputs", at_least=1, of="ids, null for training data,"):
+        if producer is not None and fields.whole(producer, f"{place}: inputs", minimum=0) >= i:
+            raise InputError(f"{place}: inputs: {producer} is not before operator {i}; operators must be in topological order")
     return tuple(DATA if producer is None else producer for producer in producers)
 
 
-def _sizes(value: Any, where: str, minimum_length: int) -> tuple[int, ...]:
+def _sizes(value: Any, place: str, minimum_length: int) -> tuple[int, ...]:
     """Return a list of positive whole numbers (InputError otherwise)."""
-    sizes = fields.items(value, where, at_least=minimum_length, of="whole numbers")
-    return tuple(fields.whole(size, f"{where}[{i}]", minimum=1) for i, size in enumerate(sizes))
+    sizes = fields.items(value, place, at_least=minimum_length, of="whole numbers")
+    return tuple(fields.whole(size, f"{place}[{i}]", minimum=1) for i, size in enumerate(sizes))

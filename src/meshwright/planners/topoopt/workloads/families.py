@@ -169,7 +169,7 @@ def build(text: str, spec: str) -> Workload:
     return Workload(name, params.batch, tuple(layers.operations))
 
 
-def widths(text: str, what: str) -> list[int]:
+def widths(text: str, kind: str) -> list[int]:
     """Return the widths written as ``1024x8-1``.
 
     Raises `InputError` when it is not written so, or is empty.
@@ -178,7 +178,7 @@ def widths(text: str, what: str) -> list[int]:
     for part in text.split("-"):
         width, times, count = part.partition("x")
         if not width.isdigit() or int(width) < 1 or (times and (not count.isdigit() or not 1 <= int(count) <= 10_000)):
-            raise InputError(f"{what}: '{text}' is no list of widths; write for example 2048x16-1")
+            raise InputError(f"{kind}: '{text}' is no list of widths; write for example 2048x16-1")
         found += [int(width)] * (int(count) if times else 1)
     return found
 

@@ -44,12 +44,12 @@ def as_json(design: Design) -> dict[str, Any]:
     names = [operation.name for operation in design.workload.operations]
     rows: list[tuple[float, float, int, str, str, dict[str, Any]]] = []
 
-    def span(server: int, what: str, name: str, start: float, end: float, **more: Any) -> None:
-        rows.append((start, end, server, what, name, more))
+    def span(server: int, kind: str, name: str, start: float, end: float, **more: Any) -> None:
+        rows.append((start, end, server, kind, name, more))
 
     for task in range(len(tasks.n_before)):
-        what = f"{names[op_of[task >> 1]]} {'backward' if task & 1 else 'forward'}"
-        span(owner[task >> 1], "compute", what, float(played.start[task]), float(played.end[task]))
+        kind = f"{names[op_of[task >> 1]]} {'backward' if task & 1 else 'forward'}"
+        span(owner[task >> 1], "compute", kind, float(played.start[task]), float(played.end[task]))
     for e in range(len(tasks.edge_bytes)):
         if tasks.edge_bytes[e]:
             a, b = (owner[int(end[e]) >> 1] for end in (tasks.edge_source, tasks.edge_target))
@@ -88,31 +88,31 @@ def _events(rows: list[tuple[float, float, int, str, str, dict[str, Any]]]) -> l
     ends = np.array([row[1] for row in rows])
     busy_until: dict[tuple[int, str], list[float]] = {}
     lanes = []
-    for start, end, server, what, _, _ in rows:
-        until = busy_until.setdefault((server, what), [])
+    for start, end, server, kind, _, _ in rows:
+        until = busy_until.setdefault((server, kind), [])
         lane = next((i for i, moment in enumerate(until) if moment <= start), len(until))
         until[lane : lane + 1] = [end]
         lanes.append(lane)
     threads: dict[tuple[int, str, int], int] = {}
-    for server, what in sorted(busy_until, key=lambda key: (key[0], _KINDS.index(key[1]))):
-        for lane in range(len(busy_until[server, what])):
-            threads[server, what, lane] = sum(key[0] == server for key in threads)
+    for server, kind in sorted(busy_until, key=lambda key: (key[0], _KINDS.index(key[1]))):
+        for lane in range(len(busy_until[server, kind])):
+            threads[server, kind, lane] = sum(key[0] == server for key in threads)
     named: list[dict[str, Any]] = [
         {
             "ph": "M",
             "name": "thread_name",
             "pid": server,
             "tid": thread,
-            "args": {"name": f"{what} {lane + 1}" if lane else what},
+            "args": {"name": f"{kind} {lane + 1}" if lane else kind},
         }
-        for (server, what, lane), thread in threads.items()
+        for (server, kind, lane), thread in threads.items()
     ]
     spans = [
         {
-            "ph": "X", "pid": server, "tid": threads[server, what, lane], "name": name, "cat": what, "ts": ts, "dur": dur,
+            "ph": "X", "pid": server, "tid": threads[server, kind, lane], "name": name, "cat": kind, "ts": ts, "dur": dur,
             "args": more,
         }
-        for (_, _, server, what, name, more), lane, ts, dur in zip(
+        for (_, _, server, kind, name, more), lane, ts, dur in zip(
             rows, lanes, microseconds(starts).tolist(), durations(starts, ends).tolist(), strict=True
         )
     ]  # fmt: skip
