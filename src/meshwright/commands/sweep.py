@@ -51,9 +51,8 @@ def register(app: typer.Typer) -> None:
             cluster or None,
             costs=costs,
             batch=batch,
-            training=api.training(precision) if precision else None,
-            file_format=file_format,
-        )
+            training=api.training(precision) if precision else None, file_format=file_format,
+        )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
