@@ -35,7 +35,7 @@ class Flows(NamedTuple):
         Links that several lanes may fill, and the flow f of each entry.
     weight : ndarray, float64
         Share of that link for each share of the link that the flow fills most, at most 1.
-    offset : ndarray, shape (n_links + 1,), int64
+    room : ndarray, shape (n_links + 1,), int64
         Where lists of the flows now on each link have room.
     lane : ndarray, shape (n_flows,), int64
         What carries a flow, one at a time: a channel between ranks, or one of three lanes of a rank; -1 for flows that do not
@@ -49,7 +49,7 @@ class Flows(NamedTuple):
     link: np.ndarray
     owner: np.ndarray
     weight: np.ndarray
-    offset: np.ndarray
+    room: np.ndarray
     lane: np.ndarray
 
 
@@ -66,7 +66,7 @@ MEETING = np.dtype(
     ("now_on", np.int64)]
 )  # fmt: skip
 """A flow on one of its links: the link, the flow's lane, its weight, what it takes of the link alone, and its place in the list
-of those now on the link. ``now_on`` of places ``offset`` to ``room + n_on`` of a link are that list."""
+of those now on the link. ``now_on`` of places ``room`` to ``room + n_on`` of a link are that list."""
 
 LINK = np.dtype(
     [("room", np.int64), ("n_on", np.int64), ("asked", np.float64), ("weight", np.float64), ("full", np.bool_),

@@ -77,12 +77,12 @@ def border_seconds(space, pairs, crossing, behind, threshold, node_size, slow_ra
 @njit(inline="always")
 def _may_fit(space, menu, memo, rules, stage, r, y, loaded, synchronise, threshold):
     """Return whether the nodes of a stage may have choices that fit and keep the threshold; undecided counts as yes."""
-    limit = stage.room + (rules.sharded * (1.0 - 1.0 / rules.replicas[r])) * stage.weight
+    limit = stage.free_bytes + (rules.sharded * (1.0 - 1.0 / rules.replicas[r])) * stage.weight
     if stage.low_a * y + stage.low_b > limit * (1.0 + 1e-9):
         return False
     if stage.fast_a * y + stage.fast_b > limit * (1.0 - 1e-9):
         budget = (threshold * ABOVE - synchronise) / rules.share[r] - loaded
-        return decide(space, menu, memo, rules, stage.upper, stage.lower, stage.t, r, y, stage.room, budget) != 0
+        return decide(space, menu, memo, rules, stage.upper, stage.lower, stage.t, r, y, stage.free_bytes, budget) != 0
     return True
 
 

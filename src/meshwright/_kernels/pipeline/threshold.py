@@ -122,13 +122,13 @@ def _first_option(rules, start, s0, in_flight):
 def _inner_choice(space, menu, memo, rules, stage, r, y, seconds, synchronise, threshold):
     """Return whether the nodes of a stage have choices that fit and keep the threshold: 1 yes, 0 no, 2 undecided."""
     d = rules.replicas[r]
-    limit = stage.room + (rules.sharded * (1.0 - 1.0 / d)) * stage.weight
+    limit = stage.free_bytes + (rules.sharded * (1.0 - 1.0 / d)) * stage.weight
     if menu.alike and not stage.fast_a * y + stage.fast_b > limit * (1.0 - 1e-9):
         return 1  # the fastest choices fit, and the caller found them fast enough: there is nothing to choose
     budget = threshold
     if menu.alike:  # then all choices have the same borders and weights: what is left for the nodes themselves
         budget = (threshold - synchronise) / rules.share[r] - seconds
-    return decide(space, menu, memo, rules, stage.upper, stage.lower, stage.t, r, y, stage.room, budget)
+    return decide(space, menu, memo, rules, stage.upper, stage.lower, stage.t, r, y, stage.free_bytes, budget)
 
 
 @njit(inline="always")
@@ -236,7 +236,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
                 if start < 0:
                     continue
                 stage = stage_between(sums, upper, lower, t, memory - rules.reserve[t])
-                in_flight = _most_in_flight(stage.low_a, stage.low_b, stage.room, most + 1)
+                in_flight = _most_in_flight(stage.low_a, stage.low_b, stage.free_bytes, most + 1)
                 if in_flight == 0:
                     continue
                 for label in range(labels.first[lower], labels.first[lower + 1]):
