@@ -48,19 +48,19 @@ def check_machine(places: Layout, backend: str, processes: int, place: str) -> N
         )
 
 
-def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, stage_place: str) -> list[nn.Module]:
+def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, place: str) -> list[nn.Module]:
     """Return the layers of the model if the plan can be applied to it.
 
     `sample`: one sample of every input.
     Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
-    check_weights(model, stage_place)
+    check_weights(model, place)
     units = cut(model, names, sample)
-    entering = _check_boundaries(units, names, plan, sample, stage_place)
+    entering = _check_boundaries(units, names, plan, sample, place)
     tp_plan = tensor_parallel.wishes_of(model)
     seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
-        strategy, stage_place = stage.strategy, f"{stage_place}: stage {i}"
+        strategy, stage_place = stage.strategy, f"{place}: stage {i}"
         if strategy.sequence_parallel:
             split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]
             _check_lengths(split, strategy.context * strategy.tensor, f"{stage_place}: sequence")

@@ -45,7 +45,7 @@ def read(source: Source) -> ModelSpec:
     return ModelSpec(name, "pipedream_txt", source.spec, _graph(profile, name, place), profile, costs="dapple", search="dapple")
 
 
-def parse(text: str, line_place: str, *, profile_batch: int = 0) -> Profile:
+def parse(text: str, place: str, *, profile_batch: int = 0) -> Profile:
     """Return the profile that a text holds.
 
     `profile_batch`: samples it was measured with; 0 where that is not known.
@@ -59,7 +59,7 @@ def parse(text: str, line_place: str, *, profile_batch: int = 0) -> Profile:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        line_place = f"{line_place}: line {number}"
+        line_place = f"{place}: line {number}"
         if line[0] in " \t":
             edges.append(_edge(line, ids, line_place))
             continue
@@ -69,7 +69,7 @@ def parse(text: str, line_place: str, *, profile_batch: int = 0) -> Profile:
         ids[node.name] = len(nodes)
         nodes.append(node)
     if not nodes:
-        raise InputError(f"{line_place}: holds no layer; {_EXPECTED_NODE}")
+        raise InputError(f"{place}: holds no layer; {_EXPECTED_NODE}")
     return Profile(tuple(nodes), tuple(edges), profile_batch)
 
 
