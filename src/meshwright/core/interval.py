@@ -15,14 +15,14 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Ends", "Interval", "Kind", "Peaks", "around", "factors", "kind_of", "peaks",  # noqa: E501
+    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Interval", "Kind", "PeakInterval", "TimeInterval", "around", "factors", "kind_of", "peaks",  # noqa: E501
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
 """Share of measured runs that an interval should hold."""
 
 MOST_RATIO = 0.99
-"""Share of measured runs whose peak lies below `Peaks.most_ratio`."""
+"""Share of measured runs whose peak lies below `PeakInterval.most_ratio`."""
 
 FEWEST_SETS = 4
 """Sets that have to speak of a class before it stands alone: the range of K sets holds K / (K + 1) of the next one's runs in
@@ -107,7 +107,7 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TimeInterval:
     """Between which multiples of a prediction measured seconds of one class lie.
 
     Parameters
@@ -146,7 +146,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Peaks:
+class PeakInterval:
     """Which multiples of a predicted peak measured peaks are.
 
     Parameters
@@ -169,7 +169,7 @@ class Peaks:
     n_sets: int
 
 
-def factors() -> Mapping[str, Ends]:
+def factors() -> Mapping[str, TimeInterval]:
     """Return the ends by name of class (`Kind.classes`).
 
     Notes
@@ -178,15 +178,15 @@ def factors() -> Mapping[str, Ends]:
     runs, each predicted as ``plan`` would.
     """
     entries = tomllib.loads((DATA / "intervals.toml").read_text(encoding="utf-8"))
-    return {name: Ends(**entry) for name, entry in entries.items()}
+    return {name: TimeInterval(**entry) for name, entry in entries.items()}
 
 
-def peaks() -> Peaks:
+def peaks() -> PeakInterval:
     """Return how measured peaks of memory lie around predicted ones; ``core/data/memory.toml``, written by the same script."""
-    return Peaks(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
+    return PeakInterval(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
 
 
-def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) -> Interval:
+def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:
     """Return the interval around a predicted time.
 
     Parameters
@@ -205,7 +205,7 @@ def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) 
         measured the widest of all classes it belongs to.
     """
     known = factors() if known is None else known
-    found: list[tuple[str, Ends]] = []
+    found: list[tuple[str, TimeInterval]] = []
     device_measured = any(name.endswith(f", on {kind.on}") for name in known)
     for name in kind.classes:
         if name in known:
@@ -217,7 +217,7 @@ def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) 
     return Interval(seconds * low, seconds * high, _basis(kind, found, device_measured), last.n_runs, last.n_sets)
 
 
-def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], device_measured: bool) -> str:
+def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:
     """Say which runs an interval rests on."""
     rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
     if found[0][0] == kind.classes[0]:
@@ -227,6 +227,6 @@ def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], device_measured: bool)
     return f"no run like this on {kind.on} was measured; interval from {rests}"
 
 
-def _counted(ends: Ends) -> str:
+def _counted(ends: TimeInterval) -> str:
     """Return how many runs of how many sets."""
     return f"{ends.n_runs} run{'s' * (ends.n_runs != 1)} of {ends.n_sets} set{'s' * (ends.n_sets != 1)}"

@@ -15,11 +15,11 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs import analytic
-from meshwright.planners.best.layer_sums import Chain, Digest, RowLoads, digest
+from meshwright.planners.best.layer_sums import Digest, LayerChain, RowLoads, digest
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
 from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, least, merged, rank_classes, silent
-from meshwright.planners.best.space import Config, Pool
+from meshwright.planners.best.space import Config, DevicePool
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
@@ -33,9 +33,9 @@ class Costs:
     ----------
     problem : Problem
         The question.
-    pool : Pool
+    pool : DevicePool
         The devices.
-    chain : Chain
+    chain : LayerChain
         The model.
     recompute : tuple of str
         What layers may recompute.
@@ -48,8 +48,8 @@ class Costs:
     def __init__(
         self,
         problem: Problem,
-        pool: Pool,
-        chain: Chain,
+        pool: DevicePool,
+        chain: LayerChain,
         recompute: tuple[str, ...] = RECOMPUTE,
         memory_ratio: float = 1.0,
         shards: tuple[int, ...] = (0, 1, 2, 3),

@@ -14,14 +14,14 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.arrays import Limits, Space, kept_states, samples, space_of
-from meshwright.planners.dapple.evaluate import Around, Cut, Evaluator, Shape
+from meshwright.planners.dapple.arrays import PlanLimits, PlanSpace, kept_states, samples, space_of
+from meshwright.planners.dapple.evaluate import Around, Cut, Evaluator, PlanOutline
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
-    from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
+    from meshwright._kernels.dapple.pipeline_suffix import RunSettings, Suffixes
 
-__all__ = ["Limits", "answer"]
+__all__ = ["PlanLimits", "answer"]
 
 MOST_STATES = 320
 """States beyond which only some cuts are tried."""
@@ -45,7 +45,7 @@ N_JUDGED = 8
 """Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
 
 
-def answer(problem: Problem, limits: Limits) -> Answer:
+def answer(problem: Problem, limits: PlanLimits) -> Answer:
     """Return the quickest plan found, in simulated seconds of a step, with a bound.
 
     `problem`: completed: a `ProfiledTraining`, a cluster, a global batch.
@@ -115,7 +115,9 @@ def answer(problem: Problem, limits: Limits) -> Answer:
     )
 
 
-def _extra(evaluator: Evaluator, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
+def _extra(
+    evaluator: Evaluator, data_parallel: list[PlanOutline], problem: Problem, states: _dapple_states.States
+) -> dict[str, Any]:
     """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
     baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
     if data_parallel:
@@ -125,11 +127,11 @@ def _extra(evaluator: Evaluator, data_parallel: list[Shape], problem: Problem, s
     return {"baselines": baselines, "one_device_seconds": float(states.compute_seconds[-1]) * ratio}
 
 
-def _starts(ranked: list[Shape]) -> list[Shape]:
+def _starts(ranked: list[PlanOutline]) -> list[PlanOutline]:
     """Return the first plans, and the first of each number of micro-batches and each number of stages,
     so that starts differ.
     """
-    first: dict[tuple[str, int], Shape] = {}
+    first: dict[tuple[str, int], PlanOutline] = {}
     for shape in ranked:
         first.setdefault(("micro-batches", shape.n_microbatches), shape)
         first.setdefault(("stages", len(shape.cuts)), shape)
@@ -148,7 +150,7 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _data_parallel(evaluator: Evaluator, space: Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
+def _data_parallel(evaluator: Evaluator, space: PlanSpace, batch: int, limits: PlanLimits) -> tuple[float, list[PlanOutline]]:
     """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
     shapes = []
     for n_microbatches in space.n_microbatches:
@@ -156,18 +158,18 @@ def _data_parallel(evaluator: Evaluator, space: Space, batch: int, limits: Limit
         for order in space.orders:
             for i in np.flatnonzero(allowed)[-2:]:
                 cut = Cut(evaluator.n_states - 1, order[: int(space.n_replicas[i])])
-                shapes.append(Shape(n_microbatches, (cut,), "1f1b"))
+                shapes.append(PlanOutline(n_microbatches, (cut,), "1f1b"))
     best = evaluator.best(shapes)
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
-def _candidates(problem: Problem, space: Space, limits: Limits, upper_seconds: float) -> list[Shape]:
+def _candidates(problem: Problem, space: PlanSpace, limits: PlanLimits, upper_seconds: float) -> list[PlanOutline]:
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
     training = training_of(problem)
     layers = kernel.Layers(*space.layers)
-    shapes: dict[tuple[float, int, int, int], Shape] = {}
+    shapes: dict[tuple[float, int, int, int], PlanOutline] = {}
     whole = space.n_replicas % space.unit == 0
     n_units = space.n_replicas[whole] // space.unit
     for which, order in enumerate(space.orders):
@@ -187,7 +189,7 @@ def _candidates(problem: Problem, space: Space, limits: Limits, upper_seconds: f
                 if np.isfinite(found.end_seconds[r, 0, 0]):
                     cuts = _cuts(found, r, order, (n_units, space.unit), space.kept)
                     key = (float(found.end_seconds[r, 0, 0]), r, n_microbatches, which)
-                    shapes[key] = Shape(n_microbatches, cuts, "1f1b")
+                    shapes[key] = PlanOutline(n_microbatches, cuts, "1f1b")
     return [shapes[key] for key in sorted(shapes)]
 
 
@@ -205,8 +207,8 @@ def _cuts(
 
 
 def _proof(
-    evaluator: Evaluator, space: Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
-) -> tuple[tuple[float, Shape], Bound]:
+    evaluator: Evaluator, space: PlanSpace, kept: list[int], limits: PlanLimits, best: tuple[float, PlanOutline]
+) -> tuple[tuple[float, PlanOutline], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
@@ -239,17 +241,17 @@ def _proof(
 
 
 def _rules(
-    training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
-) -> Rules:
+    training: ProfiledTraining, limits: PlanLimits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
+) -> RunSettings:
     """Return the numbers of one run of a kernel."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
     recompute = ("never", "choose", "always").index(limits.recompute)
     ratio = float(training.optimizer_scaling_ratio)
-    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
+    return kernel.RunSettings(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
-def _infeasible(evaluator: Evaluator, space: Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
+def _infeasible(evaluator: Evaluator, space: PlanSpace, problem: Problem, limits: PlanLimits, notes: tuple[str, ...]) -> Answer:
     """Say by how much the nearest plan misses."""
     nearest = math.inf
     for n_microbatches in space.n_microbatches:
@@ -267,7 +269,7 @@ def _infeasible(evaluator: Evaluator, space: Space, problem: Problem, limits: Li
 
 
 def _uneven(
-    evaluator: Evaluator, states: _dapple_states.States, kept: list[int], limits: Limits, even_seconds: float
+    evaluator: Evaluator, states: _dapple_states.States, kept: list[int], limits: PlanLimits, even_seconds: float
 ) -> Alternative | None:
     """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
     problem = evaluator.problem
@@ -286,9 +288,9 @@ def _uneven(
     return Alternative(evaluator.plan(found[1]), Objective("step_seconds", found[0]), why)
 
 
-def _alternatives(evaluator: Evaluator, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
+def _alternatives(evaluator: Evaluator, ranked: list[tuple[float, PlanOutline]], best: PlanOutline) -> tuple[Alternative, ...]:
     """Return the best plan of each other number of stages, best first."""
-    by_stages: dict[int, Shape] = {}
+    by_stages: dict[int, PlanOutline] = {}
     for _, shape in ranked:
         if len(shape.cuts) != len(best.cuts):
             by_stages.setdefault(len(shape.cuts), shape)

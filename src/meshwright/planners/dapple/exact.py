@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.dapple.evaluate import Cut, Evaluator, Shape
+from meshwright.planners.dapple.evaluate import Cut, Evaluator, PlanOutline
 
 __all__ = ["Numbers", "placements", "proven"]
 
@@ -82,9 +82,9 @@ def proven(
     numbers: list[Numbers],
     following: list[list[int]],
     kept: list[int],
-    best: tuple[float, Shape],
+    best: tuple[float, PlanOutline],
     budget: int,
-) -> tuple[float, Shape] | None:
+) -> tuple[float, PlanOutline] | None:
     """Return the quickest of all plans; None where that takes more than `budget` steps.
 
     `numbers`: one per number of micro-batches.
@@ -104,7 +104,7 @@ def proven(
                 return None
             if prefix.node == len(kept):
                 budget -= STEPS_PER_PLAN
-                best = evaluator.best([Shape(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
+                best = evaluator.best([PlanOutline(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
                 continue
             stack.extend(
                 longer

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.topoopt.choices import Choice, Space
+from meshwright.planners.topoopt.choices import OperatorSplit, SplitSpace
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.workloads.workload import DATA
 
 if TYPE_CHECKING:
     from meshwright._kernels.topoopt.flow_simulation import Played
-    from meshwright._kernels.topoopt.step_tasks import Inside, Model, Split, Tasks
+    from meshwright._kernels.topoopt.step_tasks import Inside, Split, Tasks, WorkloadArrays
 
-__all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "Step", "Traffic", "data_parallel"]
+__all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "PlacementTraffic", "Step", "data_parallel"]
 
 TRAFFIC = ("segments", "fair", "closed")
 """How the time of traffic is found: links serve segments in turn; links are shared max-min fairly; sums without overlap."""
@@ -53,7 +53,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
+class PlacementTraffic:
     """What a placement sends in one step.
 
     Parameters
@@ -76,7 +76,7 @@ class Traffic:
         return found
 
 
-def data_parallel(space: Space, n_servers: int = 0) -> Placement:
+def data_parallel(space: SplitSpace, n_servers: int = 0) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn.
 
     `n_servers`: only the first so many servers, a divisor of all; 0 for all.
@@ -104,7 +104,7 @@ class Step:
 
     Parameters
     ----------
-    space : Space
+    space : SplitSpace
         The workload's choices.
     segment_bytes : int
         Links serve transfers in segments of this size.
@@ -112,15 +112,15 @@ class Step:
         How the time of traffic is found, of `TRAFFIC`.
     """
 
-    def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
-        from meshwright._kernels.topoopt.step_tasks import Model
+    def __init__(self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
+        from meshwright._kernels.topoopt.step_tasks import WorkloadArrays
 
         operations, batch = space.workload.operations, space.workload.global_batch
         self.space, self.segment_bytes, self.model_of_traffic = space, segment_bytes, traffic
         size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
-        self.model: Model = Model(
+        self.model: WorkloadArrays = WorkloadArrays(
             np.full(len(operations), batch, dtype=np.int64),
             _first(inputs),
             np.array([p for row in inputs for p in row], dtype=np.int64),
@@ -129,11 +129,11 @@ class Step:
             np.array([w for row in weights for w in row], dtype=np.int64),
         )
 
-    def chosen(self, placement: Placement) -> list[Choice]:
+    def chosen(self, placement: Placement) -> list[OperatorSplit]:
         """Return the choice of every operator."""
         return [options[k] for options, k in zip(self.space.choices, placement.choice, strict=True)]
 
-    def groups(self, i: int, choice: Choice, servers: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def groups(self, i: int, choice: OperatorSplit, servers: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return who all-reduces the weights of operator `i`, one group for each part of the weights;
         empty where nobody does.
         """
@@ -257,7 +257,7 @@ class Step:
             busy[list(servers)] += choice.forward_seconds + choice.backward_seconds
         return float(busy.max())
 
-    def traffic(self, placement: Placement) -> Traffic:
+    def traffic(self, placement: Placement) -> PlacementTraffic:
         """Return what a placement sends in one step, whatever the network."""
         from meshwright._kernels.topoopt import step_tasks
 
@@ -276,7 +276,7 @@ class Step:
             for members in groups:
                 reduced[members] = reduced.get(members, 0.0) + total
         ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))
-        return Traffic(pair, tuple(ordered))
+        return PlacementTraffic(pair, tuple(ordered))
 
 
 def _first(rows: list[list[int]]) -> NDArray[np.int64]:

@@ -32,13 +32,13 @@ from meshwright.core.problem import ModelSpec
 if TYPE_CHECKING:
     from meshwright.core.source import Source
 
-__all__ = ["FORMAT", "Collective", "Layer", "Measure", "Profile", "read", "recognises"]
+__all__ = ["FORMAT", "Measure", "MeasuredCollective", "MeasuredLayer", "Profile", "read", "recognises"]
 
 FORMAT = "meshwright/profile/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class MeasuredLayer:
     """One layer of the profiled model."""
 
     name: str
@@ -62,7 +62,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class MeasuredCollective:
     """A collective among so many ranks: seconds = latency + bytes of the whole tensor times seconds per byte."""
 
     kind: str
@@ -88,7 +88,7 @@ class _Links:
     n_ranks: int = field(metadata={"minimum": 1})
     pairs: tuple[_Pair, ...]
     hosts: tuple[int, ...] = ()
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[MeasuredCollective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _File:
     device: str
     memory_bytes: float = field(metadata={"minimum": 0})
     optimizer_seconds_per_byte: float
-    layers: tuple[Layer, ...]
+    layers: tuple[MeasuredLayer, ...]
     measures: tuple[Measure, ...]
     n_cores: int = 1
     links: _Links | None = None
@@ -113,19 +113,19 @@ class Profile:
 
     Parameters
     ----------
-    layers : tuple of Layer
+    layers : tuple of MeasuredLayer
         In order.
     measures : mapping of (str, int) to tuple of Measure
         By measured layer and tensor degree, ascending in rows.
-    collectives : tuple of Collective
+    collectives : tuple of MeasuredCollective
         Measured collectives; empty where links were not profiled.
     optimizer_seconds_per_byte : float
         Update of one byte of weights.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[MeasuredLayer, ...]
     measures: Mapping[tuple[str, int], tuple[Measure, ...]]
-    collectives: tuple[Collective, ...]
+    collectives: tuple[MeasuredCollective, ...]
     optimizer_seconds_per_byte: float
 
 
