@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Arrays", "Messages", "decode", "push", "slacks", "sweep"]
+__all__ = ["Messages", "PairwiseArrays", "decode", "push", "slacks", "sweep"]
 
 
-class Arrays(NamedTuple):
+class PairwiseArrays(NamedTuple):
     """A pairwise problem: see `meshwright.solvers.pairwise.message_passing.flatten`."""
 
     first: np.ndarray

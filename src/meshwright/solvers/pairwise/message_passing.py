@@ -95,7 +95,7 @@ def tighten(problem: Pairwise, *, n_sweeps: int = 300, gap_ratio: float = 1e-12,
 
 def flatten(problem: Pairwise) -> tuple[Any, int]:
     """Return the problem as the flat arrays of the kernels, and the largest number of labels or layouts of any node or edge."""
-    from meshwright._kernels.pairwise.message_passing import Arrays
+    from meshwright._kernels.pairwise.message_passing import PairwiseArrays
 
     pool: dict[int, int] = {}
     maps: list[NDArray[np.int64]] = []
@@ -117,7 +117,7 @@ def flatten(problem: Pairwise) -> tuple[Any, int]:
     ends_of_edges = np.concatenate((problem.source, problem.target))
     incident = np.argsort(ends_of_edges, kind="stable") % max(problem.n_edges, 1)
     counts = np.bincount(ends_of_edges, minlength=problem.n_nodes)
-    arrays = Arrays(
+    arrays = PairwiseArrays(
         problem.first, problem.node_cost, problem.source, problem.target, row_map, column_map,
         np.concatenate(maps) if maps else np.zeros(0, dtype=np.int64),
         np.ascontiguousarray(shapes[:, 0]), np.ascontiguousarray(shapes[:, 1]),
