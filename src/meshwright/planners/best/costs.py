@@ -15,7 +15,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs import analytic
-from meshwright.planners.best.layer_sums import Chain, Digest, RowLoads, digest
+from meshwright.planners.best.layer_sums import Digest, LayerChain, RowLoads, digest
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
 from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, least, merged, rank_classes, silent
@@ -35,7 +35,7 @@ class Costs:
         The question.
     pool : Pool
         The devices.
-    chain : Chain
+    chain : LayerChain
         The model.
     recompute : tuple of str
         What layers may recompute.
@@ -49,7 +49,7 @@ class Costs:
         self,
         problem: Problem,
         pool: Pool,
-        chain: Chain,
+        chain: LayerChain,
         recompute: tuple[str, ...] = RECOMPUTE,
         memory_ratio: float = 1.0,
         shards: tuple[int, ...] = (0, 1, 2, 3),

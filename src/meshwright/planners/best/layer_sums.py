@@ -12,11 +12,11 @@ from meshwright.core.graph import Graph
 from meshwright.core.stage_cost import StageCost
 from meshwright.solvers.pipeline.layer_split import Relief, relief
 
-__all__ = ["Chain", "Digest", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
+__all__ = ["Digest", "LayerChain", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class LayerChain:
     """A model as a chain: layers that repeat in the middle, what is pinned to the first and to the last stage around them.
 
     Parameters
@@ -41,7 +41,7 @@ class Chain:
         return len(set(self.rows)) == 1
 
 
-def chain_of(graph: Graph) -> Chain:
+def chain_of(graph: Graph) -> LayerChain:
     """Return the graph as a chain: from the first layer that repeats to the last one.
 
     Parameters
@@ -51,7 +51,7 @@ def chain_of(graph: Graph) -> Chain:
 
     Returns
     -------
-    Chain
+    LayerChain
         Where nothing repeats, everything is a layer.
     """
     order = graph.topological_order()
@@ -63,7 +63,7 @@ def chain_of(graph: Graph) -> Chain:
     first, last = (repeated[0], repeated[-1]) if repeated else (0, len(order) - 1)
     layers = order[first : last + 1]
     main_row = max(sorted({row[i] for i in layers}), key=lambda r: counts[r])
-    return Chain(order[:first], layers, order[last + 1 :], tuple(row[i] for i in layers), main_row)
+    return LayerChain(order[:first], layers, order[last + 1 :], tuple(row[i] for i in layers), main_row)
 
 
 RowLoads = dict[tuple[int, str], StageCost]
@@ -148,7 +148,7 @@ class Digest:
     pinned_sums: NDArray[np.float64]
 
 
-def digest(chain: Chain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
+def digest(chain: LayerChain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     """Turn loads into arrays."""
     distinct = sorted(set(chain.rows))
     place = {row: i for i, row in enumerate(distinct)}
