@@ -11,7 +11,7 @@ from meshwright.core.cluster import Device
 from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops
 
-__all__ = ["Choice", "Servers", "Space", "measurements", "space"]
+__all__ = ["OperatorSplit", "Servers", "Space", "measurements", "space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Servers:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OperatorSplit:
     """One way to split an operator: parts along samples, output features, and rows of a table.
 
     Parameters
@@ -88,7 +88,7 @@ class Space:
         The operators.
     servers : Servers
         The machines.
-    choices : tuple of tuple of Choice
+    choices : tuple of tuple of OperatorSplit
         Of each operator, by parts.
     notes : tuple of str
         What was assumed.
@@ -98,7 +98,7 @@ class Space:
 
     workload: Workload
     servers: Servers
-    choices: tuple[tuple[Choice, ...], ...]
+    choices: tuple[tuple[OperatorSplit, ...], ...]
     notes: tuple[str, ...] = ()
     control_edges: bool = True
 
@@ -160,7 +160,7 @@ def _check(workload: Workload, servers: Servers, measurements: Measurements, whe
 
 def _choices(
     workload: Workload, i: int, servers: Servers, table: dict[tuple[str, tuple[int, ...]], Measurement], shard: bool
-) -> tuple[Choice, ...]:
+) -> tuple[OperatorSplit, ...]:
     """Return the choices of one operator."""
     operation, n = workload.operations[i], servers.n_servers
     degrees = [k for k in range(1, n + 1) if n % k == 0 and workload.global_batch % k == 0]
@@ -191,14 +191,16 @@ def _choices(
     return tuple(found)
 
 
-def _measured(row: Measurement, samples: int, servers: Servers, operation: Operation) -> Choice:
+def _measured(row: Measurement, samples: int, servers: Servers, operation: Operation) -> OperatorSplit:
     """Return a choice as measured on one device; tables lie on one device of their server."""
     forward, backward = (milliseconds * 1e-3 for milliseconds in row.milliseconds)
     devices = 1 if operation.kind == "embedding" else servers.n_gpus
-    return Choice(samples, 1, 1, forward, backward, float(row.memory_bytes * devices), measured=True)
+    return OperatorSplit(samples, 1, 1, forward, backward, float(row.memory_bytes * devices), measured=True)
 
 
-def _split(workload: Workload, i: int, servers: Servers, found: list[Choice], degrees: list[int], columns: int) -> list[Choice]:
+def _split(
+    workload: Workload, i: int, servers: Servers, found: list[OperatorSplit], degrees: list[int], columns: int
+) -> list[OperatorSplit]:
     """Return the choices of an operator whose output features are split into `columns`."""
     operation = workload.operations[i]
     if operation.kind == "embedding":
@@ -214,21 +216,23 @@ def _split(workload: Workload, i: int, servers: Servers, found: list[Choice], de
         width = workload.operations[producer].n_elements if producer != DATA else operation.n_elements
         inputs = 2.0 * workload.element_bytes * width * workload.global_batch / samples
         memory = max(like.memory_bytes + (inputs - weights * servers.n_gpus) * (1 - 1 / columns), 0.0)
-        made.append(Choice(samples, columns, 1, like.forward_seconds, like.backward_seconds, memory))
+        made.append(OperatorSplit(samples, columns, 1, like.forward_seconds, like.backward_seconds, memory))
     return made
 
 
 def _table_part(
-    whole: Choice, parts: int, columns: int, rows: int, operation: Operation, workload: Workload, servers: Servers
-) -> Choice:
+    whole: OperatorSplit, parts: int, columns: int, rows: int, operation: Operation, workload: Workload, servers: Servers
+) -> OperatorSplit:
     """Return a part of a table: by columns everything shrinks, by rows every part still writes a full-width partial sum."""
     output = workload.element_bytes * operation.n_elements * workload.global_batch
     extra = output / (servers.gpu.memory_bytes_per_second * servers.gpu.memory_ratio) if rows > 1 else 0.0
     memory = whole.memory_bytes / parts + (2.0 * output * (1 - 1 / parts) if rows > 1 else 0.0)
-    return Choice(1, columns, rows, whole.forward_seconds / parts + extra, whole.backward_seconds / parts + extra, memory)
+    return OperatorSplit(
+        1, columns, rows, whole.forward_seconds / parts + extra, whole.backward_seconds / parts + extra, memory
+    )
 
 
-def _estimated(workload: Workload, i: int, servers: Servers, samples: int, columns: int, rows: int) -> Choice:
+def _estimated(workload: Workload, i: int, servers: Servers, samples: int, columns: int, rows: int) -> OperatorSplit:
     """Return a choice with roofline times: work at its achieved share of the peak, or bytes at that of the bandwidth."""
     operation, gpu = workload.operations[i], servers.gpu
     devices = 1 if operation.kind == "embedding" else servers.n_gpus
@@ -243,4 +247,4 @@ def _estimated(workload: Workload, i: int, servers: Servers, samples: int, colum
     work = share * flops(operation) / (gpu.peak(precision) * gpu.matmul_ratio)
     forward = max(work, workload.element_bytes * moved / (gpu.memory_bytes_per_second * gpu.memory_ratio)) + gpu.launch_seconds
     held = workload.state_bytes * weights + 2.0 * workload.element_bytes * share * (inputs + operation.n_elements)
-    return Choice(samples, columns, rows, forward, 2.0 * forward, held * devices)
+    return OperatorSplit(samples, columns, rows, forward, 2.0 * forward, held * devices)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.topoopt.choices import Choice, Space
+from meshwright.planners.topoopt.choices import OperatorSplit, Space
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.workloads.workload import DATA
 
@@ -129,11 +129,11 @@ class Step:
             np.array([w for row in weights for w in row], dtype=np.int64),
         )
 
-    def chosen(self, placement: Placement) -> list[Choice]:
+    def chosen(self, placement: Placement) -> list[OperatorSplit]:
         """Return the choice of every operator."""
         return [options[k] for options, k in zip(self.space.choices, placement.choice, strict=True)]
 
-    def groups(self, i: int, choice: Choice, servers: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def groups(self, i: int, choice: OperatorSplit, servers: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return who all-reduces the weights of operator `i`, one group for each part of the weights;
         empty where nobody does.
         """
