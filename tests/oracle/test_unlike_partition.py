@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from unlike_brute_force import least_load
 
-from meshwright.planners.parmesan.check.unlike import ClaimedPartition, check
+from meshwright.planners.parmesan.check.unlike import ClaimedUnlikePartition, check
 from meshwright.solvers.partition import unlike
 from meshwright.solvers.partition.hypergraph import Operators
 from meshwright.solvers.partition.unlike import DeviceKind, cut_unlike, least_excess
@@ -103,11 +103,11 @@ def test_the_check_confirms_what_is_best_and_refuses_what_only_says_so(seed: int
     found = cut_unlike(operators, kinds, n_stages)
     if not found.groups:
         return
-    best = ClaimedPartition(found.groups, found.kinds, n_stages, found.value, found.bound_value)
+    best = ClaimedUnlikePartition(found.groups, found.kinds, n_stages, found.value, found.bound_value)
     assert check(operators, kinds, best).valid
     whole = tuple(range(len(operators.memory)))
     for kind in range(len(kinds)):
         value = float(kinds[kind].compute.sum())
-        claim = check(operators, kinds, ClaimedPartition((whole,), (kind,), n_stages, value, value))
+        claim = check(operators, kinds, ClaimedUnlikePartition((whole,), (kind,), n_stages, value, value))
         fits = operators.memory.sum() <= kinds[kind].free_bytes
         assert claim.valid == (fits and value <= found.value * (1 + 1e-9)), claim.reason

@@ -13,14 +13,14 @@ from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.hypergraph import Operators
 from meshwright.solvers.partition.unlike import DeviceKind
 
-__all__ = ["ClaimedPartition", "check"]
+__all__ = ["ClaimedUnlikePartition", "check"]
 
 _MOST_SETS = 3_000  # sets of operators that stages can have done
 _MOST_PAIRS = 2_000_000  # pairs of them
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedPartition:
+class ClaimedUnlikePartition:
     """A partition to check: operators and kind of device of each stage, most stages, the largest load and the bound claimed."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -30,7 +30,7 @@ class ClaimedPartition:
     bound_value: float
 
 
-def check(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedPartition) -> Verdict:
+def check(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedUnlikePartition) -> Verdict:
     """Check a claim: the partition is convex, every stage fits its device, and no partition has less than the bound.
 
     Parameters
@@ -39,7 +39,7 @@ def check(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedParti
         The question.
     kinds : sequence of DeviceKind
         The devices.
-    claim : ClaimedPartition
+    claim : ClaimedUnlikePartition
         The answer.
 
     Returns
@@ -75,7 +75,7 @@ def check(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedParti
     return Verdict(True, value, claim.bound_value)
 
 
-def _illegal(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedPartition) -> str:
+def _illegal(operators: Operators, kinds: Sequence[DeviceKind], claim: ClaimedUnlikePartition) -> str:
     """Return what is wrong with the partition itself; empty when nothing is."""
     stage = {op: s for s, group in enumerate(claim.groups) for op in group}
     if sorted(op for group in claim.groups for op in group) != list(range(len(operators.memory))):

@@ -110,7 +110,7 @@ def check_plan(result: Result, entry: dict[str, Any], where: str) -> Verdict:
             )
     if kinds is not None and kinds.unlike:
         of = tuple(kinds.kind_of(stage.devices[0]) for stage in result.plan.stages)
-        unlike_claim = check_unlike.ClaimedPartition(groups, of, n_stages, value, bound_value)
+        unlike_claim = check_unlike.ClaimedUnlikePartition(groups, of, n_stages, value, bound_value)
         return check_unlike.check(posed.operators, kinds.kinds, unlike_claim)
     claim = check_partition.ClaimedPartition(
         groups, tuple(kinds is None and stage.devices[0] >= n for stage in result.plan.stages), n_stages, params.n_cpus,
