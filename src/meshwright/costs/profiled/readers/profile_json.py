@@ -32,7 +32,7 @@ from meshwright.core.problem import ModelSpec
 if TYPE_CHECKING:
     from meshwright.core.source import Source
 
-__all__ = ["FORMAT", "Collective", "Layer", "Measure", "Profile", "read", "recognises"]
+__all__ = ["FORMAT", "Layer", "Measure", "MeasuredCollective", "Profile", "read", "recognises"]
 
 FORMAT = "meshwright/profile/1"
 
@@ -62,7 +62,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class MeasuredCollective:
     """A collective among so many ranks: seconds = latency + bytes of the whole tensor times seconds per byte."""
 
     kind: str
@@ -88,7 +88,7 @@ class _Links:
     n_ranks: int = field(metadata={"minimum": 1})
     pairs: tuple[_Pair, ...]
     hosts: tuple[int, ...] = ()
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[MeasuredCollective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Profile:
         In order.
     measures : mapping of (str, int) to tuple of Measure
         By measured layer and tensor degree, ascending in rows.
-    collectives : tuple of Collective
+    collectives : tuple of MeasuredCollective
         Measured collectives; empty where links were not profiled.
     optimizer_seconds_per_byte : float
         Update of one byte of weights.
@@ -125,7 +125,7 @@ class Profile:
 
     layers: tuple[Layer, ...]
     measures: Mapping[tuple[str, int], tuple[Measure, ...]]
-    collectives: tuple[Collective, ...]
+    collectives: tuple[MeasuredCollective, ...]
     optimizer_seconds_per_byte: float
 
 
