@@ -12,7 +12,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
-from meshwright.costs.profiled.readers.profile_json import Layer, Measure, Profile
+from meshwright.costs.profiled.readers.profile_json import Measure, MeasuredLayer, Profile
 
 __all__ = ["compute_seconds", "illegal", "layer_seconds", "loads"]
 
@@ -119,7 +119,7 @@ def layer_seconds(profile: Profile, op: int, rows: float, tensor: int) -> tuple[
     return _at(profile, profile.layers[op], rows, tensor)[:3]
 
 
-def _at(profile: Profile, layer: Layer, rows: float, tensor: int) -> tuple[float, float, float, float]:
+def _at(profile: Profile, layer: MeasuredLayer, rows: float, tensor: int) -> tuple[float, float, float, float]:
     """Return forward, backward-input and backward-weight seconds and saved bytes of a layer for so many rows."""
     measures = profile.measures.get((layer.like, tensor))
     share = 1.0

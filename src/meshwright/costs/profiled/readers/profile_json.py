@@ -32,13 +32,13 @@ from meshwright.core.problem import ModelSpec
 if TYPE_CHECKING:
     from meshwright.core.source import Source
 
-__all__ = ["FORMAT", "Layer", "Measure", "MeasuredCollective", "Profile", "read", "recognises"]
+__all__ = ["FORMAT", "Measure", "MeasuredCollective", "MeasuredLayer", "Profile", "read", "recognises"]
 
 FORMAT = "meshwright/profile/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class MeasuredLayer:
     """One layer of the profiled model."""
 
     name: str
@@ -101,7 +101,7 @@ class _File:
     device: str
     memory_bytes: float = field(metadata={"minimum": 0})
     optimizer_seconds_per_byte: float
-    layers: tuple[Layer, ...]
+    layers: tuple[MeasuredLayer, ...]
     measures: tuple[Measure, ...]
     n_cores: int = 1
     links: _Links | None = None
@@ -113,7 +113,7 @@ class Profile:
 
     Parameters
     ----------
-    layers : tuple of Layer
+    layers : tuple of MeasuredLayer
         In order.
     measures : mapping of (str, int) to tuple of Measure
         By measured layer and tensor degree, ascending in rows.
@@ -123,7 +123,7 @@ class Profile:
         Update of one byte of weights.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[MeasuredLayer, ...]
     measures: Mapping[tuple[str, int], tuple[Measure, ...]]
     collectives: tuple[MeasuredCollective, ...]
     optimizer_seconds_per_byte: float
