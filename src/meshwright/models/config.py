@@ -12,14 +12,14 @@ from typing import Any
 from meshwright.base import fields
 from meshwright.base.errors import InputError
 
-__all__ = ["Config"]
+__all__ = ["ModelConfig"]
 
 _LARGEST = 10**7
 _SPELLING_RATIO = 0.92  # how alike two names are that one may be taken for the other
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ModelConfig:
     """The content of a ``config.json`` and where it stands.
 
     Parameters
@@ -108,13 +108,13 @@ class Config:
         held = fields.items(value, place, of=f"whole numbers ({meaning})")
         return tuple(fields.whole(item, place, minimum=0, meaning=meaning) for item in held)
 
-    def part(self, name: str) -> Config:
+    def part(self, name: str) -> ModelConfig:
         """Return the configuration nested in a field (``text_config``).
 
         Raises `InputError` when the field is no JSON object.
         """
         value = self.fields.get(name)
-        return Config(f"{self.where}: {name}", fields.entry(value, f"{self.where}: {name}"))
+        return ModelConfig(f"{self.where}: {name}", fields.entry(value, f"{self.where}: {name}"))
 
     def _found(self, name: str) -> tuple[str, Any] | None:
         """Spelling and value of the first spelling given.

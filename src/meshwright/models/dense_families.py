@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph, Operator
 from meshwright.models import dense_blocks, ends
-from meshwright.models.config import Config
+from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
 
 __all__ = [
@@ -27,18 +27,18 @@ LARGEST_DEPTH = 10_000
 """More layers than any model has; keeps a slip of the keyboard from filling the memory."""
 
 
-def n_layers(config: Config, name: str = "num_hidden_layers") -> int:
+def n_layers(config: ModelConfig, name: str = "num_hidden_layers") -> int:
     """Return the number of layers."""
     return config.integer(name, "number of layers", maximum=LARGEST_DEPTH)
 
 
-def vocabulary(config: Config) -> int:
+def vocabulary(config: ModelConfig) -> int:
     """Return the number of rows of the word table (Gemma 3's own files leave it out: its family's default counts)."""
     default = 262208 if config.text("model_type", "family of the model", "").startswith("gemma3") else None
     return config.integer("vocab_size", "rows of the word embedding table", default, maximum=10**9)
 
 
-def llama_block(config: Config, sequence: int, fused: bool) -> Block:
+def llama_block(config: ModelConfig, sequence: int, fused: bool) -> Block:
     """Return the layer of a Llama-like model: RMSNorm, rotated grouped heads, gated feed-forward.
 
     Raises `InputError` when a field is missing or wrong, or heads do not divide.
@@ -60,7 +60,7 @@ def llama_block(config: Config, sequence: int, fused: bool) -> Block:
     )  # fmt: skip
 
 
-def attention_sizes(config: Config) -> tuple[int, int, int, int]:
+def attention_sizes(config: ModelConfig) -> tuple[int, int, int, int]:
     """Return hidden size, query heads, key-value heads and head size of a Llama-like configuration.
 
     Raises `InputError` when heads do not divide.
@@ -76,7 +76,7 @@ def attention_sizes(config: Config) -> tuple[int, int, int, int]:
     return hidden, heads, kv_heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads))
 
 
-def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
+def layer_windows(config: ModelConfig, layers: int) -> tuple[int, ...]:
     """Return the sliding window of every layer in tokens, 0 for full attention.
 
     Raises `InputError` when ``layer_types`` has another length or an unknown entry.
@@ -108,7 +108,7 @@ def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
     return (window,) * layers
 
 
-def llama_like(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def llama_like(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a dense Llama-like model (Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3)."""
     block = llama_block(config, sequence, fused)
     words = vocabulary(config)
@@ -120,7 +120,7 @@ def llama_like(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _between_ends(name, layers, block, ends.embedding(block, words), words, tied)
 
 
-def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def gpt2(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a GPT-2-like model: learned positions, LayerNorm, biases, GELU (GPT-3 and Megatron's GPT as well)."""
     hidden = config.integer("n_embd|hidden_size", "width of the residual stream")
     heads = config.integer("n_head|num_attention_heads", "heads of a layer")
@@ -138,7 +138,7 @@ def gpt2(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _between_ends(name, layers, block, ends.embedding(block, words, positions), words, tied)
 
 
-def gpt_neo(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def gpt_neo(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a GPT-Neo model: GPT-2's layer without biases of queries, keys and values, windows in some layers.
 
     Raises `InputError` when a field is missing or wrong, or there is not one kind of attention for each layer.
@@ -163,7 +163,7 @@ def gpt_neo(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _between_ends(name, named, block, ends.embedding(block, words, positions), words, tied)
 
 
-def gpt_neox(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def gpt_neox(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a GPT-NeoX model: rotated heads, LayerNorm, biases, both branches in parallel."""
     hidden = config.integer("hidden_size", "width of the residual stream")
     heads = config.integer("num_attention_heads", "heads of a layer")
@@ -182,7 +182,7 @@ def gpt_neox(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _between_ends(name, layers, block, ends.embedding(block, words), words, tied)
 
 
-def opt(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def opt(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of an OPT model: GPT-2's layer with a narrower word table where configured, ReLU."""
     hidden = config.integer("hidden_size", "width of the residual stream")
     heads = config.integer("num_attention_heads", "heads of a layer")
@@ -224,7 +224,7 @@ def _between_ends(
     return ends.chain(name, everything, block, shared=words * block.hidden if tied else 0)
 
 
-def even_head(config: Config, hidden: int, heads: int) -> int:
+def even_head(config: ModelConfig, hidden: int, heads: int) -> int:
     """Return the size of a head where heads share the hidden size evenly.
 
     Raises `InputError` when they cannot and no ``head_dim`` says otherwise.
@@ -236,6 +236,6 @@ def even_head(config: Config, hidden: int, heads: int) -> int:
     return max(1, hidden // heads)
 
 
-def _drops(config: Config, name: str, default: float = 0.0) -> bool:
+def _drops(config: ModelConfig, name: str, default: float = 0.0) -> bool:
     """Whether a drop-out probability is above zero."""
     return config.ratio(name, "drop-out probability", default) > 0

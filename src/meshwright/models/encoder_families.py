@@ -7,13 +7,13 @@ from dataclasses import replace
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Operator
 from meshwright.models import dense_blocks, dense_families, ends
-from meshwright.models.config import Config
+from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
 
 __all__ = ["bert", "t5", "vit", "vit_sequence"]
 
 
-def bert(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def bert(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a BERT model with its pre-training heads: masked words, and with a pooler the next sentence.
 
     Raises `InputError` when a field is missing or wrong.
@@ -46,7 +46,7 @@ def bert(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return ends.chain(name, everything, block, shared=words * hidden if tied else 0)
 
 
-def vit_sequence(config: Config) -> tuple[int, int]:
+def vit_sequence(config: ModelConfig) -> tuple[int, int]:
     """Return the number of patches of an image, and of tokens (with the class token).
 
     Raises `InputError` when patches do not tile the image.
@@ -58,7 +58,7 @@ def vit_sequence(config: Config) -> tuple[int, int]:
     return (image // patch) ** 2, (image // patch) ** 2 + 1
 
 
-def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def vit(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a vision transformer with its classifier, or as ``ViTModel`` with its pooler; a sample is an image.
 
     Raises `InputError` when a field is missing or wrong.
@@ -81,7 +81,7 @@ def vit(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return replace(graph, tokens_name="")
 
 
-def t5(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def t5(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a T5 model; encoder and decoder see the same number of tokens unless ``_target_sequence_length`` is
     given.
 
@@ -130,7 +130,7 @@ def t5(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return Graph(name, made, tuple(edges), sequence, words * hidden if tied else 0)
 
 
-def _encoder_block(config: Config, sequence: int, fused: bool, *, norm_after: bool) -> Block:
+def _encoder_block(config: ModelConfig, sequence: int, fused: bool, *, norm_after: bool) -> Block:
     """The layer of BERT and ViT: LayerNorm, biases, GELU, every token sees every other."""
     hidden = config.integer("hidden_size", "width of the residual stream")
     heads = config.integer("num_attention_heads", "heads of a layer")
@@ -145,7 +145,7 @@ def _encoder_block(config: Config, sequence: int, fused: bool, *, norm_after: bo
     )  # fmt: skip
 
 
-def _image_head(config: Config, hidden: int) -> tuple[Operator, ...]:
+def _image_head(config: ModelConfig, hidden: int) -> tuple[Operator, ...]:
     """Pooler of the class token where the configuration is that of the bare ``ViTModel``, otherwise a classifier."""
     labels = config.fields.get("id2label")
     classes = config.integer("num_labels", "classes", len(labels) if isinstance(labels, dict) and labels else 1000)
@@ -157,7 +157,7 @@ def _image_head(config: Config, hidden: int) -> tuple[Operator, ...]:
     )
 
 
-def _sentence_head(config: Config, hidden: int) -> tuple[Operator, ...]:
+def _sentence_head(config: ModelConfig, hidden: int) -> tuple[Operator, ...]:
     """Pooler of the first token and the choice whether the sentences follow each other; only BertForPreTraining has it."""
     if "BertForPreTraining" not in config.words("architectures", "classes of the model"):
         return ()

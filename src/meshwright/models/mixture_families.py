@@ -7,14 +7,14 @@ from dataclasses import replace
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Operator
 from meshwright.models import dense_blocks, dense_families, ends, mixture_blocks
-from meshwright.models.config import Config
+from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
 from meshwright.models.mixture_blocks import Experts, Latent
 
 __all__ = ["deepseek", "gpt_oss", "mixtral", "qwen_moe"]
 
 
-def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def mixtral(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Mixtral model: a Llama layer whose feed-forward network is a choice of experts."""
     block = dense_families.llama_block(config, sequence, fused)
     block = replace(block, window=config.integer("sliding_window", "sliding window in tokens", 0, minimum=0, maximum=10**9))
@@ -23,7 +23,7 @@ def mixtral(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _finish(config, name, [body] * dense_families.n_layers(config), block, experts)
 
 
-def qwen_moe(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def qwen_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Qwen 2 or 3 MoE model: experts in every ``decoder_sparse_step``-th layer, dense ones between.
 
     Raises `InputError` when a field is missing or wrong.
@@ -44,7 +44,7 @@ def qwen_moe(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _finish(config, name, [bodies[kind] for kind in kinds], block, experts)
 
 
-def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def deepseek(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a DeepSeek V2 or V3 model: latent attention, first layers dense, then shared and routed experts.
 
     Raises `InputError` when a field is missing or wrong.
@@ -77,7 +77,7 @@ def deepseek(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _finish(config, name, bodies, block, experts, ahead=[sparse] * n_ahead)
 
 
-def gpt_oss(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def gpt_oss(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a GPT-OSS model: biases everywhere, attention sinks, windows in every second layer, experts in all.
 
     Raises `InputError` when a field is missing or wrong.
@@ -93,7 +93,7 @@ def gpt_oss(config: Config, name: str, sequence: int, fused: bool) -> Graph:
     return _finish(config, name, [bodies[window] for window in windows], block, experts)
 
 
-def _experts(config: Config, field: str, width: int) -> Experts:
+def _experts(config: ModelConfig, field: str, width: int) -> Experts:
     """Number of experts and how many a token visits.
 
     Raises `InputError` when a token visits more than there are.
@@ -110,7 +110,7 @@ def _experts(config: Config, field: str, width: int) -> Experts:
 
 
 def _finish(
-    config: Config,
+    config: ModelConfig,
     name: str,
     bodies: list[tuple[Operator, ...]],
     block: Block,

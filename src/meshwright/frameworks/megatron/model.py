@@ -9,7 +9,7 @@ from meshwright.base.errors import ExportError
 from meshwright.core.graph import Graph
 from meshwright.core.source import Source
 from meshwright.models import dense_families
-from meshwright.models.config import Config
+from meshwright.models.config import ModelConfig
 from meshwright.models.readers import huggingface
 
 __all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments"]
@@ -60,7 +60,7 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
         for field in ("attention_bias", "mlp_bias")
         if fields.get(field)
     )
-    windows = dense_families.layer_windows(Config(spec, fields), int(fields["num_hidden_layers"]))
+    windows = dense_families.layer_windows(ModelConfig(spec, fields), int(fields["num_hidden_layers"]))
     if any(0 < window < graph.sequence_length for window in windows):
         notes += ("the configuration's sliding windows are not written: attention is full",)
     return (*_llama_like(fields, str(family), graph.sequence_length), *rope, *_expert_layers(graph)), notes

@@ -13,7 +13,7 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.models import dense_families, encoder_families, mixture_families
-from meshwright.models.config import Config
+from meshwright.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from meshwright.core.source import Source
@@ -125,7 +125,7 @@ def read(source: Source) -> ModelSpec:
     else:
         if not isinstance(source.json, dict):
             raise InputError(f"{source.path}: is not a Hugging Face configuration: a JSON object with model_type is needed")
-        config = Config(str(source.path), source.json)
+        config = ModelConfig(str(source.path), source.json)
         name = config.text("_name", "the model's name", "") or _name_of(config, source)
     config = _language_model(config)
     sequence = _length(config, source.sequence_length)
@@ -149,11 +149,11 @@ def graph_of(fields: Mapping[str, Any], name: str, *, sequence_length: int = 0, 
     `attention`: ``flash``, ``unfused``, or empty for the configuration's own.
     Raises `InputError` as `read`.
     """
-    config = _language_model(Config(name, fields))
+    config = _language_model(ModelConfig(name, fields))
     return _graph(config, name, _length(config, sequence_length), _fused(config, attention))
 
 
-def _length(config: Config, wanted: int) -> int:
+def _length(config: ModelConfig, wanted: int) -> int:
     """Tokens per sample: those wanted, or the model's own.
 
     Raises `InputError` when what is wanted is negative or huge, or any length for a model of images.
@@ -174,30 +174,30 @@ def _length(config: Config, wanted: int) -> int:
     return own or min(longest, 512 if _family(config) == "t5" else _DEFAULT_SEQUENCE)
 
 
-def _longest(config: Config) -> int:
+def _longest(config: ModelConfig) -> int:
     """Longest sequence the model was made for; 0 where the configuration names none."""
     return config.integer(
         "max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0, maximum=_LONGEST_SEQUENCE
     )
 
 
-def _built_in(name: str) -> Config:
+def _built_in(name: str) -> ModelConfig:
     """The configuration of a built-in model."""
     if name not in names():
         raise unknown(name)
     file = importlib.resources.files("meshwright.models") / "data" / f"{name}.json"
     fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return Config(f"model {name}", fields)
+    return ModelConfig(f"model {name}", fields)
 
 
-def _name_of(config: Config, source: Source) -> str:
+def _name_of(config: ModelConfig, source: Source) -> str:
     """A name for a file: its folder's where it is called config.json, otherwise its own."""
     assert source.path is not None
     stem = source.path.resolve().parent.name if source.path.name == "config.json" else source.path.stem
     return config.text("_name_or_path", "where the model was loaded from", "").rstrip("/").rpartition("/")[2] or stem
 
 
-def _fused(config: Config, wanted: str) -> bool:
+def _fused(config: ModelConfig, wanted: str) -> bool:
     """Whether attention is one kernel."""
     if wanted not in ("", "flash", "unfused"):
         raise UnknownNameError("attention", wanted, ("flash", "unfused"))
@@ -205,7 +205,7 @@ def _fused(config: Config, wanted: str) -> bool:
     return wanted != "unfused" if wanted else own != "eager"
 
 
-def _family(config: Config) -> str:
+def _family(config: ModelConfig) -> str:
     """The family, from ``model_type`` or the first of ``architectures``."""
     family = config.text("model_type", "family of the model", "")
     if not family:
@@ -220,16 +220,16 @@ def _family(config: Config) -> str:
     return family
 
 
-def _language_model(config: Config) -> Config:
+def _language_model(config: ModelConfig) -> ModelConfig:
     """The configuration of the language model inside one of several parts, with the defaults that published files rely on."""
     if _family(config) != "gemma3" or not config.given("text_config"):
         return config
     part = config.part("text_config")
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
-    return Config(part.where, {**defaults, **part.fields, "model_type": "gemma3"})
+    return ModelConfig(part.where, {**defaults, **part.fields, "model_type": "gemma3"})
 
 
-def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
+def _notes(config: ModelConfig, name: str, sequence: int) -> tuple[str, ...]:
     """What the user should know about this reading."""
     notes = []
     longest = _longest(config)
@@ -250,10 +250,10 @@ def _notes(config: Config, name: str, sequence: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _graph(config: Config, name: str, sequence: int, fused: bool) -> Graph:
+def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """The graph, by family."""
     family = _family(config)
-    config = Config(config.where, {**config.fields, "model_type": family})
+    config = ModelConfig(config.where, {**config.fields, "model_type": family})
     match family:
         case "gpt2":
             return dense_families.gpt2(config, name, sequence, fused)
