@@ -22,7 +22,7 @@ from meshwright.runtime.ranks.plan_file import read_plan
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.loss_scale import LossScale
-from meshwright.runtime.step.p2p import Crossing, P2PCommunicator
+from meshwright.runtime.step.p2p import BoundaryTensor, P2PCommunicator
 from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
@@ -274,9 +274,9 @@ def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Ti
     return -1
 
 
-def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[tuple[Crossing, ...]]:
+def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[tuple[BoundaryTensor, ...]]:
     """Return what every stage hands on, found by sending a sample through: stage after stage, every rank is told."""
-    crossings: list[tuple[Crossing, ...]] = []
+    crossings: list[tuple[BoundaryTensor, ...]] = []
     n_rows, device = len(sample[0]), sample[0].device
     for stage in range(places.n_stages):
         found: list[Any] = [None]
@@ -296,9 +296,9 @@ def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sam
     return crossings
 
 
-def _crossing(tensor: torch.Tensor, n_rows: int) -> Crossing:
+def _crossing(tensor: torch.Tensor, n_rows: int) -> BoundaryTensor:
     by_rows = tensor.dim() > 0 and tensor.shape[0] == n_rows
-    return Crossing(tuple(tensor.shape[1:] if by_rows else tensor.shape), tensor.dtype, by_rows)
+    return BoundaryTensor(tuple(tensor.shape[1:] if by_rows else tensor.shape), tensor.dtype, by_rows)
 
 
 def _check_tensors(result: Sequence[Any], places: Layout, stage: int) -> None:

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from meshwright.runtime.ranks.layout import Layout, Message
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["Crossing", "P2PCommunicator"]
+__all__ = ["BoundaryTensor", "P2PCommunicator"]
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class BoundaryTensor:
     """A tensor that crosses the boundary between two stages.
 
     Parameters
@@ -56,7 +56,7 @@ class P2PCommunicator:
         The plan as ranks.
     rank : int
         This process.
-    crossings : sequence of sequence of Crossing
+    crossings : sequence of sequence of BoundaryTensor
         Per stage, what it sends forward.
     device : torch.device
         Where tensors live.
@@ -69,7 +69,7 @@ class P2PCommunicator:
     order of the sender's work.
     """
 
-    def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[Crossing]], device: torch.device) -> None:
+    def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[BoundaryTensor]], device: torch.device) -> None:
         self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
         self.groups = {way: dist.new_group() for way in layout.ways()}
         self.queues = self._queues()
@@ -102,7 +102,7 @@ class P2PCommunicator:
                     queues.append(queue)
         return queues
 
-    def _tensors(self, boundary: int, direction: int) -> list[Crossing]:
+    def _tensors(self, boundary: int, direction: int) -> list[BoundaryTensor]:
         """Return what crosses the boundary after a stage."""
         return [entry for entry in self.crossings[boundary] if direction == 0 or entry.comes_back]
 
