@@ -15,7 +15,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Ends", "Interval", "Kind", "Peaks", "around", "factors", "kind_of", "peaks",  # noqa: E501
+    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Interval", "Kind", "Peaks", "TimeInterval", "around", "factors", "kind_of", "peaks",  # noqa: E501
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -107,7 +107,7 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, loads: Sequence[StageCos
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TimeInterval:
     """Between which multiples of a prediction measured seconds of one class lie.
 
     Parameters
@@ -169,7 +169,7 @@ class Peaks:
     n_sets: int
 
 
-def factors() -> Mapping[str, Ends]:
+def factors() -> Mapping[str, TimeInterval]:
     """Return the ends by name of class (`Kind.classes`).
 
     Notes
@@ -178,7 +178,7 @@ def factors() -> Mapping[str, Ends]:
     runs, each predicted as ``plan`` would.
     """
     entries = tomllib.loads((DATA / "intervals.toml").read_text(encoding="utf-8"))
-    return {name: Ends(**entry) for name, entry in entries.items()}
+    return {name: TimeInterval(**entry) for name, entry in entries.items()}
 
 
 def peaks() -> Peaks:
@@ -186,7 +186,7 @@ def peaks() -> Peaks:
     return Peaks(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
 
 
-def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) -> Interval:
+def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:
     """Return the interval around a predicted time.
 
     Parameters
@@ -205,7 +205,7 @@ def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) 
         measured the widest of all classes it belongs to.
     """
     known = factors() if known is None else known
-    found: list[tuple[str, Ends]] = []
+    found: list[tuple[str, TimeInterval]] = []
     device_measured = any(name.endswith(f", on {kind.on}") for name in known)
     for name in kind.classes:
         if name in known:
@@ -217,7 +217,7 @@ def around(seconds: float, kind: Kind, known: Mapping[str, Ends] | None = None) 
     return Interval(seconds * low, seconds * high, _basis(kind, found, device_measured), last.n_runs, last.n_sets)
 
 
-def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], device_measured: bool) -> str:
+def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:
     """Say which runs an interval rests on."""
     rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
     if found[0][0] == kind.classes[0]:
@@ -227,6 +227,6 @@ def _basis(kind: Kind, found: Sequence[tuple[str, Ends]], device_measured: bool)
     return f"no run like this on {kind.on} was measured; interval from {rests}"
 
 
-def _counted(ends: Ends) -> str:
+def _counted(ends: TimeInterval) -> str:
     """Return how many runs of how many sets."""
     return f"{ends.n_runs} run{'s' * (ends.n_runs != 1)} of {ends.n_sets} set{'s' * (ends.n_sets != 1)}"

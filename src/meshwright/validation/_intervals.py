@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO, Ends, Kind, Peaks, around
+from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO, Kind, Peaks, TimeInterval, around
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "left_out", "peak_ratios"]
@@ -22,7 +22,7 @@ Sets = Mapping[str, Sequence[Point]]
 """Predicted rows by the name of their set."""
 
 
-def ends(sets: Sets) -> dict[str, Ends]:
+def ends(sets: Sets) -> dict[str, TimeInterval]:
     """Return the ends of the interval of every class that the rows of some sets fall into.
 
     Parameters
@@ -93,12 +93,12 @@ def _kind(point: Point) -> Kind:
     return point.kind
 
 
-def _ends(residuals: Mapping[str, Sequence[float]]) -> Ends:
+def _ends(residuals: Mapping[str, Sequence[float]]) -> TimeInterval:
     """Return the ends of one class."""
     n_sets = len(residuals)
     tail = (1.0 - min(1.0, COVERAGE_RATIO * (n_sets + 1) / n_sets)) / 2.0
     low, high = (math.exp(_quantile(residuals, share)) for share in (tail, 1.0 - tail))
-    return Ends(low, high, sum(map(len, residuals.values())), n_sets)
+    return TimeInterval(low, high, sum(map(len, residuals.values())), n_sets)
 
 
 def _quantile(values: Mapping[str, Sequence[float]], share: float) -> float:

@@ -65,7 +65,7 @@ def _measures(point: Point, quantity: str) -> bool:
     return point.measured_bytes > 0.0 if quantity == "memory" else point.ran and point.measured_seconds > 0.0
 
 
-def _miss(report: Report, point: Point, quantity: str, known: Mapping[str, interval.Ends]) -> Miss:
+def _miss(report: Report, point: Point, quantity: str, known: Mapping[str, interval.TimeInterval]) -> Miss:
     """Return a row as a miss."""
     of_memory = quantity == "memory"
     ends = interval.around(point.planned_seconds, point.kind, known) if point.kind and not of_memory else None

@@ -11,7 +11,7 @@ from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval
 from meshwright.core.formatting import fullest, step_interval
-from meshwright.core.interval import Ends, Kind, Peaks
+from meshwright.core.interval import Kind, Peaks, TimeInterval
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
 from meshwright.report.text import explain
@@ -41,25 +41,27 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
 
 
 def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:
-    known = {NEAR: Ends(0.9, 1.1, 40, 4), WORK: Ends(0.5, 2.0, 90, 9), ALL: Ends(0.4, 3.0, 99, 10)}
+    known = {NEAR: TimeInterval(0.9, 1.1, 40, 4), WORK: TimeInterval(0.5, 2.0, 90, 9), ALL: TimeInterval(0.4, 3.0, 99, 10)}
     found = interval.around(10.0, KIND, known)
     assert (found.low_seconds, found.high_seconds, found.n_runs, found.n_sets) == (9.0, 11.0, 40, 4)
     assert found.basis == f"40 runs of 4 sets ({NEAR})"
 
 
 def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_narrowed() -> None:
-    known = {NEAR: Ends(0.9, 2.5, 40, 3), WORK: Ends(0.5, 2.0, 90, 9), ALL: Ends(0.1, 9.0, 99, 10)}
+    known = {NEAR: TimeInterval(0.9, 2.5, 40, 3), WORK: TimeInterval(0.5, 2.0, 90, 9), ALL: TimeInterval(0.1, 9.0, 99, 10)}
     found = interval.around(1.0, KIND, known)
     assert (found.low_seconds, found.high_seconds) == (0.5, 2.5)
     assert found.basis == f"40 runs of 3 sets ({NEAR}); 90 runs of 9 sets ({WORK})"
 
 
 def test_what_was_never_measured_gets_the_interval_of_all_runs_and_says_so() -> None:
-    known = {ALL: Ends(0.4, 3.0, 99, 10), f"{WORK}, on B": Ends(0.9, 1.1, 1, 1)}
+    known = {ALL: TimeInterval(0.4, 3.0, 99, 10), f"{WORK}, on B": TimeInterval(0.9, 1.1, 1, 1)}
     found = interval.around(1.0, KIND, known)
     assert (found.low_seconds, found.high_seconds) == (0.4, 3.0)
     assert found.basis == "no run on A was measured; interval from 99 runs of 10 sets (all runs)"
-    wide = interval.around(1.0, KIND, known | {WORK: Ends(0.3, 1.1, 50, 5)})  # enough sets, but none on this kind of device
+    wide = interval.around(
+        1.0, KIND, known | {WORK: TimeInterval(0.3, 1.1, 50, 5)}
+    )  # enough sets, but none on this kind of device
     assert (wide.low_seconds, wide.high_seconds, wide.n_runs) == (0.3, 3.0, 99)
     other = interval.around(1.0, replace(KIND, devices=("B",), mixture=True), known)
     assert other.basis.startswith("no run like this on B was measured; interval from 99 runs")
