@@ -46,7 +46,7 @@ def main() -> None:
         (interval.DATA / "memory.toml").write_text(HEAD_OF_MEMORY + "\n" + _fields(peaks), encoding="utf-8")
 
 
-def _fields(record: interval.TimeInterval | interval.Peaks) -> str:
+def _fields(record: interval.TimeInterval | interval.PeakInterval) -> str:
     """Return the fields of a record as TOML."""
     found = dataclasses.asdict(record)
     return "".join(f"{name} = {f'{value:.3f}' if isinstance(value, float) else value}\n" for name, value in found.items())

@@ -119,7 +119,7 @@ def fullest(result: Result) -> tuple[float, float] | None:
     return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (entry[1] - entry[0], entry))
 
 
-def peak_margin(result: Result) -> interval.Peaks | None:
+def peak_margin(result: Result) -> interval.PeakInterval | None:
     """Return how measured peaks lie around predicted ones; None where the memory model is not the one that was measured."""
     return interval.peaks() if result.problem.costs in MEASURED_COSTS and fullest(result) is not None else None
 

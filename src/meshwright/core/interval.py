@@ -15,14 +15,14 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Interval", "Kind", "Peaks", "TimeInterval", "around", "factors", "kind_of", "peaks",  # noqa: E501
+    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Interval", "Kind", "PeakInterval", "TimeInterval", "around", "factors", "kind_of", "peaks",  # noqa: E501
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
 """Share of measured runs that an interval should hold."""
 
 MOST_RATIO = 0.99
-"""Share of measured runs whose peak lies below `Peaks.most_ratio`."""
+"""Share of measured runs whose peak lies below `PeakInterval.most_ratio`."""
 
 FEWEST_SETS = 4
 """Sets that have to speak of a class before it stands alone: the range of K sets holds K / (K + 1) of the next one's runs in
@@ -146,7 +146,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Peaks:
+class PeakInterval:
     """Which multiples of a predicted peak measured peaks are.
 
     Parameters
@@ -181,9 +181,9 @@ def factors() -> Mapping[str, TimeInterval]:
     return {name: TimeInterval(**entry) for name, entry in entries.items()}
 
 
-def peaks() -> Peaks:
+def peaks() -> PeakInterval:
     """Return how measured peaks of memory lie around predicted ones; ``core/data/memory.toml``, written by the same script."""
-    return Peaks(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
+    return PeakInterval(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
 
 
 def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO, Kind, Peaks, TimeInterval, around
+from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO, Kind, PeakInterval, TimeInterval, around
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "left_out", "peak_ratios"]
@@ -64,7 +64,7 @@ def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
     return found
 
 
-def peak_ratios(sets: Sets) -> Peaks:
+def peak_ratios(sets: Sets) -> PeakInterval:
     """Return how measured peaks lie around those that ``plan`` would have predicted, sets counting alike.
 
     Parameters
@@ -79,7 +79,7 @@ def peak_ratios(sets: Sets) -> Peaks:
     ratios = {name: values for name, values in ratios.items() if values}
     tail = (1.0 - COVERAGE_RATIO) / 2.0
     low, high, below, most = (_quantile(ratios, share) for share in (tail, 1.0 - tail, COVERAGE_RATIO, MOST_RATIO))
-    return Peaks(low, high, below, most, sum(map(len, ratios.values())), len(ratios))
+    return PeakInterval(low, high, below, most, sum(map(len, ratios.values())), len(ratios))
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:

@@ -11,7 +11,7 @@ from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval
 from meshwright.core.formatting import fullest, step_interval
-from meshwright.core.interval import Kind, Peaks, TimeInterval
+from meshwright.core.interval import Kind, PeakInterval, TimeInterval
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
 from meshwright.report.text import explain
@@ -102,7 +102,7 @@ def test_a_plan_whose_peak_may_be_too_large_is_warned_of_with_the_share_that_lea
 ) -> None:
     assert "may not fit" not in explain(result)
     peak, limit = fullest(result) or (0.0, 0.0)
-    monkeypatch.setattr(interval, "peaks", lambda: Peaks(0.9, 1.1, 1.05, 1.01 * limit / peak, 10, 2))
+    monkeypatch.setattr(interval, "peaks", lambda: PeakInterval(0.9, 1.1, 1.05, 1.01 * limit / peak, 10, 2))
     text = " ".join(explain(result).split())
     assert (
         f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio=0" in text and "with 0.95 for 80%" in text
