@@ -89,7 +89,7 @@ class Fixed(NamedTuple):
     links_first: int
 
 
-class Flows(NamedTuple):
+class TransferFlows(NamedTuple):
     """Transfers and flows of all-reduces; all but `active` by entity.
 
     Attributes
@@ -282,7 +282,7 @@ def play(tasks, split, network, windows, inside, limit_seconds):
     fixed, size = _fixed(tasks, split, network, n_windows)
     work = _filling(fixed, tasks, network, n_windows)
     n_tasks, first_reduce, first_flow, n_all = fixed.n_tasks, fixed.first_reduce, fixed.first_flow, len(size)
-    flows = Flows(size, np.zeros(n_all), np.zeros(n_all), np.zeros(n_all, np.int64), np.zeros(n_all, np.int64),
+    flows = TransferFlows(size, np.zeros(n_all), np.zeros(n_all), np.zeros(n_all, np.int64), np.zeros(n_all, np.int64),
                   np.empty(n_all, np.int64))  # fmt: skip
     events, inputs = (
         Events(np.empty(n_all + 4), np.empty(n_all + 4, np.int64)),
