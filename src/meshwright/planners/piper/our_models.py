@@ -21,7 +21,7 @@ from meshwright.costs import analytic, sharded
 from meshwright.network import Network
 from meshwright.solvers.pipeline import search
 from meshwright.solvers.pipeline.menu import StageMenu
-from meshwright.solvers.pipeline.threshold import Found
+from meshwright.solvers.pipeline.threshold import FoundPipeline
 
 __all__ = ["ModelOptions", "answer"]
 
@@ -238,7 +238,7 @@ def _link(problem: Problem, strategy: Strategy) -> tuple[float, float]:
     return Network.of(problem.required_cluster).transfer([(i, i + n) for i in range(n)])
 
 
-def _candidates(solved: search.Solved, options: ModelOptions) -> Iterator[Found]:
+def _candidates(solved: search.Solved, options: ModelOptions) -> Iterator[FoundPipeline]:
     """Yield pipelines worth comparing: the fewest devices for every number of stages at several thresholds."""
     assert solved.found is not None
     if not options.fill_drain:
@@ -248,7 +248,7 @@ def _candidates(solved: search.Solved, options: ModelOptions) -> Iterator[Found]
         yield from search.by_stages(solved.prepared, solved.found, ratio)
 
 
-def _stage_seconds(problem: Problem, found: Found, case: _Case) -> list[float]:
+def _stage_seconds(problem: Problem, found: FoundPipeline, case: _Case) -> list[float]:
     """Return each stage's time with tensors over the links on which the stages' own devices lie, in one node or between two."""
     rows, seconds = analytic.rows(problem), [stage.seconds for stage in found.stages]
     word = {v: case.menu.names[c] for stage in found.stages for v, c in zip(stage.nodes, stage.choices, strict=True)}
@@ -278,7 +278,7 @@ def _step_seconds(stages: list[float], case: _Case, options: ModelOptions) -> fl
     return seconds
 
 
-def _plan(problem: Problem, found: Found, case: _Case) -> Plan:
+def _plan(problem: Problem, found: FoundPipeline, case: _Case) -> Plan:
     """Return a found pipeline as a plan on consecutive devices."""
     stages = []
     device = 0

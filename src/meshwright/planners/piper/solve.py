@@ -11,7 +11,7 @@ from meshwright.planners.piper.menu import Options, buffer_bytes, menu_of, rooms
 from meshwright.planners.piper.problem import PiperInstance
 from meshwright.solvers.pipeline import curves, filling, nodes, search
 from meshwright.solvers.pipeline.menu import StageMenu
-from meshwright.solvers.pipeline.threshold import Found
+from meshwright.solvers.pipeline.threshold import FoundPipeline
 
 __all__ = ["Solution", "curve", "least_memory", "solve"]
 
@@ -215,12 +215,12 @@ def _weighed(
     return Solution(best, lower, "relaxation", nearly, solved.n_downsets, (told,), solved.along_orders)
 
 
-def _proven(instance: PiperInstance, solved: search.Solved, least: float) -> tuple[float, tuple[Found, ...]]:
+def _proven(instance: PiperInstance, solved: search.Solved, least: float) -> tuple[float, tuple[FoundPipeline, ...]]:
     """Return a bound that counts nodes, and fill and drain, where all downsets were searched; and plans found on the way."""
     assert solved.found is not None
     counting = instance.counting
     known = least if solved.complete else min(least, solved.found.seconds * (1.0 + max(SLACK_RATIOS)))
-    lower, more = min(solved.lower_seconds, known), tuple[Found, ...]()
+    lower, more = min(solved.lower_seconds, known), tuple[FoundPipeline, ...]()
     if solved.along_orders or solved.ties_near or known <= lower * CLOSE:
         return lower, more
     if counting.node_size:
@@ -248,7 +248,7 @@ def _fitting(instance: PiperInstance, rated: Rated) -> Rated:
     return {stages: cost for stages, cost in rated.items() if cost.missing_bytes <= most} or rated
 
 
-def _stages(instance: PiperInstance, menu: StageMenu, found: Found) -> tuple[PiperStage, ...]:
+def _stages(instance: PiperInstance, menu: StageMenu, found: FoundPipeline) -> tuple[PiperStage, ...]:
     """Return a found pipeline in Piper's terms."""
     stages = []
     for stage in found.stages:

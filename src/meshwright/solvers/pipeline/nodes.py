@@ -11,7 +11,7 @@ from meshwright._kernels.pipeline.pairs import Crossing
 from meshwright.solvers.pipeline import downsets, orders
 from meshwright.solvers.pipeline import menu as stage_menu
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, picked_columns
-from meshwright.solvers.pipeline.threshold import Found, Reached, best_label, empty_labels, found
+from meshwright.solvers.pipeline.threshold import FoundPipeline, Reached, best_label, empty_labels, found
 
 __all__ = ["lower_bound"]
 
@@ -24,7 +24,7 @@ FINE_RATIO, N_THRESHOLDS = 1.0002, 24
 
 def lower_bound(
     prepared: Prepared, node_size: int, slow_ratio: float, lower_seconds: float, upper_seconds: float
-) -> tuple[float, tuple[Found, ...]]:
+) -> tuple[float, tuple[FoundPipeline, ...]]:
     """Return a bound on the slowest stage's time, and pipelines that keep thresholds above it where nodes are never cut into.
 
     Parameters
@@ -42,7 +42,7 @@ def lower_bound(
     -------
     lower_seconds : float
         At least the bound given, at most `upper_seconds`.
-    pipelines : tuple of Found
+    pipelines : tuple of FoundPipeline
         Their times are those within nodes.
 
     Notes

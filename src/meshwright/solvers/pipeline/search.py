@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.solvers.pipeline import bound, downsets, fill, orders
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, prepare
-from meshwright.solvers.pipeline.threshold import Found, best_label, check, found, minimise
+from meshwright.solvers.pipeline.threshold import FoundPipeline, best_label, check, found, minimise
 
 __all__ = ["Solved", "by_stages", "fewest", "fits", "least_memory", "relaxation", "savings", "solve"]
 
@@ -49,7 +49,7 @@ class Solved:
     found.
     """
 
-    found: Found | None
+    found: FoundPipeline | None
     lower_seconds: float
     method: str
     prepared: Prepared
@@ -101,13 +101,13 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
 
 
-def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared]:
+def _along_orders(menu: StageMenu, lower: float) -> tuple[FoundPipeline | None, Prepared]:
     """Solve along topological orders: where any position may be a cut for one degree, then for all degrees near those cuts."""
     every = orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)
     where = _filled(menu, every, lower)
     if menu.n_degrees > 1 or not any(where):
         _spread(menu, every, where)
-    best: Found | None = None
+    best: FoundPipeline | None = None
     while True:
         prepared = prepare(menu, downsets.suffixes(menu.n_nodes, every, where))
         assert prepared is not None
@@ -122,7 +122,7 @@ def _along_orders(menu: StageMenu, lower: float) -> tuple[Found | None, Prepared
         where = [_near(menu, sizes.tolist()) if cut else cut for cut in where]
 
 
-def _around(menu: StageMenu, best: Found) -> Prepared:
+def _around(menu: StageMenu, best: FoundPipeline) -> Prepared:
     """Return the instance along the order of a pipeline, with its cuts and those near them."""
     place = np.empty(menu.n_nodes, np.int64)
     place[list(orders.orders(menu.n_nodes, menu.edge_source, menu.edge_target)[0])] = np.arange(menu.n_nodes)
@@ -230,21 +230,21 @@ def _balanced(work: np.ndarray, held: np.ndarray, starts: np.ndarray, weight: fl
     return low
 
 
-def fewest(prepared: Prepared, best: Found, *, slack_ratio: float = CLOSE_RATIO) -> Found:
+def fewest(prepared: Prepared, best: FoundPipeline, *, slack_ratio: float = CLOSE_RATIO) -> FoundPipeline:
     """Return, among pipelines as fast as the best, the one of fewest stages, then devices, then memory of the fullest device.
 
     Parameters
     ----------
     prepared : Prepared
         The instance.
-    best : Found
+    best : FoundPipeline
         A best pipeline.
     slack_ratio : float
         How much slower still counts as fast.
 
     Returns
     -------
-    Found
+    FoundPipeline
         The pipeline.
     """
     threshold = best.seconds * (1.0 + slack_ratio)
@@ -269,21 +269,21 @@ def fewest(prepared: Prepared, best: Found, *, slack_ratio: float = CLOSE_RATIO)
     return chosen
 
 
-def savings(prepared: Prepared, best: Found, slack_ratio: float) -> tuple[Found, ...]:
+def savings(prepared: Prepared, best: FoundPipeline, slack_ratio: float) -> tuple[FoundPipeline, ...]:
     """Return the pipelines of fewest stages and of fewest devices among those within a share of the best.
 
     Parameters
     ----------
     prepared : Prepared
         The instance, prepared with at least this slack.
-    best : Found
+    best : FoundPipeline
         The best pipeline.
     slack_ratio : float
         How much slower they may be.
 
     Returns
     -------
-    tuple of Found
+    tuple of FoundPipeline
         Those that save stages or devices against the best; distinct.
     """
     reached = check(prepared, best.seconds * (1.0 + slack_ratio), n_stages=len(best.stages))
@@ -299,21 +299,21 @@ def savings(prepared: Prepared, best: Found, slack_ratio: float) -> tuple[Found,
     return tuple(found(prepared, reached, label) for label in picked)
 
 
-def by_stages(prepared: Prepared, best: Found, slack_ratio: float) -> tuple[Found, ...]:
+def by_stages(prepared: Prepared, best: FoundPipeline, slack_ratio: float) -> tuple[FoundPipeline, ...]:
     """Return, for every number of stages, a pipeline of fewest devices within a share of the best.
 
     Parameters
     ----------
     prepared : Prepared
         The instance, prepared with at least this slack.
-    best : Found
+    best : FoundPipeline
         The best pipeline.
     slack_ratio : float
         How much slower they may be.
 
     Returns
     -------
-    tuple of Found
+    tuple of FoundPipeline
         By number of stages, where more stages save replicas or devices.
     """
     reached = check(prepared, best.seconds * (1.0 + max(slack_ratio, CLOSE_RATIO)), n_stages=len(best.stages))

@@ -14,7 +14,7 @@ from meshwright.solvers.pipeline import downsets
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared
 
 __all__ = [
-    "Found",
+    "FoundPipeline",
     "Reached",
     "StageChoice",
     "best_label",
@@ -64,7 +64,7 @@ class StageChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPipeline:
     """A pipeline: its stages from the model's input on, the slowest stage's time, and its totals."""
 
     stages: tuple[StageChoice, ...]
@@ -144,7 +144,7 @@ def check(
         size *= 4
 
 
-def found(prepared: Prepared, reached: Reached, label: int, *, memory_bytes: float = math.inf) -> Found:
+def found(prepared: Prepared, reached: Reached, label: int, *, memory_bytes: float = math.inf) -> FoundPipeline:
     """Return the pipeline of one label, its inner choices made anew.
 
     `label`: a label of the whole model.
@@ -161,7 +161,7 @@ def found(prepared: Prepared, reached: Reached, label: int, *, memory_bytes: flo
         in_flight = 1 + -(-int(labels.replicas[below]) // replicas)
         stages.append(_stage(prepared, upper, lower, degree, option, in_flight, min(memory_bytes, menu.memory_bytes)))
         upper, label = lower, below
-    return Found(
+    return FoundPipeline(
         tuple(stages),
         max(stage.seconds for stage in stages),
         n_devices,
@@ -210,8 +210,8 @@ def best_label(reached: Reached) -> int:
 
 
 def minimise(
-    prepared: Prepared, lower_seconds: float, known: Found | None = None, *, n_devices: int = 0, n_replicas: int = 0
-) -> tuple[Found | None, float]:
+    prepared: Prepared, lower_seconds: float, known: FoundPipeline | None = None, *, n_devices: int = 0, n_replicas: int = 0
+) -> tuple[FoundPipeline | None, float]:
     """Return the pipeline whose slowest stage is fastest, and a proven lower bound over the instance's downsets.
 
     `lower_seconds`: a proven lower bound to start from.
@@ -220,7 +220,7 @@ def minimise(
 
     Returns
     -------
-    pipeline : Found or None
+    pipeline : FoundPipeline or None
         None when nothing fits.
     lower_seconds : float
         No pipeline over these downsets is faster.
