@@ -15,11 +15,11 @@ from meshwright.solvers.mapping.bounds import lower_bound
 from meshwright.solvers.mapping.problem import StageGraph
 from meshwright.solvers.mapping.search import evaluate
 
-__all__ = ["Found", "backtrack"]
+__all__ = ["FoundMapping", "backtrack"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class FoundMapping:
     """A mapping and the work it took.
 
     Parameters
@@ -50,7 +50,7 @@ def backtrack(
     n_nodes: int = 300_000,
     n_rounds: int = 12,
     timeout_seconds: float = math.inf,
-) -> Found:
+) -> FoundMapping:
     """Bisect the largest cost between a lower bound and the best start.
 
     Parameters
@@ -74,7 +74,7 @@ def backtrack(
 
     Returns
     -------
-    Found
+    FoundMapping
         The best mapping.
 
     References
@@ -119,7 +119,7 @@ def backtrack(
         if floor == low and not improved:
             break  # every target gave up: nothing is learned by asking again
         low = floor
-    return Found(np.ascontiguousarray(devices), high, finished, n_searches, n_placements)
+    return FoundMapping(np.ascontiguousarray(devices), high, finished, n_searches, n_placements)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from meshwright.planners.parmesan.pipelines import (
     shapes,
     stage_graph,
 )
-from meshwright.solvers.mapping.backtracking import Found, backtrack
+from meshwright.solvers.mapping.backtracking import FoundMapping, backtrack
 from meshwright.solvers.mapping.problem import Mapping, StageGraph
 from meshwright.solvers.mapping.search import consecutive, evaluate, pair_seconds, point_to_point
 from meshwright.solvers.partition import coarsen, operator_stages
@@ -271,7 +271,7 @@ def _cuts(
 
 def _mappings(
     params: Params, graph: StageGraph, slow: np.ndarray, seed: int, sorted_devices: np.ndarray | None
-) -> Iterator[tuple[Mapping, str, Found | None]]:
+) -> Iterator[tuple[Mapping, str, FoundMapping | None]]:
     """Yield the two heuristic mappings, that by memory where devices have unlike memory, and the one found by the bisection."""
     order = np.arange(len(slow))
     starts = (("consecutive", consecutive(graph, order)), ("point to point", point_to_point(graph, order)))
@@ -291,7 +291,7 @@ def _mappings(
     )
     random = np.random.default_rng(seed).permutation(len(slow))
     begun = [*(devices for _, devices in starts), consecutive(graph, random)]
-    found: Found = backtrack(
+    found: FoundMapping = backtrack(
         counted, slow, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes,
         timeout_seconds=params.timeout or math.inf,
     )  # fmt: skip
