@@ -13,7 +13,7 @@ from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step, data_parallel
 from meshwright.planners.topoopt.windows import Changing
 
-__all__ = ["Found", "Wires", "alternate", "fixed", "improved", "released"]
+__all__ = ["PlanOnNetwork", "Wires", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS, SCREENED_STARTS = 4, 2
 MOST_WAYS = 8
@@ -46,7 +46,7 @@ class Wires:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class PlanOnNetwork:
     """A plan on its network.
 
     Parameters
@@ -75,7 +75,7 @@ class Found:
 
 def released(
     step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, propagation: bool, placement: str, alpha_ratio: float
-) -> Found:
+) -> PlanOnNetwork:
     """Return what the released search finds: proposals one at a time, topology by its own annealing.
 
     `budget`: proposals.
@@ -121,10 +121,10 @@ def released(
             if math.isfinite(new_ms):
                 topology_ms = new_ms
             fabric, n_unchanged = wire(proposal), 0
-    return Found(best, best_fabric, best_ms * 1e-3, first_ms * 1e-3, budget)
+    return PlanOnNetwork(best, best_fabric, best_ms * 1e-3, first_ms * 1e-3, budget)
 
 
-def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
+def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str) -> PlanOnNetwork:
     """Return the best plan and topology our search finds within a number of simulated plans.
 
     `step`, `wires`, `rng`, `budget`, `placement`: see `released`; `placement` may also be ``either``.
@@ -146,7 +146,7 @@ def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *,
     return alternate(step, candidates, rng, budget, placement)
 
 
-def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> Found:
+def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> PlanOnNetwork:
     """Return the best plan our search finds on a given topology; routes and rings follow the plan.
 
     `step`, `rng`, `budget`, `placement`: see `improved`.
@@ -165,7 +165,7 @@ def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, 
 
 def alternate(
     step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str
-) -> Found:
+) -> PlanOnNetwork:
     """Take turns until neither plan nor topology improves.
 
     `step`, `rng`, `budget`, `placement`: see `improved`.
@@ -201,7 +201,7 @@ def alternate(
         states = sorted(kept.values(), key=lambda entry: entry[0])[: 2 if n_done < budget // 2 else 1]
         n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
     seconds, plan, fabric = states[0]
-    return Found(plan, fabric, seconds, first_seconds, n_used + n_done)
+    return PlanOnNetwork(plan, fabric, seconds, first_seconds, n_used + n_done)
 
 
 def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:

@@ -15,7 +15,7 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters import wires as _wires
 from meshwright.core.problem import ModelSpec
 from meshwright.planners.topoopt import alternate, bounds, components, networks
-from meshwright.planners.topoopt.alternate import Found, Wires
+from meshwright.planners.topoopt.alternate import PlanOnNetwork, Wires
 from meshwright.planners.topoopt.choices import Servers, Space, space
 from meshwright.planners.topoopt.readers import flexflow_measures
 from meshwright.planners.topoopt.step import TRAFFIC, Step
@@ -115,7 +115,7 @@ class Entry:
 
     Parameters
     ----------
-    found : Found
+    found : PlanOnNetwork
         Plan and network.
     cost : float
         Of the network's parts, in dollars.
@@ -123,7 +123,7 @@ class Entry:
         Speed of one interface.
     """
 
-    found: Found
+    found: PlanOnNetwork
     cost: float
     link_bytes_per_second: float
 

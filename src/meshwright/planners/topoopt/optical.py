@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.planners.topoopt import alternate, finder, windows
-from meshwright.planners.topoopt.alternate import Found, Wires
+from meshwright.planners.topoopt.alternate import PlanOnNetwork, Wires
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Placement, Step
 
@@ -50,7 +50,7 @@ def taking_turns(
 
 def search(
     step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str, reconfiguration_seconds: float
-) -> Found:
+) -> PlanOnNetwork:
     """Return the best plan with circuits that stay, or take turns.
 
     `step`, `wires`, `rng`, `budget`, `placement`: see `meshwright.planners.topoopt.alternate.improved`.

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.base import files
 from meshwright.planners.topoopt import bounds
-from meshwright.planners.topoopt.alternate import Found
+from meshwright.planners.topoopt.alternate import PlanOnNetwork
 from meshwright.planners.topoopt.design import Design, Entry
 from meshwright.planners.topoopt.step import TRAFFIC, Step
 
@@ -97,7 +97,7 @@ def _topology(design: Design, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _changing(found: Found) -> dict[str, Any] | None:
+def _changing(found: PlanOnNetwork) -> dict[str, Any] | None:
     """Return what the plan's step gains from circuits that change while it runs; None where they do not."""
     if found.changing is None:
         return None
@@ -112,7 +112,7 @@ def _changing(found: Found) -> dict[str, Any] | None:
     }
 
 
-def _seconds(step: Step, found: Found, traffic: str) -> float | None:
+def _seconds(step: Step, found: PlanOnNetwork, traffic: str) -> float | None:
     """Return the step under another model of traffic; None where fair shares would take longer than the search."""
     n_flows = int((step.tasks(found.placement, found.fabric)[1].edge_bytes > 0).sum())
     if traffic == "fair" and step.model_of_traffic != "fair" and n_flows > MOST_FAIR_FLOWS:
