@@ -11,7 +11,7 @@ import reference
 from meshwright.clusters.wires import device
 from meshwright.models import read
 from meshwright.planners.topoopt import alternate, networks, published
-from meshwright.planners.topoopt.alternate import Wires
+from meshwright.planners.topoopt.alternate import NetworkParts
 from meshwright.planners.topoopt.choices import Servers, space
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.readers import flexflow_measures
@@ -144,7 +144,7 @@ def test_a_workload_from_parameters_is_the_one_of_the_file(name: str, spec: str)
 )
 def test_our_search_is_as_fast_as_its_target(name: str, degree: int, most_ms: float) -> None:
     step = step_of(name)
-    found = alternate.improved(step, Wires(16, degree, RATE, LATENCY), np.random.default_rng(0), 600, placement="either")
+    found = alternate.improved(step, NetworkParts(16, degree, RATE, LATENCY), np.random.default_rng(0), 600, placement="either")
     assert found.seconds * 1e3 <= most_ms
 
 

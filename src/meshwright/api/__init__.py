@@ -327,7 +327,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     """
     from meshwright.base import units
     from meshwright.planners.topoopt import design as room
-    from meshwright.planners.topoopt.alternate import Wires
+    from meshwright.planners.topoopt.alternate import NetworkParts
 
     params = room.parse(settings or {})
     if params.node_degree and degree and params.node_degree != degree:
@@ -340,7 +340,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         raise InputError(f"--seed {seed}: must be at least 0")
     if not topologies:
         raise InputError("--topology: name at least one, for example topoopt,fat-tree")
-    wires = Wires(
+    wires = NetworkParts(
         servers,
         degree or params.node_degree,
         units.parse(link_bandwidth, "bytes_per_second", where="--link-bandwidth", exclusive=True),

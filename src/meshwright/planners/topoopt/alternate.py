@@ -13,7 +13,7 @@ from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step, data_parallel
 from meshwright.planners.topoopt.windows import Changing
 
-__all__ = ["PlanOnNetwork", "Wires", "alternate", "fixed", "improved", "released"]
+__all__ = ["NetworkParts", "PlanOnNetwork", "alternate", "fixed", "improved", "released"]
 
 SIMULATED_STARTS, SCREENED_STARTS = 4, 2
 MOST_WAYS = 8
@@ -28,7 +28,7 @@ WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Wires:
+class NetworkParts:
     """What the network is built of.
 
     Parameters
@@ -74,7 +74,14 @@ class PlanOnNetwork:
 
 
 def released(
-    step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, propagation: bool, placement: str, alpha_ratio: float
+    step: Step,
+    wires: NetworkParts,
+    rng: np.random.Generator,
+    budget: int,
+    *,
+    propagation: bool,
+    placement: str,
+    alpha_ratio: float,
 ) -> PlanOnNetwork:
     """Return what the released search finds: proposals one at a time, topology by its own annealing.
 
@@ -124,7 +131,7 @@ def released(
     return PlanOnNetwork(best, best_fabric, best_ms * 1e-3, first_ms * 1e-3, budget)
 
 
-def improved(step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str) -> PlanOnNetwork:
+def improved(step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str) -> PlanOnNetwork:
     """Return the best plan and topology our search finds within a number of simulated plans.
 
     `step`, `wires`, `rng`, `budget`, `placement`: see `released`; `placement` may also be ``either``.

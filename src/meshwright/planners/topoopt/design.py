@@ -15,7 +15,7 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters import wires as _wires
 from meshwright.core.problem import ModelSpec
 from meshwright.planners.topoopt import alternate, bounds, components, networks
-from meshwright.planners.topoopt.alternate import PlanOnNetwork, Wires
+from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.choices import Servers, Space, space
 from meshwright.planners.topoopt.readers import flexflow_measures
 from meshwright.planners.topoopt.step import TRAFFIC, Step
@@ -138,7 +138,7 @@ class Design:
         What is trained.
     step : Step
         Simulates it.
-    wires : Wires
+    wires : NetworkParts
         The network's parts.
     entries : tuple of (str, Entry)
         What was found on each topology, in the order asked for; empty when nothing fits.
@@ -158,7 +158,7 @@ class Design:
 
     workload: Workload
     step: Step
-    wires: Wires
+    wires: NetworkParts
     entries: tuple[tuple[str, Entry], ...]
     best: str
     bound_seconds: float
@@ -175,7 +175,7 @@ class Design:
 
 def design(
     model_spec: ModelSpec,
-    wires: Wires,
+    wires: NetworkParts,
     params: Params,
     *,
     measures: str = "",
@@ -258,7 +258,7 @@ def _workload(model_spec: ModelSpec, batch: int, n_devices: int) -> Workload:
     return models.workload(model_spec, batch or n_devices)
 
 
-def _check(wires: Wires, names: tuple[str, ...]) -> None:
+def _check(wires: NetworkParts, names: tuple[str, ...]) -> None:
     """Check servers, degree and names of topologies."""
     if not 2 <= wires.n_servers <= MOST_SERVERS:
         raise InputError(f"--servers {wires.n_servers}: must be between 2 and {MOST_SERVERS}")
@@ -280,7 +280,7 @@ def _check(wires: Wires, names: tuple[str, ...]) -> None:
         )
 
 
-def _injection(wires: Wires, names: tuple[str, ...]) -> float:
+def _injection(wires: NetworkParts, names: tuple[str, ...]) -> float:
     """Return the fastest that a server's interfaces together are in any of these topologies."""
     degree = wires.n_servers - 1 if "full-mesh" in names else wires.degree
     return degree * wires.bytes_per_second
@@ -302,7 +302,7 @@ def _unfit(step: Step, entries: list[tuple[str, Entry]]) -> float:
 def _entries(
     name: str,
     step: Step,
-    wires: Wires,
+    wires: NetworkParts,
     params: Params,
     known: components.Prices,
     before: list[tuple[str, Entry]],
@@ -343,7 +343,7 @@ def _on(built: networks.Built, step: Step, params: Params, known: components.Pri
 
 
 def _found_together(
-    name: str, step: Step, wires: Wires, params: Params, known: components.Prices, budget: int, seed: int
+    name: str, step: Step, wires: NetworkParts, params: Params, known: components.Prices, budget: int, seed: int
 ) -> Entry:
     """Search plan and topology together."""
     rng = np.random.default_rng(seed)

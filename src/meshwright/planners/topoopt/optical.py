@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.planners.topoopt import alternate, finder, windows
-from meshwright.planners.topoopt.alternate import PlanOnNetwork, Wires
+from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Placement, Step
 
@@ -21,7 +21,7 @@ MOST_TURNS = 4
 
 
 def taking_turns(
-    orders: Sequence[Sequence[tuple[int, ...]]], wires: Wires, reconfiguration_seconds: float, name: str = "optical"
+    orders: Sequence[Sequence[tuple[int, ...]]], wires: NetworkParts, reconfiguration_seconds: float, name: str = "optical"
 ) -> Fabric:
     """Return circuits that take turns, as links that are there all the time but slower and later.
 
@@ -49,7 +49,7 @@ def taking_turns(
 
 
 def search(
-    step: Step, wires: Wires, rng: np.random.Generator, budget: int, *, placement: str, reconfiguration_seconds: float
+    step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str, reconfiguration_seconds: float
 ) -> PlanOnNetwork:
     """Return the best plan with circuits that stay, or take turns.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from meshwright import models
 from meshwright.planners.topoopt import design as room
-from meshwright.planners.topoopt.alternate import Wires
+from meshwright.planners.topoopt.alternate import NetworkParts
 from meshwright.planners.topoopt.step import TRAFFIC
 
 __all__ = ["run"]
@@ -16,7 +16,7 @@ def run(plan: Callable[..., object]) -> object:
     """Design the network of a small mixture of experts, with one route a pair and two,
     and play its step under every model of traffic.
     """
-    wires = Wires(4, 2, 1.25e9, 1e-6)
+    wires = NetworkParts(4, 2, 1.25e9, 1e-6)
     design = room.design(models.read("topoopt:moe"), wires, room.parse({}), names=("topoopt", "switch"), budget=5)
     found = design.entry.found
     traffic = design.step.traffic(found.placement)

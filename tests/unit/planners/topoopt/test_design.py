@@ -14,14 +14,14 @@ from meshwright.api import codesign
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import device
 from meshwright.planners.topoopt import alternate, bounds, moves, networks
-from meshwright.planners.topoopt.alternate import Wires
+from meshwright.planners.topoopt.alternate import NetworkParts
 from meshwright.planners.topoopt.choices import Servers, space
 from meshwright.planners.topoopt.design import Design
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Placement, Step, data_parallel
 from meshwright.planners.topoopt.writers import codesign_json
 
-WIRES = Wires(4, 3, 1e9, 1e-6)
+WIRES = NetworkParts(4, 3, 1e9, 1e-6)
 
 
 def test_the_same_seed_gives_the_same_answer_and_it_is_no_worse_than_the_start(small: Callable[..., Step]) -> None:
@@ -50,7 +50,7 @@ def test_the_bound_holds_for_every_plan_of_a_small_workload() -> None:
     servers = Servers(2, 1, device("a100-sxm-40gb"), 25e9)
     choices = space(read("topoopt:candle,tower=64,top=1,batch=32").instance, servers, None, shard=False)
     step = Step(choices)
-    wires = Wires(2, 1, 1e9, 1e-6)
+    wires = NetworkParts(2, 1, 1e9, 1e-6)
     bound = bounds.step_seconds(choices, 1e9)
     fabric = next(iter(alternate.finder.fabrics(step.traffic(data_parallel(choices)), 2, 1, 1e9, 1e-6, [(0, 1)])))
     options = []
@@ -189,7 +189,7 @@ def test_where_the_network_is_slow_a_small_batch_stays_on_few_servers(small: Cal
     step = small("topoopt:candle,batch=16,tower=256x3,top=256x3-1", n=4, shard=False)
     plans = list(moves.fewer(step.space))
     assert [max(len(servers) for servers in plan.servers) for plan in plans] == [2, 1]
-    wires = alternate.Wires(4, 2, 1e6, 1e-6)
+    wires = alternate.NetworkParts(4, 2, 1e6, 1e-6)
     found = alternate.improved(step, wires, np.random.default_rng(0), 4, placement="either")
     assert found.seconds <= step.compute_seconds(plans[-1]) * (1 + 1e-9) < found.start_seconds
 

@@ -206,7 +206,9 @@ def test_of_all_topologies_there_are_none_makes_a_small_step_faster_than_the_one
         except InputError:
             continue  # not connected
         every.append(step.seconds(plan, made.refitted(traffic.pair_bytes, traffic.group_bytes)))
-    found = alternate.improved(step, alternate.Wires(n, degree, 1e9, 1e-6), np.random.default_rng(0), 60, placement="either")
+    found = alternate.improved(
+        step, alternate.NetworkParts(n, degree, 1e9, 1e-6), np.random.default_rng(0), 60, placement="either"
+    )
     assert len(every) >= 3
     assert found.seconds <= min(every)
 
