@@ -121,7 +121,7 @@ def shared(folder: Path, budget: int) -> Iterator[str]:
             speed = rows[names[0]][label].link_bytes_per_second / (1 if tree == "expander" else 4)
             fabric = networks.build(tree, 16 * n_jobs, 4, speed, 1e-6, 0).fabric
             asked = [
-                jobs.Job(found[name].step, rows[name][label].found.placement, servers)
+                jobs.PlacedJob(found[name].step, rows[name][label].found.placement, servers)
                 for name, servers in zip(names, places, strict=True)
             ]
             seconds = jobs.together(asked, jobs.fitted(asked, fabric))

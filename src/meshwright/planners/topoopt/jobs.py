@@ -16,11 +16,11 @@ from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step
 if TYPE_CHECKING:
     from meshwright._kernels.topoopt.step_tasks import Model, Split
 
-__all__ = ["Job", "fitted", "scattered", "together"]
+__all__ = ["PlacedJob", "fitted", "scattered", "together"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class PlacedJob:
     """One job and where it runs.
 
     Parameters
@@ -51,7 +51,7 @@ def scattered(n_servers: int, sizes: Sequence[int], rng: np.random.Generator | N
     return [tuple(sorted(order[end - size : end])) for end, size in zip(ends, sizes, strict=True)]
 
 
-def fitted(jobs: Sequence[Job], fabric: Fabric) -> Fabric:
+def fitted(jobs: Sequence[PlacedJob], fabric: Fabric) -> Fabric:
     """Return the same wires with routes and rings chosen for what all jobs send."""
     pair = np.zeros((fabric.n_servers, fabric.n_servers))
     groups: list[tuple[tuple[int, ...], float]] = []
@@ -62,7 +62,7 @@ def fitted(jobs: Sequence[Job], fabric: Fabric) -> Fabric:
     return fabric.refitted(pair, groups)
 
 
-def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> tuple[float, ...]:
+def together(jobs: Sequence[PlacedJob], fabric: Fabric, traffic: str = "segments") -> tuple[float, ...]:
     """Return how long a step of each job takes when all begin at once and share the links.
 
     `jobs`: no server in two of them, all with the same number and kind of devices a server.
@@ -107,7 +107,7 @@ def together(jobs: Sequence[Job], fabric: Fabric, traffic: str = "segments") -> 
     return tuple(seconds.tolist())
 
 
-def _moved(job: Job) -> Placement:
+def _moved(job: PlacedJob) -> Placement:
     """Return the plan on the servers of the cluster."""
     return replace(job.placement, servers=tuple(tuple(job.servers[s] for s in servers) for servers in job.placement.servers))
 

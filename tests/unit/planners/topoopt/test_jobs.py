@@ -10,7 +10,7 @@ import pytest
 from meshwright.base.errors import InputError
 from meshwright.planners.topoopt import networks
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.jobs import Job, fitted, scattered, together
+from meshwright.planners.topoopt.jobs import PlacedJob, fitted, scattered, together
 from meshwright.planners.topoopt.step import Step, data_parallel
 
 
@@ -20,7 +20,7 @@ def test_a_job_alone_on_its_servers_takes_the_time_of_its_own_step(small: Callab
     plan = data_parallel(step.space)
     fabric = networks.build("switch", 8, 2, 1e9, 1e-6, 0).fabric
     own = networks.build("switch", 4, 2, 1e9, 1e-6, 0).fabric
-    (seconds,) = together([Job(step, plan, (1, 3, 4, 6))], fabric, traffic)
+    (seconds,) = together([PlacedJob(step, plan, (1, 3, 4, 6))], fabric, traffic)
     assert seconds == pytest.approx(step.seconds(plan, own, traffic=traffic), rel=1e-9)
 
 
@@ -33,13 +33,13 @@ def test_jobs_that_share_one_cable_are_slower_and_jobs_that_share_none_are_not(
     pairs = [(0, 2), (2, 0), (1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (3, 5), (5, 3)]
     # servers 0 and 1 forward over the cable 2 - 3 to 4 and 5
     fabric = Fabric("cable", 6, dict.fromkeys(pairs, 1.0), 1e6, 0.0)
-    crossing = [Job(step, both[0], (0, 4)), Job(wide, both[1], (1, 5))]
+    crossing = [PlacedJob(step, both[0], (0, 4)), PlacedJob(wide, both[1], (1, 5))]
     alone = [together([job], fabric, traffic)[0] for job in crossing]
     shared = together(crossing, fabric, traffic)
     assert all(after >= before * (1 - 1e-9) for before, after in zip(alone, shared, strict=True))
     assert max(after / before for before, after in zip(alone, shared, strict=True)) > 1.2
     assert together(crossing, fitted(crossing, fabric), traffic) == pytest.approx(shared, rel=0.1)  # there is one way only
-    apart = [Job(step, both[0], (0, 2)), Job(wide, both[1], (3, 5))]
+    apart = [PlacedJob(step, both[0], (0, 2)), PlacedJob(wide, both[1], (3, 5))]
     assert together(apart, fabric, traffic) == pytest.approx([together([job], fabric, traffic)[0] for job in apart], rel=1e-9)
 
 
@@ -60,4 +60,4 @@ def test_servers_are_dealt_out_once_and_wrong_jobs_are_refused(small: Callable[.
     fabric = networks.build("switch", 6, 2, 1e9, 1e-6, 0).fabric
     plan = data_parallel(step.space)
     with pytest.raises(InputError, match="one job only"):
-        together([Job(step, plan, (0, 1, 2, 3)), Job(step, plan, (3, 4, 5, 0))], fabric)
+        together([PlacedJob(step, plan, (0, 1, 2, 3)), PlacedJob(step, plan, (3, 4, 5, 0))], fabric)
