@@ -10,7 +10,7 @@ from meshwright.planners.piper.check.stage import Stage, members
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperInstance
 
-__all__ = ["Kind", "Neighbours", "Place", "work_seconds"]
+__all__ = ["Neighbours", "Place", "StageKind", "work_seconds"]
 
 ABOVE = 1.0 + 1e-9
 """What work may be above what devices have time for, for rounding."""
@@ -69,7 +69,7 @@ class Neighbours:
         return self._known[key]
 
 
-class Kind:
+class StageKind:
     """A stage between two sets at a tensor degree, wherever it lies."""
 
     def __init__(self, neighbours: Neighbours, upper: int, lower: int, degree: int) -> None:

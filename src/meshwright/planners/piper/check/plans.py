@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshwright.planners.piper.check.places import Kind, Neighbours, work_seconds
+from meshwright.planners.piper.check.places import Neighbours, StageKind, work_seconds
 from meshwright.planners.piper.check.stage import (
     TooLarge,
     buffer_held,
@@ -191,7 +191,7 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
             if lower & ~upper or lower == upper or not ways[lower]:
                 continue
             for t in degrees:
-                kind = Kind(neighbours, upper, lower, t)
+                kind = StageKind(neighbours, upper, lower, t)
                 if kind.stage(0, 0) is None:
                     continue
                 steps += len(ways[lower])
@@ -220,7 +220,7 @@ class _Way(NamedTuple):
     filled: int
 
 
-def _longer(way: _Way, kind: Kind, seconds: float, n_devices: float) -> set[_Way]:
+def _longer(way: _Way, kind: StageKind, seconds: float, n_devices: float) -> set[_Way]:
     """Return the ways with a stage in front, for every number of replicas that may matter."""
     instance, options = kind.instance, kind.options
     most = min(instance.n_devices, instance.n_microbatches)
