@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from meshwright.planners.piper.check.stage import Stage, members
+from meshwright.planners.piper.check.stage import CheckedStage, members
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperInstance
 
@@ -74,7 +74,7 @@ class StageKind:
 
     def __init__(self, neighbours: Neighbours, upper: int, lower: int, degree: int) -> None:
         self.neighbours, self.upper, self.lower, self.degree = neighbours, upper, lower, degree
-        self._known: dict[frozenset[int], Stage | None] = {}
+        self._known: dict[frozenset[int], CheckedStage | None] = {}
 
     @property
     def instance(self) -> PiperInstance:
@@ -86,13 +86,13 @@ class StageKind:
         """What plans may use."""
         return self.neighbours.options
 
-    def stage(self, before: int, behind: int) -> Stage | None:
+    def stage(self, before: int, behind: int) -> CheckedStage | None:
         """Return the stage where those before it and behind it have at most so many devices of its node."""
         rest = self.neighbours.everything & ~self.upper
         near = self.neighbours.within(rest, before, True) | self.neighbours.within(self.lower, behind, False)
         if near not in self._known:
             some = self.upper & ~self.lower
-            self._known[near] = Stage.of(self.instance, self.options, some, self.degree, self.neighbours.seconds, near)
+            self._known[near] = CheckedStage.of(self.instance, self.options, some, self.degree, self.neighbours.seconds, near)
         return self._known[near]
 
     def places(self, used: int, filled: int, size: int) -> Iterator[Place]:

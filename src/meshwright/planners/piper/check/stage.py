@@ -9,7 +9,7 @@ from meshwright.planners.piper.menu import Options, allowed_by, buffer_bytes
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
 __all__ = [
-    "Stage",
+    "CheckedStage",
     "TooLarge",
     "buffer_held",
     "held_bytes",
@@ -79,7 +79,7 @@ def members(some: int) -> list[int]:
     return [v for v in range(some.bit_length()) if some >> v & 1]
 
 
-class Stage:
+class CheckedStage:
     """A set of nodes as a stage: of each node the choices as (seconds, seconds of what crosses the border, choice, buffer)."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Stage:
         degree: int,
         seconds: float,
         near: frozenset[int] = frozenset(),
-    ) -> Stage | None:
+    ) -> CheckedStage | None:
         """Return the stage, with neighbours in its node; None where its nodes lack the degree,
         or no replicas would be enough.
         """
