@@ -13,11 +13,11 @@ from meshwright.runtime.capture.operators import MEMORY_BOUND, operator_of
 from meshwright.runtime.capture.segments import Segment
 from meshwright.runtime.capture.trace import COPIES, Trace
 
-__all__ = ["Layer", "build", "unread"]
+__all__ = ["CapturedLayer", "build", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class CapturedLayer:
     """One layer of the graph.
 
     Parameters
@@ -36,14 +36,14 @@ class Layer:
     operators: tuple[int, ...]
 
 
-def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> list[Layer]:
+def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> list[CapturedLayer]:
     """Return the layers of a trace.
 
     `level`: ``layers`` keeps them; ``operator`` makes a layer of every computing operator.
     `sequence`: tokens per sample.
     """
     idle_weights = unread(trace)
-    layers: list[Layer] = []
+    layers: list[CapturedLayer] = []
     later = _read_later(trace, parts)
     for k, part in enumerate(parts):
         axes = _axes(trace, part, later)
@@ -61,7 +61,7 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
         body = _fused(trace, made, part)
         if idle:
             body = (*body, Operator("unread", "other", (), n_parameters=idle))
-        layers.append(Layer(part.name, _kind(part, body), body, part.operators))
+        layers.append(CapturedLayer(part.name, _kind(part, body), body, part.operators))
     return _unique(layers) if level == "operator" else layers
 
 
@@ -240,7 +240,7 @@ def _kind(part: Segment, body: tuple[Operator, ...]) -> str:
     return next((kind for kind in ("convolution", "matmul") if kind in kinds), body[0].kind if body else "other")
 
 
-def _single(trace: Trace, made: list[tuple[int, Operator]], idle: int) -> list[Layer]:
+def _single(trace: Trace, made: list[tuple[int, Operator]], idle: int) -> list[CapturedLayer]:
     """Return every operator as a layer; like ones carry the same name inside."""
     layers = []
     for k, (i, operator) in enumerate(made):
@@ -248,11 +248,11 @@ def _single(trace: Trace, made: list[tuple[int, Operator]], idle: int) -> list[L
         word = traced.name.strip("_").removeprefix("leaf:")
         extra = idle if k == len(made) - 1 else 0
         inside = replace(operator, name=word, n_parameters=operator.n_parameters + extra)
-        layers.append(Layer(f"{traced.module}.{word}".lstrip("."), operator.kind, (inside,), (i,)))
+        layers.append(CapturedLayer(f"{traced.module}.{word}".lstrip("."), operator.kind, (inside,), (i,)))
     return layers
 
 
-def _unique(layers: list[Layer]) -> list[Layer]:
+def _unique(layers: list[CapturedLayer]) -> list[CapturedLayer]:
     """Number names that occur several times."""
     seen: dict[str, int] = {}
     named = []
