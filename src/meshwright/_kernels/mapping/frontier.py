@@ -1,9 +1,10 @@
 """Loops of the proof of a mapping: all partial mappings below a limit, stage by stage, told by what later stages can see of
 them.
 
-Ours: a dynamic program over the stages in a fixed order (`Step` by `Step`). A partial mapping (`Layer`) is told apart by the
-devices it uses and by where the stages lie that still have neighbours to come; of two alike, one that costs no more in any slot
-is kept. If no partial mapping is left, no mapping costs less than the limit. The cost is Parmesan's (see `cost`).
+Ours: a dynamic program over the stages in a fixed order (`Step` by `Step`). A partial mapping (`PartialMappings`) is told
+apart by the devices it uses and by where the stages lie that still have neighbours to come; of two alike, one that costs no
+more in any slot is kept. If no partial mapping is left, no mapping costs less than the limit. The cost is Parmesan's (see
+`cost`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Layer", "Step", "expand", "ring_table"]
+__all__ = ["PartialMappings", "Step", "expand", "ring_table"]
 
 
-class Layer(NamedTuple):
+class PartialMappings(NamedTuple):
     """Partial mappings of the same stages; a slot is a replica of a stage that still has neighbours to be placed.
 
     Parameters
@@ -171,7 +172,7 @@ def _insert(layer, head, after, n, entry):
 @njit(cache=True)
 def _empty(n, width, n_replicas):
     """Return room for `n` partial mappings."""
-    return Layer(
+    return PartialMappings(
         np.empty(n, np.int64),
         np.empty((n, width), np.int8),
         np.empty((n, width), np.float64),
@@ -184,7 +185,7 @@ def _empty(n, width, n_replicas):
 @njit(cache=True)
 def _first(layer, n):
     """Return the first `n` partial mappings of a layer."""
-    return Layer(
+    return PartialMappings(
         layer.used[:n].copy(),
         layer.devices[:n].copy(),
         layer.cost[:n].copy(),
@@ -287,7 +288,7 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
     ----------
     slow : ndarray, shape (n_devices, n_devices), float64
         Seconds per byte.
-    layer : Layer
+    layer : PartialMappings
         Partial mappings before.
     step : Step
         The stage to be placed.

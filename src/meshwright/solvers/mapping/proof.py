@@ -162,8 +162,8 @@ def _search(
     """Return a mapping whose largest cost is at most `limit`, or None; and whether that is certain."""
     volume, start = asked.volume, np.zeros((1, n_replicas), dtype=np.int8)
     ids = np.zeros(1, dtype=np.int64)
-    layer = kernel.Layer(ids, np.zeros((1, 0), dtype=np.int8), np.zeros((1, 0)), ids, start, start)
-    layers: list[kernel.Layer] = []
+    layer = kernel.PartialMappings(ids, np.zeros((1, 0), dtype=np.int8), np.zeros((1, 0)), ids, start, start)
+    layers: list[kernel.PartialMappings] = []
     open_: list[int] = []
     for turn, stage in enumerate(asked.order):
         later = list(asked.order[turn + 1 :])
@@ -189,7 +189,7 @@ def _search(
     return _devices(layers, asked.order, n_replicas), True
 
 
-def _devices(layers: list[kernel.Layer], order: tuple[int, ...], n_replicas: int) -> NDArray[np.int64]:
+def _devices(layers: list[kernel.PartialMappings], order: tuple[int, ...], n_replicas: int) -> NDArray[np.int64]:
     """Return the mapping that the first entry of the last layer stands for."""
     devices = np.zeros((len(order), n_replicas), dtype=np.int64)
     entry, replica = 0, np.arange(n_replicas)
@@ -250,7 +250,7 @@ def _symmetries(slow: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64).reshape(-1, n)
 
 
-def _one_of_each_orbit(layer: kernel.Layer, symmetries: NDArray[np.int64]) -> kernel.Layer:
+def _one_of_each_orbit(layer: kernel.PartialMappings, symmetries: NDArray[np.int64]) -> kernel.PartialMappings:
     """Return the placements of the first stage of which none is another after a symmetry of the cluster."""
     placed = layer.placed.astype(np.int64)
     number = {int(used): i for i, used in enumerate((1 << placed).sum(axis=1))}
@@ -266,6 +266,6 @@ def _one_of_each_orbit(layer: kernel.Layer, symmetries: NDArray[np.int64]) -> ke
                     leader[i] = leader[j] = least
                     changed = True
     first = np.flatnonzero(leader == np.arange(len(placed)))
-    return kernel.Layer(
+    return kernel.PartialMappings(
         layer.used[first], layer.devices[first], layer.cost[first], layer.parent[first], layer.placed[first], layer.order[first]
     )
