@@ -1,9 +1,10 @@
 """Loops of the proof of a mapping: all partial mappings below a limit, stage by stage, told by what later stages can see of
 them.
 
-Ours: a dynamic program over the stages in a fixed order (`Step` by `Step`). A partial mapping (`PartialMappings`) is told
-apart by the devices it uses and by where the stages lie that still have neighbours to come; of two alike, one that costs no
-more in any slot is kept. If no partial mapping is left, no mapping costs less than the limit. The cost is Parmesan's (see
+Ours: a dynamic program over the stages in a fixed order (`StagePlacement` by `StagePlacement`). A partial mapping
+(`PartialMappings`) is told apart by the devices it uses and by where the stages lie that still have neighbours to come; of two
+alike, one that costs no more in any slot is kept. If no partial mapping is left, no mapping costs less than the limit. The
+cost is Parmesan's (see
 `cost`).
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["PartialMappings", "Step", "expand", "ring_table"]
+__all__ = ["PartialMappings", "StagePlacement", "expand", "ring_table"]
 
 
 class PartialMappings(NamedTuple):
@@ -43,7 +44,7 @@ class PartialMappings(NamedTuple):
     order: NDArray[np.int8]
 
 
-class Step(NamedTuple):
+class StagePlacement(NamedTuple):
     """Placing one stage.
 
     Parameters
@@ -290,7 +291,7 @@ def expand(slow, layer, step, limit, most_entries, most_nodes):
         Seconds per byte.
     layer : PartialMappings
         Partial mappings before.
-    step : Step
+    step : StagePlacement
         The stage to be placed.
     limit : float
         A slot that costs more is refused.

@@ -171,7 +171,7 @@ def _search(
         keep = np.array([k for k, s in enumerate(among) if volume[s, later].any()], dtype=np.int64)
         own = np.array([packed.compute[stage], packed.ring[stage], volume[stage, later].sum()])
         rest = volume[np.ix_(open_, later)].sum(axis=1)
-        step = kernel.Step(
+        step = kernel.StagePlacement(
             own, volume[stage, open_], rest, keep, asked.below, asked.least, asked.widest, asked.rings
         )  # fmt: skip
         if turn == 0:
