@@ -12,7 +12,7 @@ from typing import Any
 from meshwright.base import options
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.planners.topoopt.workloads import images
-from meshwright.planners.topoopt.workloads.layers import Layers
+from meshwright.planners.topoopt.workloads.layers import LayerBuilder
 from meshwright.planners.topoopt.workloads.workload import DATA, Workload
 
 __all__ = ["Bert", "Candle", "Dlrm", "Images", "Moe", "Ncf", "build", "widths"]
@@ -132,7 +132,7 @@ class Images:
     batch: int = _whole(1024)
 
 
-def _families() -> dict[str, tuple[type[Any], Callable[[Layers, Any], None]]]:
+def _families() -> dict[str, tuple[type[Any], Callable[[LayerBuilder, Any], None]]]:
     return {
         "dlrm": (Dlrm, _dlrm), "candle": (Candle, _candle), "bert": (Bert, _bert), "ncf": (Ncf, _ncf), "moe": (Moe, _moe),
         "vgg16": (Images, lambda layers, _: images.vgg16(layers)),
@@ -162,7 +162,7 @@ def build(text: str, spec: str) -> Workload:
         settings[key.strip()] = value.strip()
     kind, make = families[name]
     params = options.parse(kind, settings, f"workload {name}", prefix="")
-    layers = Layers()
+    layers = LayerBuilder()
     make(layers, params)
     if len(layers.operations) > 20_000:
         raise InputError(f"{spec}: {len(layers.operations)} operators; at most 20000 can be searched")
@@ -183,7 +183,7 @@ def widths(text: str, what: str) -> list[int]:
     return found
 
 
-def _dlrm(layers: Layers, params: Dlrm) -> None:
+def _dlrm(layers: LayerBuilder, params: Dlrm) -> None:
     bottom, top = widths(params.bottom, "bottom"), widths(params.top, "top")
     at = DATA
     for before, after in pairwise(bottom):
@@ -194,7 +194,7 @@ def _dlrm(layers: Layers, params: Dlrm) -> None:
         at = layers.dense(at, layers.operations[at].n_features, after)
 
 
-def _candle(layers: Layers, params: Candle) -> None:
+def _candle(layers: LayerBuilder, params: Candle) -> None:
     tower, top = widths(params.tower, "tower"), widths(params.top, "top")
     ends = []
     for before in (942, 5270, 2048, 5270, 2048):
@@ -208,7 +208,7 @@ def _candle(layers: Layers, params: Candle) -> None:
         at = layers.dense(at, layers.operations[at].n_features, after)
 
 
-def _bert(layers: Layers, params: Bert) -> None:
+def _bert(layers: LayerBuilder, params: Bert) -> None:
     if params.hidden % params.heads:
         raise InputError(f"heads {params.heads}: must divide hidden {params.hidden}")
     shape = (params.length, params.hidden)
@@ -230,7 +230,7 @@ def _bert(layers: Layers, params: Bert) -> None:
     layers.dense(two, params.hidden, 1, before=shape[:1])
 
 
-def _ncf(layers: Layers, params: Ncf) -> None:
+def _ncf(layers: LayerBuilder, params: Ncf) -> None:
     tower = widths(params.tower, "tower")
     families = [[layers.table(params.rows, width, params.bag) for _ in range(params.tables)]
                 for width in (params.product_width, params.product_width, params.tower_width, params.tower_width)]  # fmt: skip
@@ -248,7 +248,7 @@ def _ncf(layers: Layers, params: Ncf) -> None:
     layers.dense(both, 1 + tower[-1], 1)
 
 
-def _moe(layers: Layers, params: Moe) -> None:
+def _moe(layers: LayerBuilder, params: Moe) -> None:
     if params.chosen > params.experts:
         raise InputError(f"chosen {params.chosen}: is more than the {params.experts} experts")
     gate = layers.dense(layers.dense(DATA, params.inputs, params.gate), params.gate, params.experts)

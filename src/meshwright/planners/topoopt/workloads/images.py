@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from meshwright.planners.topoopt.workloads.layers import Layers
+from meshwright.planners.topoopt.workloads.layers import LayerBuilder
 from meshwright.planners.topoopt.workloads.workload import DATA
 
 __all__ = ["alexnet", "inception3", "resnet50", "vgg16"]
 
 
-def vgg16(layers: Layers) -> None:
+def vgg16(layers: LayerBuilder) -> None:
     """Add VGG-16 on 229 x 229 images; every convolution pads by 2, so pictures grow before each pooling."""
     at = DATA
     for width, n_layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -18,7 +18,7 @@ def vgg16(layers: Layers) -> None:
     _head(layers, at, (4096, 4096, 1000))
 
 
-def resnet50(layers: Layers) -> None:
+def resnet50(layers: LayerBuilder) -> None:
     """Add ResNet-50 on 229 x 229 images, ten classes."""
     at = layers.pool(layers.conv(DATA, 64, 7, stride=2, pad=3, size=(3, 229, 229)), 3, 2, 1)
     for width, n_blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -34,7 +34,7 @@ def resnet50(layers: Layers) -> None:
     _head(layers, layers.pool(at, 7, 1), (10,))
 
 
-def alexnet(layers: Layers) -> None:
+def alexnet(layers: LayerBuilder) -> None:
     """Add AlexNet on 229 x 229 images, ten classes."""
     at = layers.pool(layers.conv(DATA, 64, 11, stride=4, pad=2, size=(3, 229, 229)), 3, 2)
     at = layers.pool(layers.conv(at, 192, 5, pad=2), 3, 2)
@@ -43,7 +43,7 @@ def alexnet(layers: Layers) -> None:
     _head(layers, layers.pool(at, 3, 2), (4096, 4096, 10))
 
 
-def _head(layers: Layers, at: int, classes: tuple[int, ...]) -> None:
+def _head(layers: LayerBuilder, at: int, classes: tuple[int, ...]) -> None:
     """Add fully connected layers and a softmax."""
     at = layers.flat(at)
     for width in classes:
@@ -51,7 +51,7 @@ def _head(layers: Layers, at: int, classes: tuple[int, ...]) -> None:
     layers.add("softmax", "Softmax", (at,), (classes[-1],))
 
 
-def inception3(layers: Layers) -> None:
+def inception3(layers: LayerBuilder) -> None:
     """Add Inception-v3 on 299 x 299 images, ten classes.
 
     References
@@ -73,26 +73,26 @@ def inception3(layers: Layers) -> None:
     _head(layers, layers.pool(at, 8, 1), (10,))
 
 
-def _joined(layers: Layers, ends: list[int]) -> int:
+def _joined(layers: LayerBuilder, ends: list[int]) -> int:
     """Join channels."""
     shapes = [layers.operations[at].shape for at in ends]
     return layers.add("concat", "Concat_1", ends, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 
-def _block_a(layers: Layers, at: int, width: int) -> int:
+def _block_a(layers: LayerBuilder, at: int, width: int) -> int:
     one = layers.conv(at, 64, 1)
     five = layers.conv(layers.conv(at, 48, 1), 64, 5, pad=2)
     three = layers.conv(layers.conv(layers.conv(at, 64, 1), 96, 3, pad=1), 96, 3, pad=1)
     return _joined(layers, [one, five, three, layers.conv(layers.pool(at, 3, 1, 1), width, 1)])
 
 
-def _block_b(layers: Layers, at: int) -> int:
+def _block_b(layers: LayerBuilder, at: int) -> int:
     three = layers.conv(at, 384, 3, stride=2)
     double = layers.conv(layers.conv(layers.conv(at, 64, 1), 96, 3, pad=1), 96, 3, stride=2)
     return _joined(layers, [three, double, layers.pool(at, 3, 2)])
 
 
-def _block_c(layers: Layers, at: int, width: int) -> int:
+def _block_c(layers: LayerBuilder, at: int, width: int) -> int:
     one = layers.conv(at, 192, 1)
     seven = layers.conv(layers.conv(layers.conv(at, width, 1), width, (1, 7), pad=(0, 3)), 192, (7, 1), pad=(3, 0))
     double = layers.conv(at, width, 1)
@@ -101,13 +101,13 @@ def _block_c(layers: Layers, at: int, width: int) -> int:
     return _joined(layers, [one, seven, double, layers.conv(layers.pool(at, 3, 1, 1), 192, 1)])
 
 
-def _block_d(layers: Layers, at: int) -> int:
+def _block_d(layers: LayerBuilder, at: int) -> int:
     three = layers.conv(layers.conv(at, 192, 1), 320, 3, stride=2)
     seven = layers.conv(layers.conv(layers.conv(at, 192, 1), 192, (1, 7), pad=(0, 3)), 192, (7, 1), pad=(3, 0))
     return _joined(layers, [three, layers.conv(seven, 192, 3, stride=2), layers.pool(at, 3, 2)])
 
 
-def _block_e(layers: Layers, at: int) -> int:
+def _block_e(layers: LayerBuilder, at: int) -> int:
     one = layers.conv(at, 320, 1)
     three = layers.conv(at, 384, 1)
     double = layers.conv(layers.conv(at, 448, 1), 384, 3, pad=1)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation
 
-__all__ = ["Layers"]
+__all__ = ["LayerBuilder"]
 
 
-class Layers:
+class LayerBuilder:
     """Collects operators; every method returns the position of what it added."""
 
     def __init__(self) -> None:
