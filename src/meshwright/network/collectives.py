@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.core.cluster import Cluster
 from meshwright.network import in_switch, packing, routes
 from meshwright.network.alpha_beta import AlphaBeta
-from meshwright.network.orders import Layout, double_binary_tree, grid, layout, rings
+from meshwright.network.orders import GroupLayout, double_binary_tree, grid, layout, rings
 
 __all__ = ["ALGORITHMS", "KINDS", "CollectiveAlgorithm", "lines", "ways"]
 
@@ -104,7 +104,7 @@ def _way(cluster: Cluster, algorithm: str, latency_seconds: float, load: NDArray
     return CollectiveAlgorithm(AlphaBeta(algorithm, latency_seconds, _worst(cluster, load)), load)
 
 
-def _rings(cluster: Cluster, shape: Layout, kind: str) -> list[CollectiveAlgorithm]:
+def _rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
     """Return the ring algorithm, in one direction and, where that helps, in both at once."""
     walks = rings(shape)
     size = shape.groups.shape[1]
@@ -151,7 +151,7 @@ def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> lis
     return [CollectiveAlgorithm(line, np.where(direct, cluster.links.bytes_per_second * line.seconds_per_byte, 0.0))]
 
 
-def _tree(cluster: Cluster, shape: Layout, kind: str) -> CollectiveAlgorithm:
+def _tree(cluster: Cluster, shape: GroupLayout, kind: str) -> CollectiveAlgorithm:
     """Return the double binary tree over nodes with a chain inside each; one pair of trees per member of a node."""
     n_nodes, n_local = shape.n_nodes, shape.n_local
     blocks = shape.groups.reshape(-1, n_nodes, n_local)
@@ -220,7 +220,7 @@ def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) ->
     return CollectiveAlgorithm(AlphaBeta("halving_doubling", n_passes * latency, n_passes * seconds_per_byte), n_passes * total)
 
 
-def _hierarchical(cluster: Cluster, shape: Layout, kind: str) -> list[CollectiveAlgorithm]:
+def _hierarchical(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
     """Return reduce-scatter inside the nodes, the collective across them on every rail, all-gather inside."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = blocks.reshape(-1, shape.n_local)
@@ -251,7 +251,7 @@ def _sequences(
     ]
 
 
-def _dimension_rings(cluster: Cluster, shape: Layout, kind: str) -> list[CollectiveAlgorithm]:
+def _dimension_rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
     """Return rings along every dimension of a grid at once: each part of the tensor takes the dimensions in another order.
 
     References
@@ -303,7 +303,7 @@ def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> CollectiveAlgorithm:
     return _way(cluster, "direct", latency, load)
 
 
-def _hierarchical_all_to_all(cluster: Cluster, shape: Layout) -> CollectiveAlgorithm:
+def _hierarchical_all_to_all(cluster: Cluster, shape: GroupLayout) -> CollectiveAlgorithm:
     """Return the all-to-all that first brings everything to the right rail inside the node, then crosses on the rails."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = _direct(cluster, blocks.reshape(-1, shape.n_local))

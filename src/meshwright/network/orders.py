@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster
 
-__all__ = ["Layout", "double_binary_tree", "grid", "layout", "rings"]
+__all__ = ["GroupLayout", "double_binary_tree", "grid", "layout", "rings"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class GroupLayout:
     """Groups with their members brought together, node by node where they share nodes.
 
     Parameters
@@ -29,7 +29,7 @@ class Layout:
     n_local: int
 
 
-def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) -> Layout:
+def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) -> GroupLayout:
     """Return the groups ordered by the innermost level of the cluster's grouping on which members are together.
 
     `cluster`: says what is together: a node, a line of a torus, the devices of one edge switch, a pod.
@@ -52,12 +52,12 @@ def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) ->
         if size % n_nodes == 0 and (n_together == size - n_nodes).all():
             blocks = node.reshape(len(groups), n_nodes, size // n_nodes)
             if (blocks == blocks[:, :, :1]).all():
-                return Layout(together, n_nodes, size // n_nodes)
-        return Layout(together, size, 1)
-    return Layout(groups, size, 1)
+                return GroupLayout(together, n_nodes, size // n_nodes)
+        return GroupLayout(together, size, 1)
+    return GroupLayout(groups, size, 1)
 
 
-def grid(cluster: Cluster, shape: Layout) -> NDArray[np.int64] | None:
+def grid(cluster: Cluster, shape: GroupLayout) -> NDArray[np.int64] | None:
     """Return groups as grids: members that are together in the last dimension, lines together in the one before, ...
 
     Returns shape (n_groups, ..., size of dimension), int64, or None: at least two dimensions beside the groups; None where
@@ -73,7 +73,7 @@ def grid(cluster: Cluster, shape: Layout) -> NDArray[np.int64] | None:
     return np.moveaxis(table, 1, -1)
 
 
-def rings(layout: Layout) -> NDArray[np.int64]:
+def rings(layout: GroupLayout) -> NDArray[np.int64]:
     """Return one ring per member of a node, so that every network adapter is used; shape (n_rings, n_groups, size).
 
     Ring r starts at member r of the first node; every other node is walked backwards, so that it is entered on the rail on
