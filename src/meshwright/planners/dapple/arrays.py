@@ -15,7 +15,7 @@ from meshwright.planners.dapple import device_orders
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.profile import ProfiledTraining
 
-__all__ = ["Limits", "Space", "kept_states", "samples", "space_of"]
+__all__ = ["PlanLimits", "Space", "kept_states", "samples", "space_of"]
 
 MOST_WORK = 2e10
 """Steps of the search kernel beyond which fewer stages are tried; most are cut off, so this is well below a minute."""
@@ -25,7 +25,7 @@ MOST_POSITIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanLimits:
     """What plans may look like.
 
     Parameters
@@ -80,7 +80,7 @@ def kept_states(states: _dapple_states.States, most: int) -> list[int]:
 
 
 def space_of(
-    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: Limits
+    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: PlanLimits
 ) -> Space:
     """Return the problem as arrays."""
     assert problem.cluster is not None
@@ -141,7 +141,7 @@ def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[
     return np.cumsum([0, *(len(row) for row in rows)]), np.concatenate(rows)
 
 
-def samples(space: Space, n_samples: int, limits: Limits) -> NDArray[np.int64]:
+def samples(space: Space, n_samples: int, limits: PlanLimits) -> NDArray[np.int64]:
     """Return the samples of the fullest replica for each number of replicas; 0 where it is not allowed."""
     widths = space.n_replicas
     if limits.uneven:

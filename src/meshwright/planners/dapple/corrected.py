@@ -14,14 +14,14 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.arrays import Limits, Space, kept_states, samples, space_of
+from meshwright.planners.dapple.arrays import PlanLimits, Space, kept_states, samples, space_of
 from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
     from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
 
-__all__ = ["Limits", "answer"]
+__all__ = ["PlanLimits", "answer"]
 
 MOST_STATES = 320
 """States beyond which only some cuts are tried."""
@@ -45,7 +45,7 @@ N_JUDGED = 8
 """Plans that are improved by small moves and then played by the simulator, transfers sharing links."""
 
 
-def answer(problem: Problem, limits: Limits) -> Answer:
+def answer(problem: Problem, limits: PlanLimits) -> Answer:
     """Return the quickest plan found, in simulated seconds of a step, with a bound.
 
     `problem`: completed: a `ProfiledTraining`, a cluster, a global batch.
@@ -148,7 +148,7 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _data_parallel(judge: Judge, space: Space, batch: int, limits: Limits) -> tuple[float, list[Shape]]:
+def _data_parallel(judge: Judge, space: Space, batch: int, limits: PlanLimits) -> tuple[float, list[Shape]]:
     """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
     shapes = []
     for n_microbatches in space.n_microbatches:
@@ -161,7 +161,7 @@ def _data_parallel(judge: Judge, space: Space, batch: int, limits: Limits) -> tu
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
-def _candidates(problem: Problem, space: Space, limits: Limits, upper_seconds: float) -> list[Shape]:
+def _candidates(problem: Problem, space: Space, limits: PlanLimits, upper_seconds: float) -> list[Shape]:
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
@@ -205,7 +205,7 @@ def _cuts(
 
 
 def _proof(
-    judge: Judge, space: Space, kept: list[int], limits: Limits, best: tuple[float, Shape]
+    judge: Judge, space: Space, kept: list[int], limits: PlanLimits, best: tuple[float, Shape]
 ) -> tuple[tuple[float, Shape], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
@@ -239,7 +239,7 @@ def _proof(
 
 
 def _rules(
-    training: ProfiledTraining, limits: Limits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
+    training: ProfiledTraining, limits: PlanLimits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
 ) -> Rules:
     """Return the numbers of one run of a kernel."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
@@ -249,7 +249,7 @@ def _rules(
     return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
-def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, notes: tuple[str, ...]) -> Answer:
+def _infeasible(judge: Judge, space: Space, problem: Problem, limits: PlanLimits, notes: tuple[str, ...]) -> Answer:
     """Say by how much the nearest plan misses."""
     nearest = math.inf
     for n_microbatches in space.n_microbatches:
@@ -267,7 +267,7 @@ def _infeasible(judge: Judge, space: Space, problem: Problem, limits: Limits, no
 
 
 def _uneven(
-    judge: Judge, states: _dapple_states.States, kept: list[int], limits: Limits, even_seconds: float
+    judge: Judge, states: _dapple_states.States, kept: list[int], limits: PlanLimits, even_seconds: float
 ) -> Alternative | None:
     """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
     problem = judge.problem

@@ -87,7 +87,7 @@ def test_the_arrays_of_the_search_hold_activations_of_one_sample_at_their_peak(p
     training = problem.model_spec.instance
     assert isinstance(training, ProfiledTraining)
     cuts = states.states_of(problem.model_spec)
-    space = arrays.space_of(problem, training, cuts, [0, 1, 2], arrays.Limits(1, 0, "choose", True, 0, 0))
+    space = arrays.space_of(problem, training, cuts, [0, 1, 2], arrays.PlanLimits(1, 0, "choose", True, 0, 0))
     forward, backward, activation, parameter = space.layers[:4]
     assert forward == pytest.approx(np.array([0.0, 0.010, 0.040, 0.042]) / 4)
     assert backward == pytest.approx(np.array([0.0, 0.020, 0.070, 0.073]) / 4)

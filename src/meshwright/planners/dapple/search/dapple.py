@@ -85,7 +85,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
     answer = corrected.answer(
         problem,
-        corrected.Limits(
+        corrected.PlanLimits(
             params.min_micro_batch,
             problem.batch.micro_batch,
             params.recompute,
