@@ -15,7 +15,7 @@ from meshwright.planners.dapple import device_orders
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.profile import ProfiledTraining
 
-__all__ = ["PlanLimits", "Space", "kept_states", "samples", "space_of"]
+__all__ = ["PlanLimits", "PlanSpace", "kept_states", "samples", "space_of"]
 
 MOST_WORK = 2e10
 """Steps of the search kernel beyond which fewer stages are tried; most are cut off, so this is well below a minute."""
@@ -53,7 +53,7 @@ class PlanLimits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Space:
+class PlanSpace:
     """The problem as arrays: cut graph, numbers of micro-batches, numbers of replicas, device orders."""
 
     kept: tuple[int, ...]
@@ -81,7 +81,7 @@ def kept_states(states: _dapple_states.States, most: int) -> list[int]:
 
 def space_of(
     problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: PlanLimits
-) -> Space:
+) -> PlanSpace:
     """Return the problem as arrays."""
     assert problem.cluster is not None
     batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
@@ -124,7 +124,7 @@ def space_of(
     n_arcs, longest = len(layers[6]), limits.max_stages or n_devices
     work = n_arcs * n_devices * len(widths) * len(sizes) * len(orders) // unit
     max_stages = max(1, min(longest, len(kept), n_devices, max(8, int(MOST_WORK / work))))
-    return Space(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
+    return PlanSpace(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
 
 
 def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -141,7 +141,7 @@ def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[
     return np.cumsum([0, *(len(row) for row in rows)]), np.concatenate(rows)
 
 
-def samples(space: Space, n_samples: int, limits: PlanLimits) -> NDArray[np.int64]:
+def samples(space: PlanSpace, n_samples: int, limits: PlanLimits) -> NDArray[np.int64]:
     """Return the samples of the fullest replica for each number of replicas; 0 where it is not allowed."""
     widths = space.n_replicas
     if limits.uneven:

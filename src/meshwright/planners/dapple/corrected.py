@@ -14,7 +14,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.arrays import PlanLimits, Space, kept_states, samples, space_of
+from meshwright.planners.dapple.arrays import PlanLimits, PlanSpace, kept_states, samples, space_of
 from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
@@ -148,7 +148,7 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _data_parallel(judge: Judge, space: Space, batch: int, limits: PlanLimits) -> tuple[float, list[Shape]]:
+def _data_parallel(judge: Judge, space: PlanSpace, batch: int, limits: PlanLimits) -> tuple[float, list[Shape]]:
     """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
     shapes = []
     for n_microbatches in space.n_microbatches:
@@ -161,7 +161,7 @@ def _data_parallel(judge: Judge, space: Space, batch: int, limits: PlanLimits) -
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
-def _candidates(problem: Problem, space: Space, limits: PlanLimits, upper_seconds: float) -> list[Shape]:
+def _candidates(problem: Problem, space: PlanSpace, limits: PlanLimits, upper_seconds: float) -> list[Shape]:
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
@@ -205,7 +205,7 @@ def _cuts(
 
 
 def _proof(
-    judge: Judge, space: Space, kept: list[int], limits: PlanLimits, best: tuple[float, Shape]
+    judge: Judge, space: PlanSpace, kept: list[int], limits: PlanLimits, best: tuple[float, Shape]
 ) -> tuple[tuple[float, Shape], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
@@ -249,7 +249,7 @@ def _rules(
     return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
-def _infeasible(judge: Judge, space: Space, problem: Problem, limits: PlanLimits, notes: tuple[str, ...]) -> Answer:
+def _infeasible(judge: Judge, space: PlanSpace, problem: Problem, limits: PlanLimits, notes: tuple[str, ...]) -> Answer:
     """Say by how much the nearest plan misses."""
     nearest = math.inf
     for n_microbatches in space.n_microbatches:
