@@ -17,7 +17,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic.device_mesh import mesh
 from meshwright.costs.sharded.choices import PARTIAL, REPLICATED, choices
-from meshwright.costs.sharded.operator import Menu, MeshCosts
+from meshwright.costs.sharded.operator import MeshCosts, OperatorChoices
 from meshwright.costs.sharded.problem import ShardingProblem, problem_of
 from meshwright.costs.sharded.wiring import Node, Wire, Wiring, output_elements, wire
 from meshwright.network import REMEMBERED_CLUSTERS, Axis, Network
@@ -180,7 +180,7 @@ def _seconds(sharding: ShardingProblem, labels: tuple[int, ...]) -> tuple[float,
     return forward, backward
 
 
-def _working_elements(node: Node, made: Menu, sizes: list[int]) -> NDArray[np.float64]:
+def _working_elements(node: Node, made: OperatorChoices, sizes: list[int]) -> NDArray[np.float64]:
     """Return what one device reads and writes of an operator per sample of the mesh, for every way to split it."""
     operator = node.operator
     written = float(output_elements(operator))

@@ -19,7 +19,7 @@ from meshwright.costs.sharded.choices import SEQUENCE, Choice, choices
 from meshwright.costs.sharded.wiring import Node
 from meshwright.network import Axis
 
-__all__ = ["Menu", "MeshCosts", "menu"]
+__all__ = ["MeshCosts", "OperatorChoices", "menu"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class MeshCosts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Menu:
+class OperatorChoices:
     """Every way to split one operator over the mesh.
 
     Parameters
@@ -102,7 +102,7 @@ class Menu:
         return self.state_bytes + self.saved_bytes
 
 
-def menu(node: Node, costs: MeshCosts) -> Menu:
+def menu(node: Node, costs: MeshCosts) -> OperatorChoices:
     """Return every legal way to split an operator over the mesh, with its costs.
 
     Returns: a way is legal when every size is divided without remainder; sizes other than samples, heads and experts may
@@ -116,11 +116,11 @@ def menu(node: Node, costs: MeshCosts) -> Menu:
         if local is not None:
             ways.append(way)
             columns.append(_column(node, *local, way, costs))
-    return Menu(tuple(ways), *(np.array(column) for column in zip(*columns, strict=True)))
+    return OperatorChoices(tuple(ways), *(np.array(column) for column in zip(*columns, strict=True)))
 
 
 def _column(node: Node, local: Operator, batch: int, way: Sequence[Choice], costs: MeshCosts) -> tuple[float, ...]:
-    """Return the figures of one way, in the order of `Menu`."""
+    """Return the figures of one way, in the order of `OperatorChoices`."""
     seconds = _compute(node, local, batch, costs)
     forward, *backward = (max(part, costs.device.launch_seconds) if part > 0.0 else 0.0 for part in seconds)
     inside, inside_back = _inside(node.operator, local, batch, way, seconds, costs)

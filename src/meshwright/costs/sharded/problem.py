@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Operator
-from meshwright.costs.sharded.operator import Menu, MeshCosts, menu
+from meshwright.costs.sharded.operator import MeshCosts, OperatorChoices, menu
 from meshwright.costs.sharded.resharding import reshard_seconds
 from meshwright.costs.sharded.wiring import Node, Wiring
 from meshwright.network import Axis, Network
@@ -32,7 +32,7 @@ class ShardingProblem:
         Operators and tensors.
     costs : MeshCosts
         Mesh, device, precision, batch.
-    menus : tuple of Menu, length n_operators
+    menus : tuple of OperatorChoices, length n_operators
         Ways to split each operator: the labels of its node.
     problem : Pairwise
         Seconds.
@@ -44,7 +44,7 @@ class ShardingProblem:
 
     wiring: Wiring
     costs: MeshCosts
-    menus: tuple[Menu, ...]
+    menus: tuple[OperatorChoices, ...]
     problem: Pairwise
     held_bytes: NDArray[np.float64]
     forward_tables: tuple[NDArray[np.float64], ...]
@@ -85,7 +85,7 @@ def problem_of(wiring: Wiring, costs: MeshCosts) -> ShardingProblem:
     as one.
     Raises `InputError` when an operator cannot be split at all.
     """
-    known: dict[tuple[Operator, bool], tuple[Menu, Ints, Ints]] = {}
+    known: dict[tuple[Operator, bool], tuple[OperatorChoices, Ints, Ints]] = {}
     rows = []
     for node in wiring.nodes:
         key = (node.operator, node.unfused)
