@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from meshwright.planners.best import inequalities, virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import work_of
-from meshwright.planners.best.space import ANY, Config, Mesh
+from meshwright.planners.best.space import ANY, Config, MeshDegrees
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["of_config", "of_mesh"]
 
 
-def of_mesh(costs: Costs, mesh: Mesh, n_microbatches: int, *, with_communication: bool = False) -> float:
+def of_mesh(costs: Costs, mesh: MeshDegrees, n_microbatches: int, *, with_communication: bool = False) -> float:
     """Return a bound on the step of every configuration of a mesh: the work of its ranks, in whole layers, shared evenly.
 
     Lemma: give every kind of device k the price 1 / S_k of a second, S_k being what the whole model takes on it. A layer then
@@ -27,7 +27,7 @@ def of_mesh(costs: Costs, mesh: Mesh, n_microbatches: int, *, with_communication
     ----------
     costs : Costs
         Loads of the layers.
-    mesh : Mesh
+    mesh : MeshDegrees
         The mesh.
     n_microbatches : int
         Micro-batches of a step.

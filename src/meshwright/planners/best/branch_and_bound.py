@@ -20,7 +20,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, alternatives, degrees_key, describe, rank
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import ANY, Config, Mesh, Pool, meshes, pools, schedules_of
+from meshwright.planners.best.space import ANY, Config, MeshDegrees, Pool, meshes, pools, schedules_of
 from meshwright.planners.best.virtual import spread
 
 __all__ = ["Search"]
@@ -39,7 +39,7 @@ class Search:
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
         self.problem, self.params, self.stop = problem, params, stop
         self.chain = chain_of(problem.graph)
-        self.heap: list[tuple[float, int, int, Mesh | Config, Plan | None]] = []
+        self.heap: list[tuple[float, int, int, MeshDegrees | Config, Plan | None]] = []
         self.costs: list[Costs] = []
         self.found: list[Incumbent] = []
         self.others: list[tuple[float, Config, int, Plan | None]] = []
@@ -93,7 +93,7 @@ class Search:
                 self.open_bound = min(self.open_bound, bound)
                 break
             costs = self.costs[pool]
-            if isinstance(config, Mesh):
+            if isinstance(config, MeshDegrees):
                 if level < _WITH_COMMUNICATION:
                     quick = bounds.of_mesh(costs, config, self.n_microbatches(config), with_communication=level == _COMPUTE)
                     self._push(max(bound, quick), level + 1, pool, config)
@@ -110,17 +110,17 @@ class Search:
             elif plan is not None:
                 self._evaluate(pool, config, plan, bound)
 
-    def _push(self, bound: float, level: int, pool: int, item: Mesh | Config, plan: Plan | None = None) -> None:
+    def _push(self, bound: float, level: int, pool: int, item: MeshDegrees | Config, plan: Plan | None = None) -> None:
         """Put a mesh or a configuration, and its plan once that is built, on the heap if it may still hold the best plan."""
         if bound < self.best_seconds:
             heapq.heappush(self.heap, (bound, level, pool, item, plan))
         elif isinstance(item, Config) and level > _SCHEDULE and math.isfinite(bound):
             self.others.append((bound, item, pool, plan))
 
-    def n_microbatches(self, mesh: Mesh) -> int:
+    def n_microbatches(self, mesh: MeshDegrees) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
 
-    def _expand(self, costs: Costs, mesh: Mesh, pool: int) -> None:
+    def _expand(self, costs: Costs, mesh: MeshDegrees, pool: int) -> None:
         """Put the schedules of a mesh on the heap, each with a bound on all its shardings and layouts: `Costs.rows` has the lemma."""
         n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):

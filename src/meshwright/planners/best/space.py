@@ -12,7 +12,7 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 
-__all__ = ["ANY", "Config", "Mesh", "Pool", "divisors", "meshes", "pools", "schedules_of"]
+__all__ = ["ANY", "Config", "MeshDegrees", "Pool", "divisors", "meshes", "pools", "schedules_of"]
 
 ANY = -1
 """The sharding of a configuration that stands for all of them."""
@@ -21,7 +21,7 @@ _MOST_SORTS = 4  # sorts of nodes of which each comes first in one order
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mesh:
+class MeshDegrees:
     """Degrees that fix the work of a device: how one pipeline rank's devices share one micro-batch.
 
     `data` replicas of `context * tensor` devices form a rank; `pipeline` ranks form the job.
@@ -49,7 +49,7 @@ class Config:
     and layouts: then it has bounds only.
     """
 
-    mesh: Mesh
+    mesh: MeshDegrees
     shard: int
     shard_degree: int
     schedule: str
@@ -176,7 +176,7 @@ def _sorts_first(cluster: Cluster, devices: NDArray[np.int64]) -> list[tuple[str
     return [(f"sort_{i}_first", devices[np.argsort(place != i, kind="stable")]) for i in range(1, len(sorts))]
 
 
-def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[Mesh]:
+def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[MeshDegrees]:
     """Yield every mesh that fits the pool and divides the batch.
 
     Parameters
@@ -192,7 +192,7 @@ def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, t
 
     Yields
     ------
-    Mesh
+    MeshDegrees
         In ascending order of its fields within each combination of tensor and context.
     """
     n = pool.n_devices
@@ -210,20 +210,20 @@ def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, t
                 for pipeline in choices:
                     if pipeline > n_layers or (degrees["pipeline"] and pipeline not in degrees["pipeline"]):
                         continue
-                    yield from _with_batches(Mesh(pipeline, data, context, tensor, 1, 1), global_batch, degrees)
+                    yield from _with_batches(MeshDegrees(pipeline, data, context, tensor, 1, 1), global_batch, degrees)
 
 
-def _with_batches(mesh: Mesh, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[Mesh]:
+def _with_batches(mesh: MeshDegrees, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[MeshDegrees]:
     """Yield the mesh with every micro-batch and expert degree that divides."""
     for micro_batch in degrees["micro_batch"]:
         if (global_batch // mesh.data) % micro_batch:
             continue
         for expert in degrees["expert"]:
             if (mesh.data * mesh.context) % expert == 0:
-                yield Mesh(mesh.pipeline, mesh.data, mesh.context, mesh.tensor, expert, micro_batch)
+                yield MeshDegrees(mesh.pipeline, mesh.data, mesh.context, mesh.tensor, expert, micro_batch)
 
 
-def schedules_of(mesh: Mesh, n_microbatches: int, n_layers: int, allowed: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def schedules_of(mesh: MeshDegrees, n_microbatches: int, n_layers: int, allowed: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Yield (schedule, chunks per rank) pairs that make sense for a mesh.
 
     Virtual stages need at least as many micro-batches as ranks, in multiples of them, and every stage a layer.

@@ -20,7 +20,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.question import COSTS
-from meshwright.planners.best.space import Config, Mesh, pools
+from meshwright.planners.best.space import Config, MeshDegrees, pools
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 
@@ -49,7 +49,7 @@ def _all_plans(problem):
             m = batch // (data * micro_batch)
             shards = (0, 1, 2, 3) if data * context > 1 else (0,)
             for shard in shards:
-                mesh = Mesh(pipeline, data, context, tensor, 1, micro_batch)
+                mesh = MeshDegrees(pipeline, data, context, tensor, 1, micro_batch)
                 config = Config(mesh, shard, 0, "1f1b", 1, "pipeline")
                 if model.illegal(problem, config.strategy, micro_batch):
                     continue
@@ -93,7 +93,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
             continue
         costs, n_microbatches = Costs(problem, pool, chain), 4 // (data * micro_batch)
         for layout in ("pipeline", "data"):
-            chosen = Config(Mesh(pipeline, data, 1, 1, 1, micro_batch), 0, 0, schedule, 1, layout)
+            chosen = Config(MeshDegrees(pipeline, data, 1, 1, 1, micro_batch), 0, 0, schedule, 1, layout)
             # the first and the last stage may hold the embedding and the head alone
             for cuts in itertools.combinations(range(8), pipeline - 1):
                 counts = tuple(b - a for a, b in itertools.pairwise((0, *cuts, 7)))
@@ -130,7 +130,12 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
     costs = Costs(problem, next(iter(pools(problem.cluster))), chain_of(problem.graph))
     for shard, data in itertools.product((0, 1), (1, 2)):
         chosen = Config(
-            Mesh(2, data, 1, 1, 1, 1), shard, 0, schedule, 2 if schedule in ("interleaved_1f1b", "zb_v") else 1, "pipeline"
+            MeshDegrees(2, data, 1, 1, 1, 1),
+            shard,
+            0,
+            schedule,
+            2 if schedule in ("interleaved_1f1b", "zb_v") else 1,
+            "pipeline",
         )
         m = 16 // data
         bound = bounds.of_config(costs, chosen, m, 1e9)
@@ -150,12 +155,12 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
         costs = Costs(problem, pool, search.chain)
         checked = 0
         for mesh in (
-            Mesh(1, 8, 1, 1, 1, 1),
-            Mesh(2, 4, 1, 1, 1, 2),
-            Mesh(4, 2, 1, 1, 1, 1),
-            Mesh(2, 2, 1, 2, 1, 1),
-            Mesh(3, 1, 2, 1, 1, 1),
-            Mesh(1, 2, 1, 4, 2, 1),
+            MeshDegrees(1, 8, 1, 1, 1, 1),
+            MeshDegrees(2, 4, 1, 1, 1, 2),
+            MeshDegrees(4, 2, 1, 1, 1, 1),
+            MeshDegrees(2, 2, 1, 2, 1, 1),
+            MeshDegrees(3, 1, 2, 1, 1, 1),
+            MeshDegrees(1, 2, 1, 4, 2, 1),
         ):
             m = 16 // (mesh.data * mesh.micro_batch)
             if 16 % (mesh.data * mesh.micro_batch):

@@ -17,7 +17,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import least_peaks, peaks_of
 from meshwright.planners.best.ranks import MOST_PRICED, SILENT
-from meshwright.planners.best.space import ANY, Config, Mesh, pools
+from meshwright.planners.best.space import ANY, Config, MeshDegrees, pools
 
 CASES = pathlib.Path(__file__).resolve().parents[3] / "data" / "proofs"
 
@@ -87,7 +87,7 @@ def test_a_quick_answer_is_found_where_links_are_slow() -> None:
 @pytest.mark.parametrize("cluster", ["dgx-v100:8", "dgx-h100:24", "mesh:2x4", "hetnet.yaml"])
 def test_every_rank_is_priced_as_the_cost_model_prices_it(cluster: str, layout: str) -> None:
     problem = _pose("l7.json", cluster, 8, 2048)
-    config = Config(Mesh(2, 2, 1, 2, 1, 1), 1, 0, "1f1b", 1, layout)
+    config = Config(MeshDegrees(2, 2, 1, 2, 1, 1), 1, 0, "1f1b", 1, layout)
     costs = Costs(problem, pools(problem.cluster)[0], chain_of(problem.graph))
     classes, rows = costs.classes(config), costs.rows(config)
     for devices, own in zip(costs.pool.ranks(config), classes.of_rank, strict=True):
@@ -99,20 +99,20 @@ def test_every_rank_is_priced_as_the_cost_model_prices_it(cluster: str, layout: 
 
 
 def test_ranks_that_see_other_links_are_other_classes_and_periodic_ones_are_alike() -> None:
-    def n_classes(cluster: str, mesh: Mesh) -> int:
+    def n_classes(cluster: str, mesh: MeshDegrees) -> int:
         problem = _pose("l7.json", cluster, 64, 2048)
         costs = Costs(problem, pools(problem.cluster)[0], chain_of(problem.graph))
         return len(costs.classes(Config(mesh, 1, 0, "1f1b", 1, "pipeline")).keys)
 
-    assert n_classes("hetnet.yaml", Mesh(2, 2, 1, 2, 1, 1)) == 2
-    assert n_classes("dgx-h100:64", Mesh(4, 4, 1, 4, 1, 1)) == 1
-    assert n_classes("dgx-h100:64", Mesh(7, 1, 1, 1, 1, 1)) == 1
+    assert n_classes("hetnet.yaml", MeshDegrees(2, 2, 1, 2, 1, 1)) == 2
+    assert n_classes("dgx-h100:64", MeshDegrees(4, 4, 1, 4, 1, 1)) == 1
+    assert n_classes("dgx-h100:64", MeshDegrees(7, 1, 1, 1, 1, 1)) == 1
 
 
 def test_ranks_beyond_those_that_are_priced_communicate_in_no_time() -> None:
     problem = _pose("l60v.json", "mesh:5x8", 40, 512)
     costs = Costs(problem, pools(problem.cluster)[0], chain_of(problem.graph))
-    config = Config(Mesh(MOST_PRICED + 4, 2, 1, 1, 1, 1), 0, 0, "1f1b", 1, "pipeline")
+    config = Config(MeshDegrees(MOST_PRICED + 4, 2, 1, 1, 1, 1), 0, 0, "1f1b", 1, "pipeline")
     classes, rows = costs.classes(config), costs.rows(config)
     assert [key[-1] == SILENT for key in classes.keys] == [False] * (len(classes.keys) - 1) + [True]
     assert len(classes.keys) <= MOST_PRICED + 1
@@ -125,7 +125,7 @@ def test_ranks_beyond_those_that_are_priced_communicate_in_no_time() -> None:
 def test_what_all_shardings_cost_at_least_is_below_each_of_them(model: str, shard: int) -> None:
     problem = _pose(model, "dgx-h100:12", 12, 2048)
     costs = Costs(problem, pools(problem.cluster)[0], chain_of(problem.graph))
-    mesh = Mesh(2, 6, 1, 1, 2 if model.startswith("qwen") else 1, 1)
+    mesh = MeshDegrees(2, 6, 1, 1, 2 if model.startswith("qwen") else 1, 1)
     least = costs.rows(Config(mesh, ANY, 0, "1f1b", 1, ""), light=True)[0]
     for layout in ("pipeline", "data"):
         for rows in costs.rows(Config(mesh, shard, 0, "1f1b", 1, layout)):
@@ -191,7 +191,7 @@ links:
         if len(pool.devices) < 2:
             continue
         costs = Costs(problem, pool, chain_of(problem.graph))
-        mesh = Mesh(2, 1, 1, 1, 1, 1)
+        mesh = MeshDegrees(2, 1, 1, 1, 1, 1)
         config = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
         rows = costs.rows(config)
         everything = (*costs.chain.prefix, *costs.chain.rows, *costs.chain.suffix)

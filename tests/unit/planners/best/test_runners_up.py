@@ -13,7 +13,7 @@ from meshwright.core.problem import Batch
 from meshwright.core.timeline import Timeline
 from meshwright.planners.best import incumbents
 from meshwright.planners.best.incumbents import Incumbent
-from meshwright.planners.best.space import Config, Mesh
+from meshwright.planners.best.space import Config, MeshDegrees
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 
@@ -29,7 +29,7 @@ def test_as_many_plans_of_different_degrees_are_played_as_asked_for(n: int) -> N
 
 
 def incumbent(seconds: float, causes: dict[str, float], **degrees: int) -> Incumbent:
-    mesh = Mesh(**{"pipeline": 1, "data": 1, "context": 1, "tensor": 1, "expert": 1, "micro_batch": 1, **degrees})
+    mesh = MeshDegrees(**{"pipeline": 1, "data": 1, "context": 1, "tensor": 1, "expert": 1, "micro_batch": 1, **degrees})
     empty = np.zeros(0)
     timeline = Timeline(seconds, *(empty,) * 6, (0.0,), causes=tuple(causes.items()))
     return Incumbent(0, Config(mesh, 0, 0, "1f1b", 1, "pipeline"), Plan((Stage((0,), (0,)),)), timeline)
