@@ -20,7 +20,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, alternatives, degrees_key, describe, rank
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import ANY, Config, MeshDegrees, Pool, meshes, pools, schedules_of
+from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, pools, schedules_of
 from meshwright.planners.best.virtual import spread
 
 __all__ = ["Search"]
@@ -61,7 +61,7 @@ class Search:
         """Step of the best plan so far."""
         return min((found.step_seconds for found in self.found), default=math.inf)
 
-    def add(self, pool: Pool) -> None:
+    def add(self, pool: DevicePool) -> None:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
         problem, cluster = self.problem, self.problem.required_cluster
         costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio, self.params.shard)

@@ -19,7 +19,7 @@ from meshwright.planners.best.layer_sums import Digest, LayerChain, RowLoads, di
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
 from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, least, merged, rank_classes, silent
-from meshwright.planners.best.space import Config, Pool
+from meshwright.planners.best.space import Config, DevicePool
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
@@ -33,7 +33,7 @@ class Costs:
     ----------
     problem : Problem
         The question.
-    pool : Pool
+    pool : DevicePool
         The devices.
     chain : LayerChain
         The model.
@@ -48,7 +48,7 @@ class Costs:
     def __init__(
         self,
         problem: Problem,
-        pool: Pool,
+        pool: DevicePool,
         chain: LayerChain,
         recompute: tuple[str, ...] = RECOMPUTE,
         memory_ratio: float = 1.0,

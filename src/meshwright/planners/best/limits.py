@@ -10,7 +10,7 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE
-from meshwright.planners.best.space import Config, Pool, divisors
+from meshwright.planners.best.space import Config, DevicePool, divisors
 
 __all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees", "variants"]
 
@@ -119,7 +119,7 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
 
 
-def variants(config: Config, problem: Problem, pool: Pool, shards: tuple[int, ...]) -> list[Config]:
+def variants(config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...]) -> list[Config]:
     """Return a configuration with every sharding and layout: replicas as blocks only where no experts are exchanged between them.
 
     Parameters
@@ -128,7 +128,7 @@ def variants(config: Config, problem: Problem, pool: Pool, shards: tuple[int, ..
         The configuration.
     problem : Problem
         The question.
-    pool : Pool
+    pool : DevicePool
         The devices.
     shards : tuple of int
         Sharding levels allowed; where nothing can be sharded, only none is.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.core.stage_cost import StageCost
-from meshwright.planners.best.space import Config, Pool
+from meshwright.planners.best.space import Config, DevicePool
 
 __all__ = ["SILENT", "RankClasses", "kinds_only", "least", "merged", "rank_classes", "silent"]
 
@@ -44,13 +44,13 @@ class RankClasses:
 
 
 def rank_classes(
-    pool: Pool, config: Config, kind_of_rank: Sequence[int], periods: tuple[int, ...], *, light: bool
+    pool: DevicePool, config: Config, kind_of_rank: Sequence[int], periods: tuple[int, ...], *, light: bool
 ) -> RankClasses:
     """Return the classes of a configuration's ranks.
 
     Parameters
     ----------
-    pool : Pool
+    pool : DevicePool
         The devices.
     config : Config
         The configuration.

@@ -12,7 +12,7 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 
-__all__ = ["ANY", "Config", "MeshDegrees", "Pool", "divisors", "meshes", "pools", "schedules_of"]
+__all__ = ["ANY", "Config", "DevicePool", "MeshDegrees", "divisors", "meshes", "pools", "schedules_of"]
 
 ANY = -1
 """The sharding of a configuration that stands for all of them."""
@@ -92,7 +92,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class DevicePool:
     """Devices that pipeline ranks are taken from: one array of ids per kind of device, in pipeline order."""
 
     name: str
@@ -130,7 +130,7 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // i for i in small)}))
 
 
-def pools(cluster: Cluster) -> tuple[Pool, ...]:
+def pools(cluster: Cluster) -> tuple[DevicePool, ...]:
     """Return the sets and orders of devices a job may use: all of one kind, node by node or in boxes of a torus; or, with several
     kinds, each alone and all in either order. The last devices may stay idle: of nodes with unlike links, those of each sort come
     first in one of the orders.
@@ -142,17 +142,21 @@ def pools(cluster: Cluster) -> tuple[Pool, ...]:
 
     Returns
     -------
-    tuple of Pool
+    tuple of DevicePool
         At least one.
     """
     by_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
     by_kind = [devices for devices in by_kind if len(devices)]
     if len(by_kind) == 1:
         orders = [(name, order) for name, order in placement.orders(cluster) if name in ("node_by_node", "boxes")]
-        return tuple(Pool(name, (order,)) for name, order in (*orders, *_sorts_first(cluster, orders[0][1])))
+        return tuple(DevicePool(name, (order,)) for name, order in (*orders, *_sorts_first(cluster, orders[0][1])))
     names = [cluster.device(int(devices[0])).name for devices in by_kind]
-    single = [Pool(name, (devices,)) for name, devices in zip(names, by_kind, strict=True)]
-    return (Pool(" then ".join(names), tuple(by_kind)), Pool(" then ".join(names[::-1]), tuple(by_kind[::-1])), *single)
+    single = [DevicePool(name, (devices,)) for name, devices in zip(names, by_kind, strict=True)]
+    return (
+        DevicePool(" then ".join(names), tuple(by_kind)),
+        DevicePool(" then ".join(names[::-1]), tuple(by_kind[::-1])),
+        *single,
+    )
 
 
 def _sorts_first(cluster: Cluster, devices: NDArray[np.int64]) -> list[tuple[str, NDArray[np.int64]]]:
@@ -176,12 +180,12 @@ def _sorts_first(cluster: Cluster, devices: NDArray[np.int64]) -> list[tuple[str
     return [(f"sort_{i}_first", devices[np.argsort(place != i, kind="stable")]) for i in range(1, len(sorts))]
 
 
-def meshes(pool: Pool, *, n_layers: int, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[MeshDegrees]:
+def meshes(pool: DevicePool, *, n_layers: int, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[MeshDegrees]:
     """Yield every mesh that fits the pool and divides the batch.
 
     Parameters
     ----------
-    pool : Pool
+    pool : DevicePool
         Devices.
     n_layers : int
         Largest pipeline degree.
