@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Inside", "Model", "Network", "Split", "Tasks", "added_up", "loads", "owners", "tasks"]
+__all__ = ["Inside", "Network", "Split", "Tasks", "WorkloadArrays", "added_up", "loads", "owners", "tasks"]
 
 
-class Model(NamedTuple):
+class WorkloadArrays(NamedTuple):
     """Operators and tensors, whatever the plan.
 
     Attributes

@@ -14,7 +14,7 @@ from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step
 
 if TYPE_CHECKING:
-    from meshwright._kernels.topoopt.step_tasks import Model, Split
+    from meshwright._kernels.topoopt.step_tasks import Split, WorkloadArrays
 
 __all__ = ["PlacedJob", "fitted", "scattered", "together"]
 
@@ -112,7 +112,7 @@ def _moved(job: PlacedJob) -> Placement:
     return replace(job.placement, servers=tuple(tuple(job.servers[s] for s in servers) for servers in job.placement.servers))
 
 
-def _one_model(models: Sequence[Model]) -> Model:
+def _one_model(models: Sequence[WorkloadArrays]) -> WorkloadArrays:
     """Return the operators of all jobs as those of one."""
     n_before = np.cumsum([0, *(len(model.sample_bytes) for model in models)])
     inputs = [model.input_op + shift for model, shift in zip(models, n_before[:-1], strict=True)]

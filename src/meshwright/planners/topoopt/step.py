@@ -14,7 +14,7 @@ from meshwright.planners.topoopt.workloads.workload import DATA
 
 if TYPE_CHECKING:
     from meshwright._kernels.topoopt.flow_simulation import Played
-    from meshwright._kernels.topoopt.step_tasks import Inside, Model, Split, Tasks
+    from meshwright._kernels.topoopt.step_tasks import Inside, Split, Tasks, WorkloadArrays
 
 __all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "Step", "Traffic", "data_parallel"]
 
@@ -113,14 +113,14 @@ class Step:
     """
 
     def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
-        from meshwright._kernels.topoopt.step_tasks import Model
+        from meshwright._kernels.topoopt.step_tasks import WorkloadArrays
 
         operations, batch = space.workload.operations, space.workload.global_batch
         self.space, self.segment_bytes, self.model_of_traffic = space, segment_bytes, traffic
         size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
-        self.model: Model = Model(
+        self.model: WorkloadArrays = WorkloadArrays(
             np.full(len(operations), batch, dtype=np.int64),
             _first(inputs),
             np.array([p for row in inputs for p in row], dtype=np.int64),
