@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Inside", "Network", "Split", "Tasks", "WorkloadArrays", "added_up", "loads", "owners", "tasks"]
+__all__ = ["Inside", "RoutedLinks", "Split", "Tasks", "WorkloadArrays", "added_up", "loads", "owners", "tasks"]
 
 
 class WorkloadArrays(NamedTuple):
@@ -59,7 +59,7 @@ class Split(NamedTuple):
     last: np.ndarray
 
 
-class Network(NamedTuple):
+class RoutedLinks(NamedTuple):
     """Links, the route of every pair of servers, and the flows of every all-reduce group.
 
     Attributes

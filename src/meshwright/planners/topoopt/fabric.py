@@ -15,7 +15,7 @@ from meshwright.planners.topoopt.rings import DRAWN_RATIO, Flow, Ring, along, by
 from meshwright.solvers.graph.min_max_split import even_out
 
 if TYPE_CHECKING:
-    from meshwright._kernels.topoopt.step_tasks import Network
+    from meshwright._kernels.topoopt.step_tasks import RoutedLinks
 
 __all__ = ["Fabric", "Flow"]
 
@@ -81,7 +81,7 @@ class Fabric:
         self.hops = self._hops()
         self.groups: dict[tuple[int, ...], int] = {}
         self._flows: list[list[Flow]] = []
-        self._network: Network | None = None
+        self._network: RoutedLinks | None = None
         self.route(np.ones((n_servers, n_servers)))
 
     def _hops(self) -> NDArray[np.int64]:
@@ -319,16 +319,16 @@ class Fabric:
             found.append([ring] if size == 2 else [ring, [(b, self.pair(b, a)) for a, b in pairs]])
         return found
 
-    def network(self) -> Network:
+    def network(self) -> RoutedLinks:
         """Return the arrays of the flow simulation, with the flows of every group asked for so far."""
         if self._network is None:
-            from meshwright._kernels.topoopt.step_tasks import Network
+            from meshwright._kernels.topoopt.step_tasks import RoutedLinks
 
             flows = [flow for group in self._flows for flow in group]
             lengths = np.array([len(links) for links, _ in flows], dtype=np.int64)
             sizes = np.array([len(group) for group in self._flows], dtype=np.int64)
             members = [np.array(group, dtype=np.int64) for group in self.groups]
-            self._network = Network(
+            self._network = RoutedLinks(
                 self.seconds_per_byte,
                 np.full(len(self.source), self.latency_seconds),
                 self.pair_ways,

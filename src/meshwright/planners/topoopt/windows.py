@@ -16,7 +16,7 @@ from meshwright.planners.topoopt.step import Placement, Step, Traffic
 if TYPE_CHECKING:
     from meshwright._kernels.topoopt.fair_steps import Windows
     from meshwright._kernels.topoopt.flow_simulation import Played
-    from meshwright._kernels.topoopt.step_tasks import Network, Tasks
+    from meshwright._kernels.topoopt.step_tasks import RoutedLinks, Tasks
 
 __all__ = ["Changing", "again", "choose", "play"]
 
@@ -78,7 +78,7 @@ def again(step: Step, plan: Placement, changing: Changing) -> tuple[Tasks, Playe
     return play(step, plan, changing.fabrics, Windows(np.array(changing.from_seconds), changing.dark_seconds))
 
 
-def _one_after_another(networks: Sequence[Network]) -> Network:
+def _one_after_another(networks: Sequence[RoutedLinks]) -> RoutedLinks:
     """Return the links, routes and rings of all windows as one network, those of the first window first."""
     n_links = np.cumsum([0, *(len(network.seconds_per_byte) for network in networks)])[:-1]
 
