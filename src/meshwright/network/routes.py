@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright.core.cluster import Cluster
 
 if TYPE_CHECKING:
-    from meshwright._kernels.network.paths import Net
+    from meshwright._kernels.network.paths import ForwardingNodes
 
 __all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "load"]
 
@@ -31,7 +31,7 @@ class _Tables:
     Where devices forward, the core is everything and no device is plugged in anywhere.
     """
 
-    net: Net
+    net: ForwardingNodes
     link_of_core: NDArray[np.int64]  # cluster link of each core link
     core_of_node: NDArray[np.int64]  # -1 for devices outside the core
     part: NDArray[np.int64]  # connected part of each core node
@@ -53,7 +53,7 @@ def _ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[
 @lru_cache(maxsize=REMEMBERED_CLUSTERS)
 def _tables(cluster: Cluster) -> _Tables:
     """Return the routing tables of a cluster, remembered by its identity: it never changes, so they cannot be stale."""
-    from meshwright._kernels.network.paths import Net
+    from meshwright._kernels.network.paths import ForwardingNodes
 
     links, n = cluster.links, cluster.n_devices
     n_nodes = n + cluster.n_switches
@@ -66,7 +66,7 @@ def _tables(cluster: Cluster) -> _Tables:
     n_core = n_nodes - outside
     core_cost = cost[link_of_core]
     even = np.array([bool(np.all(core_cost == core_cost[:1]))])
-    net = Net(
+    net = ForwardingNodes(
         *_ranges(target, n_core), *_ranges(source, n_core), source, target, core_cost, links.latency_seconds[link_of_core], even
     )
     plugged_out = np.flatnonzero((links.source < outside) & (links.target >= outside))

@@ -9,12 +9,12 @@ from numba import njit
 
 from meshwright._kernels.heap import pop, push
 
-__all__ = ["FAR", "Net", "distances", "spread"]
+__all__ = ["FAR", "ForwardingNodes", "distances", "spread"]
 
 FAR = np.int64(2**62)
 
 
-class Net(NamedTuple):
+class ForwardingNodes(NamedTuple):
     """Nodes that forward, and the links between them.
 
     ``in_first``, ``in_link`` and ``out_first``, ``out_link`` (int64) list the links into and out of each node as ranges;
@@ -151,7 +151,7 @@ def distances(net, target, pair_first, pair_source):
 
     Parameters
     ----------
-    net : Net
+    net : ForwardingNodes
         The nodes that forward and the links between them.
     target : ndarray, shape (n_targets,), int64
         Distinct targets.
@@ -188,7 +188,7 @@ def spread(net, target, pair_first, pair_source, pair_amount):
 
     Parameters
     ----------
-    net : Net
+    net : ForwardingNodes
         The nodes that forward and the links between them.
     target : ndarray, shape (n_targets,), int64
         Distinct targets.
