@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.planners.pase.layer_costs import allowed_splits, configurations, edge_cost, layer_cost
-from meshwright.planners.pase.operators import Network, NetworkBuilder, Tensor
+from meshwright.planners.pase.operators import NetworkBuilder, PaseGraph, Tensor
 from meshwright.planners.pase.tables import splits_cost, tables
 from meshwright.solvers.pairwise.certificate import check
 from meshwright.solvers.pairwise.labelling import solve
@@ -56,7 +56,7 @@ def test_splits_divide_leave_enough_and_stay_within_the_processors(size: int, cu
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> Network:
+def networks(draw: st.DrawFn) -> PaseGraph:
     """A small network with a branch that meets again: two products, a sum, a norm, a loss."""
     sizes = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
     b, n_in, n_mid, n_out = (draw(sizes) for _ in range(4))
@@ -64,12 +64,12 @@ def networks(draw: st.DrawFn) -> Network:
     x = net.fully_connected(Tensor(-1, (b, n_in)), n_mid, pointwise=draw(st.integers(0, 2)))
     y = net.fully_connected(x, n_mid)
     net.cross_entropy(net.fully_connected(net.elementwise(x, y), n_out))
-    return Network("small", tuple(net.operators))
+    return PaseGraph("small", tuple(net.operators))
 
 
 @settings(max_examples=30, deadline=None)
 @given(networks(), st.integers(1, 12), st.floats(1.0, 1e4))
-def test_more_processors_never_cost_more_and_never_more_than_one_alone(network: Network, p: int, word_flop: float) -> None:
+def test_more_processors_never_cost_more_and_never_more_than_one_alone(network: PaseGraph, p: int, word_flop: float) -> None:
     few, more = (solve(tables(network, n, word_flop).problem) for n in (p, 2 * p))
     assert more.value <= few.value * (1 + 1e-12)
     alone = splits_cost(network, tuple(np.ones(len(one.sizes), dtype=np.int64) for one in network.operators), word_flop)
@@ -78,7 +78,7 @@ def test_more_processors_never_cost_more_and_never_more_than_one_alone(network: 
 
 @settings(max_examples=30, deadline=None)
 @given(networks(), st.integers(1, 16), st.floats(1.0, 1e4))
-def test_costs_are_finite_and_no_tensor_moves_where_the_split_stays(network: Network, p: int, word_flop: float) -> None:
+def test_costs_are_finite_and_no_tensor_moves_where_the_split_stays(network: PaseGraph, p: int, word_flop: float) -> None:
     for operator in network.operators:
         rows = configurations(operator, p)
         cost = layer_cost(operator, rows, word_flop)

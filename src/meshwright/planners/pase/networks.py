@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.planners.pase.operators import Network, NetworkBuilder, Tensor
+from meshwright.planners.pase.operators import NetworkBuilder, PaseGraph, Tensor
 
 __all__ = ["NAMES", "build"]
 
@@ -15,7 +15,7 @@ _Width = Callable[[int], int]
 _Pair = tuple[int, int]
 
 
-def build(name: str, batch: int = 128, model: int = 128) -> Network:
+def build(name: str, batch: int = 128, model: int = 128) -> PaseGraph:
     """Return one of the five graphs.
 
     `name`: one of `NAMES`.
@@ -47,7 +47,7 @@ def build(name: str, batch: int = 128, model: int = 128) -> Network:
     builders["transformer"] = _transformer
     builder = NetworkBuilder(cutoff=1 if name in ("rnnlm", "transformer") else 4)
     builders[name](builder, batch, width)
-    return Network(name, tuple(builder.operators))
+    return PaseGraph(name, tuple(builder.operators))
 
 
 def _alexnet(net: NetworkBuilder, batch: int, width: _Width) -> None:

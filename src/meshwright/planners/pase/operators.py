@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Gemm", "Network", "NetworkBuilder", "PaseOperator", "Tensor", "Use"]
+__all__ = ["Gemm", "NetworkBuilder", "PaseGraph", "PaseOperator", "Tensor", "Use"]
 
 Shape = tuple[int, ...]
 Axes = tuple[tuple[int, ...], ...]
@@ -100,7 +100,7 @@ class PaseOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class PaseGraph:
     """One PaSE graph: operators in the order they were made; an operator reads only earlier ones."""
 
     name: str

@@ -8,7 +8,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
-from meshwright.planners.pase.operators import Network
+from meshwright.planners.pase.operators import PaseGraph
 from meshwright.planners.pase.readers.pase_graph import PaseInstance, build
 from meshwright.planners.pase.tables import flop_per_word
 
@@ -46,7 +46,7 @@ class PaseQuestion:
 
     Parameters
     ----------
-    network : Network
+    network : PaseGraph
         Operators.
     n_processors, batch, model : int
         As in `PaseSettings`, defaults filled in.
@@ -56,7 +56,7 @@ class PaseQuestion:
         What the user should know about how the options were read.
     """
 
-    network: Network
+    network: PaseGraph
     n_processors: int
     batch: int
     model: int

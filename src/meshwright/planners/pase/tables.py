@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planners.pase.layer_costs import configurations, edge_cost, layer_cost, tensor_splits
-from meshwright.planners.pase.operators import Network, PaseOperator
+from meshwright.planners.pase.operators import PaseGraph, PaseOperator
 from meshwright.solvers.pairwise.problem import Pairwise
 
 __all__ = ["PaseTables", "flop_per_word", "splits_cost", "tables"]
@@ -22,7 +22,7 @@ class PaseTables:
 
     Parameters
     ----------
-    network : Network
+    network : PaseGraph
         The operators.
     splits : tuple of ndarray, length n_operators, each shape (n_configurations, n_axes), int64
         Configurations of each operator: the labels of its node.
@@ -30,7 +30,7 @@ class PaseTables:
         The costs.
     """
 
-    network: Network
+    network: PaseGraph
     splits: tuple[Ints, ...]
     problem: Pairwise
 
@@ -40,7 +40,7 @@ def flop_per_word(flops_per_second: float, bytes_per_second: float) -> float:
     return flops_per_second / 1e9 / (bytes_per_second / 1e9 / 8)
 
 
-def tables(network: Network, n_processors: int, word_flop: float) -> PaseTables:
+def tables(network: PaseGraph, n_processors: int, word_flop: float) -> PaseTables:
     """Return a PaSE graph as a pairwise problem.
 
     `word_flop`: FLOP a device does while it moves one word.
@@ -101,7 +101,7 @@ def _distinct(splits: Ints) -> tuple[Ints, Ints]:
     return splits[example], code.astype(np.int64)
 
 
-def splits_cost(network: Network, chosen: tuple[Ints, ...], word_flop: float) -> float:
+def splits_cost(network: PaseGraph, chosen: tuple[Ints, ...], word_flop: float) -> float:
     """Return the cost of one configuration per operator, whether or not it is among those enumerated.
 
     `chosen`, each shape (n_axes,), int64: splits of each operator.

@@ -9,7 +9,7 @@ from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.pase.networks import NAMES, build
-from meshwright.planners.pase.operators import Network
+from meshwright.planners.pase.operators import PaseGraph
 
 __all__ = ["EXAMPLE", "NAMES", "PaseInstance", "build", "graph_of", "read", "recognises"]
 
@@ -47,7 +47,7 @@ def read(source: Source) -> ModelSpec:
     )  # fmt: skip
 
 
-def graph_of(network: Network) -> Graph:
+def graph_of(network: PaseGraph) -> Graph:
     """Return the operators of a network as layers, with the tensors between them."""
     ops = tuple(Op(operator.name, operator.kind) for operator in network.operators)
     edges = tuple(Edge(source, target, math.prod(use.shape)) for source, target, use in network.edges())
