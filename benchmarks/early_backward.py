@@ -20,7 +20,7 @@ from meshwright import api
 from meshwright.base import files
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.planners.dapple.profile import Profile
+from meshwright.planners.dapple.profile import PipeDreamProfile
 
 SCHEDULES = (("gpipe", "#c03030"), ("early_backward_a", "#2060c0"), ("early_backward_b", "#d08020"), ("1f1b", "#808080"))
 PROFILE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference" / "dapple" / "bert-48-pbs-2.txt"
@@ -37,7 +37,7 @@ class Point:
     step_seconds: float
 
 
-def cut_evenly(problem: Problem, profile: Profile, n_stages: int) -> tuple[Stage, ...]:
+def cut_evenly(problem: Problem, profile: PipeDreamProfile, n_stages: int) -> tuple[Stage, ...]:
     """Return consecutive stages of about equal time, one device each."""
     seconds_of = {node.name: node.compute_seconds for node in profile.nodes}
     order = problem.graph.topological_order()
@@ -53,7 +53,7 @@ def cut_evenly(problem: Problem, profile: Profile, n_stages: int) -> tuple[Stage
 def points(path: str, settings: dict[str, str], n_stages: int, micro_batch: int, counts: list[int]) -> list[Point]:
     """Play every schedule with every number of micro-batches."""
     model_spec, found = api.read(path), []
-    assert isinstance(model_spec.instance, Profile)
+    assert isinstance(model_spec.instance, PipeDreamProfile)
     for n_microbatches in counts:
         batch = n_microbatches * micro_batch
         problem = api.completed(api.make_problem(model_spec), "dapple", settings | {"global_batch": str(batch)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.costs import profiled
 from meshwright.costs.profiled.readers.profile_json import Profile
-from meshwright.planners.dapple.profile import Profile as TextProfile
+from meshwright.planners.dapple.profile import PipeDreamProfile as TextProfile
 from meshwright.planners.dapple.profile import ProfileNode
 
 __all__ = ["pipedream_profile"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 
-__all__ = ["LinearisedProfile", "Profile", "ProfileNode", "ProfiledTraining", "cleaned", "training_of"]
+__all__ = ["LinearisedProfile", "PipeDreamProfile", "ProfileNode", "ProfiledTraining", "cleaned", "training_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ProfileNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class PipeDreamProfile:
     """A profile in the text format, in file order.
 
     Parameters
@@ -122,7 +122,7 @@ class ProfiledTraining:
 
     Parameters
     ----------
-    profile : Profile or LinearisedProfile
+    profile : PipeDreamProfile or LinearisedProfile
         The file's content.
     profile_batch : int
         Samples the profile was measured with.
@@ -134,7 +134,7 @@ class ProfiledTraining:
         Whether all-reduces take the published constants' time instead of that of the cluster's links.
     """
 
-    profile: Profile | LinearisedProfile
+    profile: PipeDreamProfile | LinearisedProfile
     profile_batch: int
     optimizer_scaling_ratio: float
     activation_ratio: float = 1.0
@@ -157,7 +157,7 @@ def training_of(problem: Problem) -> ProfiledTraining:
     return training
 
 
-def cleaned(profile: Profile) -> Profile:
+def cleaned(profile: PipeDreamProfile) -> PipeDreamProfile:
     """Return the profile without what is no layer: input placeholders, then indexing at the end.
 
     Returns: without the sources whose description starts with ``Input`` and then without the sinks whose description starts
@@ -174,5 +174,5 @@ def cleaned(profile: Profile) -> Profile:
         kept = [i for i in range(len(profile.nodes)) if i not in gone]
         new = {old: i for i, old in enumerate(kept)}
         edges = tuple((new[a], new[b]) for a, b in profile.edges if a in new and b in new)
-        profile = Profile(tuple(profile.nodes[i] for i in kept), edges, profile.profile_batch)
+        profile = PipeDreamProfile(tuple(profile.nodes[i] for i in kept), edges, profile.profile_batch)
     return profile

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import ModelSpec
-from meshwright.planners.dapple.profile import LinearisedProfile, Profile, ProfiledTraining, cleaned
+from meshwright.planners.dapple.profile import LinearisedProfile, PipeDreamProfile, ProfiledTraining, cleaned
 from meshwright.solvers.graph import antichains
 
 __all__ = ["States", "interval_tables", "profile_of", "states_of"]
@@ -74,14 +74,14 @@ class States:
         return tuple(found)
 
 
-def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
+def profile_of(model_spec: ModelSpec, what: str) -> PipeDreamProfile | LinearisedProfile:
     """Return the profile a reading holds.
 
     Raises `InputError` when it holds none.
     """
     if isinstance(model_spec.instance, ProfiledTraining):
         return model_spec.instance.profile
-    if not isinstance(model_spec.instance, (Profile, LinearisedProfile)):
+    if not isinstance(model_spec.instance, (PipeDreamProfile, LinearisedProfile)):
         raise InputError(
             f"model {model_spec.name}: {what} works on measured profiles (formats pipedream_txt, pipedream_linearised), "
             f"this is {model_spec.format}; 'meshwright export PLAN --to pipedream_txt' writes a model's layers as our cost "
@@ -93,7 +93,7 @@ def profile_of(model_spec: ModelSpec, what: str) -> Profile | LinearisedProfile:
 def states_of(model_spec: ModelSpec, *, fold: bool = True) -> States:
     """Return the states of the profile a reading holds.
 
-    `model_spec`: with a `Profile` or a `LinearisedProfile`.
+    `model_spec`: with a `PipeDreamProfile` or a `LinearisedProfile`.
     `fold`: whether layers without compute and weights (``__getitem__``) are first folded into their only input. It is
     always done where there would otherwise be more than `LARGEST_ANTICHAIN_GRAPH` states.
     Returns: in a topological order.
@@ -120,7 +120,7 @@ def states_of(model_spec: ModelSpec, *, fold: bool = True) -> States:
     return _from_prefixes(clean, model_spec, op_of_node)
 
 
-def _hosts(profile: Profile) -> list[int]:
+def _hosts(profile: PipeDreamProfile) -> list[int]:
     """Return for each layer the one it is folded into: itself, unless it computes nothing and has one input."""
     inputs: list[set[int]] = [set() for _ in profile.nodes]
     for source, target in profile.edges:
@@ -144,7 +144,7 @@ def _expanded(bits: int, guests: list[int]) -> int:
 
 
 def _from_antichains(
-    profile: Profile, found: antichains.AntichainGraph, guests: list[int], op_of_node: list[int], labels: list[str]
+    profile: PipeDreamProfile, found: antichains.AntichainGraph, guests: list[int], op_of_node: list[int], labels: list[str]
 ) -> States:
     """Return states with the metrics of their down-sets."""
     n_nodes, n_states = len(profile.nodes), len(found.frontier)
@@ -171,7 +171,7 @@ def _from_antichains(
     )
 
 
-def _from_prefixes(profile: Profile, model_spec: ModelSpec, op_of_node: list[int]) -> States:
+def _from_prefixes(profile: PipeDreamProfile, model_spec: ModelSpec, op_of_node: list[int]) -> States:
     """Return the prefixes of the graph's topological order as states: far fewer cuts than antichains, but never too many."""
     n = len(profile.nodes)
     node_of_op = np.argsort(np.array(op_of_node))
@@ -190,7 +190,7 @@ def _from_prefixes(profile: Profile, model_spec: ModelSpec, op_of_node: list[int
 
 
 def _states(
-    profile: Profile,
+    profile: PipeDreamProfile,
     names: tuple[str, ...],
     inside: NDArray[np.bool_],
     cuts: tuple[NDArray[np.float64], NDArray[np.float64]],
@@ -231,7 +231,7 @@ def _sums(inside: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.
     return total
 
 
-def _needed(profile: Profile, down_sets: list[int]) -> NDArray[np.float64]:
+def _needed(profile: PipeDreamProfile, down_sets: list[int]) -> NDArray[np.float64]:
     """Return the bytes of outputs inside each down-set that something outside it reads."""
     outside = [0] * len(profile.nodes)
     for source, target in profile.edges:

@@ -10,7 +10,7 @@ import reference
 from meshwright import api
 from meshwright.base.errors import InputError
 from meshwright.core.source import Source
-from meshwright.planners.dapple.profile import Profile, cleaned
+from meshwright.planners.dapple.profile import PipeDreamProfile, cleaned
 from meshwright.planners.dapple.readers import pipedream_txt
 from meshwright.planners.dapple.writers import pipedream_txt as writer
 
@@ -53,7 +53,7 @@ def test_the_graph_is_in_topological_order_whatever_the_order_of_lines(tmp_path:
     model_spec = api.read(str(path))
     assert model_spec.format == "pipedream_txt" and model_spec.search == "dapple"
     assert [op.name for op in model_spec.graph.ops] == ["first", "last"]
-    assert isinstance(model_spec.instance, Profile) and model_spec.instance.profile_batch == 8
+    assert isinstance(model_spec.instance, PipeDreamProfile) and model_spec.instance.profile_batch == 8
 
 
 @pytest.mark.parametrize(

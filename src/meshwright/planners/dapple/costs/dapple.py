@@ -13,7 +13,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.planners.dapple import machines
-from meshwright.planners.dapple.profile import LinearisedProfile, Profile, ProfiledTraining, cleaned
+from meshwright.planners.dapple.profile import LinearisedProfile, PipeDreamProfile, ProfiledTraining, cleaned
 
 __all__ = ["loads", "reduce_seconds", "samples_per_replica", "trained"]
 
@@ -26,7 +26,7 @@ def trained(problem: Problem) -> ProfiledTraining | None:
     instance = problem.model_spec.instance
     if isinstance(instance, ProfiledTraining):
         return instance
-    if not isinstance(instance, (Profile, LinearisedProfile)):
+    if not isinstance(instance, (PipeDreamProfile, LinearisedProfile)):
         raise InputError(
             f"model {problem.model_spec.name}: costs 'dapple' sums measured profiles (formats pipedream_txt, "
             "pipedream_linearised), "

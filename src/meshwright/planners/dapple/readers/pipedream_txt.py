@@ -10,7 +10,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
-from meshwright.planners.dapple.profile import Profile, ProfileNode, cleaned
+from meshwright.planners.dapple.profile import PipeDreamProfile, ProfileNode, cleaned
 
 __all__ = ["parse", "read", "recognises"]
 
@@ -31,9 +31,9 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> ModelSpec:
     """Read a profile.
 
-    `ModelSpec.instance` is the `Profile` as it stands in the file. `ModelSpec.graph` holds the layers that remain after
-    cleaning, in a topological order, under their ids; the elements of an edge are its source's activations at four bytes each,
-    for the whole profile batch.
+    `ModelSpec.instance` is the `PipeDreamProfile` as it stands in the file. `ModelSpec.graph` holds the layers that remain
+    after cleaning, in a topological order, under their ids; the elements of an edge are its source's activations at four bytes
+    each, for the whole profile batch.
     Raises `InputError` when a line does not parse; the message names file, line and what was expected.
     """
     where = str(source.path or source.spec)
@@ -45,7 +45,7 @@ def read(source: Source) -> ModelSpec:
     return ModelSpec(name, "pipedream_txt", source.spec, _graph(profile, name, where), profile, costs="dapple", search="dapple")
 
 
-def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:
+def parse(text: str, where: str, *, profile_batch: int = 0) -> PipeDreamProfile:
     """Return the profile that a text holds.
 
     `profile_batch`: samples it was measured with; 0 where that is not known.
@@ -70,7 +70,7 @@ def parse(text: str, where: str, *, profile_batch: int = 0) -> Profile:
         nodes.append(node)
     if not nodes:
         raise InputError(f"{where}: holds no layer; {_EXPECTED_NODE}")
-    return Profile(tuple(nodes), tuple(edges), profile_batch)
+    return PipeDreamProfile(tuple(nodes), tuple(edges), profile_batch)
 
 
 def _edge(line: str, ids: dict[str, int], place: str) -> tuple[int, int]:
@@ -134,7 +134,7 @@ def _number(text: str, name: str, place: str) -> float:
     return value
 
 
-def _graph(profile: Profile, name: str, where: str) -> Graph:
+def _graph(profile: PipeDreamProfile, name: str, where: str) -> Graph:
     """Return the layers that remain after cleaning, in a topological order that keeps the file's where it may."""
     clean = cleaned(profile)
     if not clean.nodes:

@@ -14,12 +14,12 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.profiled.readers import profile_json
 from meshwright.planners.dapple.measured import pipedream_profile
-from meshwright.planners.dapple.profile import Profile, ProfiledTraining, ProfileNode
+from meshwright.planners.dapple.profile import PipeDreamProfile, ProfiledTraining, ProfileNode
 
 __all__ = ["profile_of_model", "render", "write"]
 
 
-def render(profile: Profile, stage_of_name: Mapping[str, int] | None = None) -> str:
+def render(profile: PipeDreamProfile, stage_of_name: Mapping[str, int] | None = None) -> str:
     """Return a profile as text.
 
     `stage_of_name`: the stage of each layer by its id; layers without one keep the profile's own.
@@ -43,7 +43,7 @@ def _line(node: ProfileNode, stage: int) -> str:
     return f"{node.name} -- {node.description} -- {fields}" + (f" -- stage_id={stage}" if stage >= 0 else "")
 
 
-def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
+def profile_of_model(problem: Problem, micro_batch: int) -> PipeDreamProfile:
     """Return a model of ours as if its layers had been measured one by one, each on one device.
 
     `problem`: a model with operators on a cluster.
@@ -66,7 +66,7 @@ def profile_of_model(problem: Problem, micro_batch: int) -> Profile:
                 4.0 * sum(operator.n_parameters for operator in graph.ops[v].body),
             )
         )
-    return Profile(tuple(nodes), tuple((edge.source, edge.target) for edge in graph.edges), micro_batch)
+    return PipeDreamProfile(tuple(nodes), tuple((edge.source, edge.target) for edge in graph.edges), micro_batch)
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         files.write(path, render(pipedream_profile(instance, rows), {f"node{op + 1}": i for op, i in stage_of.items()}))
         return ()
     profile = instance.profile if isinstance(instance, ProfiledTraining) else instance
-    if isinstance(profile, Profile):
+    if isinstance(profile, PipeDreamProfile):
         files.write(path, render(profile, {graph.ops[op].name: i for op, i in stage_of.items()}))
         return ()
     if instance is not None or problem.cluster is None or not any(op.body for op in graph.ops):
