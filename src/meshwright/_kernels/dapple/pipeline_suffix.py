@@ -59,7 +59,7 @@ class Places(NamedTuple):
     gate: np.ndarray
 
 
-class Rules(NamedTuple):
+class RunSettings(NamedTuple):
     """Numbers of one run: micro-batches, samples of one, warm-up factor (1 or 2), bytes per weight byte, recompute (0 never, 1
     where needed, 2 always), seconds beyond which nothing is kept, devices of a unit."""
 

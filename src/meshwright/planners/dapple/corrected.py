@@ -19,7 +19,7 @@ from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
-    from meshwright._kernels.dapple.pipeline_suffix import Rules, Suffixes
+    from meshwright._kernels.dapple.pipeline_suffix import RunSettings, Suffixes
 
 __all__ = ["PlanLimits", "answer"]
 
@@ -240,13 +240,13 @@ def _proof(
 
 def _rules(
     training: ProfiledTraining, limits: PlanLimits, n_microbatches: int, batch: int, upper_seconds: float, unit: int
-) -> Rules:
+) -> RunSettings:
     """Return the numbers of one run of a kernel."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
     recompute = ("never", "choose", "always").index(limits.recompute)
     ratio = float(training.optimizer_scaling_ratio)
-    return kernel.Rules(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
+    return kernel.RunSettings(n_microbatches, batch // n_microbatches, 1, ratio, recompute, float(upper_seconds), unit)
 
 
 def _infeasible(judge: Judge, space: PlanSpace, problem: Problem, limits: PlanLimits, notes: tuple[str, ...]) -> Answer:
