@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from meshwright.runtime.capture.repeats import Run
+from meshwright.runtime.capture.repeats import RepeatedModules
 from meshwright.runtime.capture.trace import Trace, TracedOperator
 
 __all__ = ["expand"]
@@ -15,7 +15,7 @@ __all__ = ["expand"]
 T = TypeVar("T")
 
 
-def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
+def expand(trace: Trace, runs: Sequence[RepeatedModules]) -> Trace | None:
     """Return the trace of the whole module, or None where the layers of a run do not form a chain.
 
     `trace`: of a module whose runs of equal layers were shortened to two.
@@ -37,7 +37,7 @@ def expand(trace: Trace, runs: Sequence[Run]) -> Trace | None:
     return _repeated(trace, starts, ids)
 
 
-def _path(run: Run, copy: int) -> str:
+def _path(run: RepeatedModules, copy: int) -> str:
     return f"{run.container}.{run.first + copy}".lstrip(".")
 
 
@@ -45,7 +45,7 @@ def _inside(module: str, path: str) -> bool:
     return module == path or module.startswith(path + ".")
 
 
-def _is_chain(trace: Trace, run: Run, one: list[int], two: list[int]) -> bool:
+def _is_chain(trace: Trace, run: RepeatedModules, one: list[int], two: list[int]) -> bool:
     """Whether the second layer does the same as the first, on the first one's result, which nobody else reads."""
     n = len(one)
     if not one and not two:
@@ -88,7 +88,7 @@ def _reads_the_same(first: TracedOperator, second: TracedOperator, start: int, n
     return True
 
 
-def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -> Trace:
+def _repeated(trace: Trace, starts: dict[int, RepeatedModules], ids: dict[str, list[int]]) -> Trace:
     """Write out every copy, with its own names and producers."""
     made: list[TracedOperator] = []
     place: dict[int, int] = {-1: -1}  # old id -> new id of the latest copy
@@ -122,7 +122,7 @@ def _repeated(trace: Trace, starts: dict[int, Run], ids: dict[str, list[int]]) -
     return replace(trace, operators=tuple(made), parameters=parameters, classes=classes, lists=lists)
 
 
-def _for_all_copies(values: Mapping[str, T], starts: dict[int, Run], name: _Names) -> dict[str, T]:
+def _for_all_copies(values: Mapping[str, T], starts: dict[int, RepeatedModules], name: _Names) -> dict[str, T]:
     """Return values by name for every copy of what repeats."""
     found: dict[str, T] = {}
     for key, value in values.items():
@@ -137,10 +137,10 @@ def _for_all_copies(values: Mapping[str, T], starts: dict[int, Run], name: _Name
 class _Names:
     """Names as they were before lists were shortened."""
 
-    def __init__(self, runs: tuple[Run, ...]) -> None:
+    def __init__(self, runs: tuple[RepeatedModules, ...]) -> None:
         self.runs = runs
 
-    def of(self, path: str, further: int, repeated: Run | None) -> str:
+    def of(self, path: str, further: int, repeated: RepeatedModules | None) -> str:
         """Return the original path; `further` positions on where it lies in the repeated run."""
         for container in {run.container for run in self.runs}:
             prefix = container + "." if container else ""
@@ -155,7 +155,9 @@ class _Names:
         return path
 
 
-def _renamed(operator: TracedOperator, place: dict[int, int], name: _Names, further: int, run: Run | None) -> TracedOperator:
+def _renamed(
+    operator: TracedOperator, place: dict[int, int], name: _Names, further: int, run: RepeatedModules | None
+) -> TracedOperator:
     """Return an operator at its new place."""
     sources = tuple(place[source] for source in operator.sources)
     weights = tuple(name.of(weight, further, run) if weight else "" for weight in operator.weights)

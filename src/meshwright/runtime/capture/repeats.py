@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["Run", "restore", "shorten"]
+__all__ = ["RepeatedModules", "restore", "shorten"]
 
 _KEPT = 2  # the second shows what a layer does when it follows one of its own kind
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RepeatedModules:
     """A run of equal modules in a list.
 
     Parameters
@@ -34,7 +34,9 @@ class Run:
     n_layers: int
 
 
-def shorten(module: torch.nn.Module, n_apart: int = 0) -> tuple[tuple[Run, ...], list[tuple[torch.nn.Module, dict[str, Any]]]]:
+def shorten(
+    module: torch.nn.Module, n_apart: int = 0
+) -> tuple[tuple[RepeatedModules, ...], list[tuple[torch.nn.Module, dict[str, Any]]]]:
     """Take all but two modules out of every run of at least three equal ones; runs inside runs stay.
 
     `module`: changed in place; `restore` undoes it.
@@ -42,12 +44,12 @@ def shorten(module: torch.nn.Module, n_apart: int = 0) -> tuple[tuple[Run, ...],
 
     Returns
     -------
-    runs : tuple of Run
+    runs : tuple of RepeatedModules
         What was shortened.
     taken : list
         What `restore` needs.
     """
-    runs: list[Run] = []
+    runs: list[RepeatedModules] = []
     taken: list[tuple[torch.nn.Module, dict[str, Any]]] = []
     _visit(module, "", n_apart, runs, taken)
     return tuple(runs), taken
@@ -60,7 +62,11 @@ def restore(taken: list[tuple[torch.nn.Module, dict[str, Any]]]) -> None:
 
 
 def _visit(
-    module: torch.nn.Module, path: str, n_apart: int, runs: list[Run], taken: list[tuple[torch.nn.Module, dict[str, Any]]]
+    module: torch.nn.Module,
+    path: str,
+    n_apart: int,
+    runs: list[RepeatedModules],
+    taken: list[tuple[torch.nn.Module, dict[str, Any]]],
 ) -> None:
     """Shorten the lists in a module, outermost first."""
     children = dict(module._modules)
@@ -76,7 +82,7 @@ def _visit(
     while start < len(parts):
         end = _end_of_run(parts, start)
         if end - start > _KEPT + n_apart:
-            runs.append(Run(path, len(kept) + n_apart, start + n_apart, end - start - n_apart))
+            runs.append(RepeatedModules(path, len(kept) + n_apart, start + n_apart, end - start - n_apart))
             kept += parts[start : start + n_apart + _KEPT]
         else:
             for part in parts[start:end]:
