@@ -9,7 +9,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.costs import sharded
 from meshwright.planners.best import splits
-from meshwright.planners.best.branch_and_bound import Search
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import pools
@@ -54,9 +54,9 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
 
 
-def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumbent]) -> Search:
+def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumbent]) -> BestFirstSearch:
     """Return the search after it has run, with plans known before it starts."""
-    state = Search(problem, params, stop)
+    state = BestFirstSearch(problem, params, stop)
     played = [state.play(known.pool, known.config, known.plan) for known in first]
     state.found += [known for known in played if known is not None]
     for pool in pools(problem.required_cluster):

@@ -23,7 +23,7 @@ from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, pools, schedules_of
 from meshwright.planners.best.virtual import spread
 
-__all__ = ["Search"]
+__all__ = ["BestFirstSearch"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with the transfers of its plan
@@ -33,7 +33,7 @@ _MOST_TRIED = 2  # plans played at most for each runner-up
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 
 
-class Search:
+class BestFirstSearch:
     """The state of one best-first search: a heap of meshes and configurations by bound, the plans found, the refusals."""
 
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
@@ -322,7 +322,7 @@ def _enough_devices(problem: Problem, params: Limits) -> str:
     for doubling in range(1, 8):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
-        state = Search(larger, replace(params, evaluations=1), Stop())
+        state = BestFirstSearch(larger, replace(params, evaluations=1), Stop())
         for pool in pools(larger.cluster):  # type: ignore[arg-type]
             state.add(pool)
         state.run()

@@ -7,7 +7,7 @@ import time
 
 from meshwright import sim
 from meshwright.planners.best import inequalities, plans
-from meshwright.planners.best.branch_and_bound import Search
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.space import Config
 from meshwright.planners.best.virtual import spread
@@ -20,14 +20,14 @@ _MOST_MOVES = 100  # moves tried of one plan, at most
 _NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between far stages
 
 
-def close(search: Search) -> None:
+def close(search: BestFirstSearch) -> None:
     """Try every split that may still be better than the best plan, configurations with the lowest bounds first.
 
     Those with more such splits than may be tried stay open, and their bounds part of the proof.
 
     Parameters
     ----------
-    search : Search
+    search : BestFirstSearch
         It has run. What is found is added to it, what is settled is no longer open.
     """
     if search.params.uniform:
@@ -48,7 +48,7 @@ def close(search: Search) -> None:
     search.open = still_open
 
 
-def _splits(search: Search, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:
+def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:
     """Return every split of a configuration that its inequalities leave below the best plan; None where there are too many."""
     costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
     even = plans.bare(costs, config, n_microbatches, spread(len(search.chain.layers), config.mesh.pipeline, 1))
@@ -60,7 +60,7 @@ def _splits(search: Search, pool: int, config: Config, n_most: int) -> list[tupl
     return None if found is None else [tuple(counts) for counts in found.tolist()]
 
 
-def _settle(search: Search, pool: int, config: Config, counts: tuple[int, ...]) -> float:
+def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[int, ...]) -> float:
     """Play a split if it may be better; return what any plan of it takes at least, inf where none can be better than the best."""
     costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
     bare = plans.bare(costs, config, n_microbatches, counts)
@@ -85,12 +85,12 @@ def _settle(search: Search, pool: int, config: Config, counts: tuple[int, ...]) 
     return math.inf if not plan.recomputes or search.chain.equal or config.split_backward else least
 
 
-def improve(search: Search, *, best_only: bool = False) -> None:
+def improve(search: BestFirstSearch, *, best_only: bool = False) -> None:
     """Move single layers between stages of the best plans, the busiest and neighbours first, while that shortens the step.
 
     Parameters
     ----------
-    search : Search
+    search : BestFirstSearch
         It has run; better plans are added to it.
     best_only : bool
         Whether to look at the best plan only; else at those of configurations that are still open.
@@ -104,7 +104,7 @@ def improve(search: Search, *, best_only: bool = False) -> None:
             _move_layers(search, found)
 
 
-def _move_layers(search: Search, found: Incumbent) -> None:
+def _move_layers(search: BestFirstSearch, found: Incumbent) -> None:
     """Move single layers of one plan while that shortens its step."""
     costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]

@@ -15,7 +15,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Stop
 from meshwright.planners.best import bounds, plans
-from meshwright.planners.best.branch_and_bound import Search
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
@@ -150,7 +150,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
 def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, cluster: str, prices: str) -> None:
     problem = api.make_problem(name, cluster, costs=prices, batch=Batch(16, sequence_length=1024))
     model = registry.load("costs", prices, "cost model")
-    search = Search(problem, Limits(), Stop())
+    search = BestFirstSearch(problem, Limits(), Stop())
     for pool in pools(problem.cluster):
         costs = Costs(problem, pool, search.chain)
         checked = 0
