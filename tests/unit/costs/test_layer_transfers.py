@@ -11,17 +11,17 @@ from meshwright.core.graph import Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.costs.analytic import layer
 from meshwright.costs.analytic.layer import Transfer
-from meshwright.costs.analytic.roofline import Seconds, Shape
+from meshwright.costs.analytic.roofline import OperatorSeconds, Shape
 
 from .conftest import SEQUENCE, device, gpt_layer, product
 
 BF16 = MixedPrecision()
 WHOLE, SPLIT = Shape(tensor=4), Shape(tensor=4, sequence_parallel=True)
-NO_TIME = Seconds(0.0, 0.0, 0.0)
+NO_TIME = OperatorSeconds(0.0, 0.0, 0.0)
 
 
 def transfers(
-    body: tuple[Operator, ...], i: int, shape: Shape, seconds: Seconds = NO_TIME
+    body: tuple[Operator, ...], i: int, shape: Shape, seconds: OperatorSeconds = NO_TIME
 ) -> tuple[list[Transfer], list[Transfer]]:
     return layer._transfers(body, i, shape, BF16, [seconds] * len(body))
 
@@ -101,7 +101,7 @@ def test_keys_and_values_go_round_beside_attention_on_the_chunks_that_are_there(
     """
     dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
     core = operator("causal_attention", "heads", **dims)
-    there, back = transfers((core,), 0, Shape(context=4, tensor=4), Seconds(8.0, 20.0, 0.0))
+    there, back = transfers((core,), 0, Shape(context=4, tensor=4), OperatorSeconds(8.0, 20.0, 0.0))
     n_bytes = SEQUENCE * 4 * (64 + 32) * 2.0
     assert said(there) == [("context", "all_gather", n_bytes)]
     assert said(back) == [("context", "all_gather", n_bytes), ("context", "reduce_scatter", n_bytes)]

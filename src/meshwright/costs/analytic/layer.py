@@ -13,7 +13,7 @@ from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.costs.analytic.roofline import (
-    Seconds,
+    OperatorSeconds,
     Shape,
     operand_bytes,
     operator_seconds,
@@ -157,7 +157,7 @@ def layer_work(
 
 def _times(
     body: tuple[Operator, ...], shape: Shape, device: Device, training: MixedPrecision, framework: Framework
-) -> list[Seconds]:
+) -> list[OperatorSeconds]:
     """Return the seconds of each operator; attention followed by a softmax of its own is not fused."""
     times = [
         unfused_attention_seconds(operator, shape, device, training)
@@ -167,7 +167,7 @@ def _times(
     ]
     slower = [_slower(operator, shape, framework) for operator in body]
     return [
-        seconds if factor == 1.0 else Seconds(*(part * factor for part in seconds))
+        seconds if factor == 1.0 else OperatorSeconds(*(part * factor for part in seconds))
         for seconds, factor in zip(times, slower, strict=True)
     ]
 
@@ -231,7 +231,7 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -
 
 
 def _transfers(
-    body: tuple[Operator, ...], i: int, shape: Shape, training: MixedPrecision, times: list[Seconds]
+    body: tuple[Operator, ...], i: int, shape: Shape, training: MixedPrecision, times: list[OperatorSeconds]
 ) -> tuple[list[Transfer], list[Transfer]]:
     """Return the collectives that operator `i` causes, forward and backward."""
     operator, width = body[i], training.activation_bytes
@@ -286,7 +286,7 @@ def _is_open(body: tuple[Operator, ...], i: int) -> bool:
     return not any(operator.tensor_axis == "in" for operator in body[i + 1 :])
 
 
-def _ring(operator: Operator, shape: Shape, width: int, seconds: Seconds) -> tuple[list[Transfer], list[Transfer]]:
+def _ring(operator: Operator, shape: Shape, width: int, seconds: OperatorSeconds) -> tuple[list[Transfer], list[Transfer]]:
     """Return the passing round of keys and values, beside attention on the chunks already there.
 
     One chunk's attention has nothing to hide behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their

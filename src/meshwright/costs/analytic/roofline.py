@@ -12,7 +12,7 @@ from meshwright.core.graph import Operator
 from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.products import Product, product_seconds
 
-__all__ = ["Seconds", "Shape", "operand_bytes", "operator_seconds", "unfused_attention_seconds"]
+__all__ = ["OperatorSeconds", "Shape", "operand_bytes", "operator_seconds", "unfused_attention_seconds"]
 
 ATTENTION_BACKWARD_FLOPS = 2.5
 """Fused attention recomputes its scores: five products backward for two forward (FlashAttention-2, arXiv 2307.08691, sec.
@@ -29,7 +29,7 @@ def wide_precision(training: MixedPrecision) -> str:
     return "bf16" if training.precision in ("fp8", "mxfp8", "fp4") else training.precision
 
 
-class Seconds(NamedTuple):
+class OperatorSeconds(NamedTuple):
     """Seconds of one operator: forward, gradient of activations, gradient of weights."""
 
     forward: float
@@ -61,7 +61,7 @@ class Shape:
         return self.tensor if operator.tensor_axis else 1
 
 
-def operator_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
+def operator_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
     """Return the seconds of one operator for one micro-batch on one device.
 
     `training`: precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
@@ -77,11 +77,11 @@ def operator_seconds(operator: Operator, shape: Shape, device: Device, training:
     forward, backward = _moved_bytes(operator, shape, training)
     rate = device.memory_bytes_per_second * device.memory_ratio
     if kind == "embedding":
-        return Seconds(forward / rate, 0.0, backward / rate)
-    return Seconds(forward / rate, backward / rate, 0.0)
+        return OperatorSeconds(forward / rate, 0.0, backward / rate)
+    return OperatorSeconds(forward / rate, backward / rate, 0.0)
 
 
-def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
+def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
     """Three products: the output, the gradient of the input, the gradient of the weight (accumulated in memory)."""
     rows, n_products = shape.tokens(operator), 1.0
     inner, columns = float(operator.size("in")), float(operator.size("out"))
@@ -107,7 +107,7 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPre
     forward = seconds(rows, columns, inner, (operand + cast) * (left + right) + wide * out)
     backward = seconds(rows, inner, columns, (operand + cast) * out + operand * right + wide * left)
     weight = seconds(inner, columns, rows, operand * (left + out) + 2.0 * training.gradient_bytes * right)
-    return Seconds(forward, backward, weight if operator.n_parameters else 0.0)
+    return OperatorSeconds(forward, backward, weight if operator.n_parameters else 0.0)
 
 
 def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
     return 0.0, float(training.activation_bytes)
 
 
-def _attention(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
+def _attention(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
     """Fused attention: scores stay on the chip; small heads use the matrix units less."""
     heads = operator.size("heads") / shape.split(operator)
     key_heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
@@ -145,10 +145,10 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
     memory = moved / (device.memory_bytes_per_second * device.memory_ratio)
     forward = max(compute, memory)
     backward = max(compute * ATTENTION_BACKWARD_FLOPS / ATTENTION_BACKWARD_RATIO, 2.5 * memory)
-    return Seconds(forward, backward, 0.0)
+    return OperatorSeconds(forward, backward, 0.0)
 
 
-def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
+def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
     """Return the seconds of attention whose scores go through memory: two products per head, four backward.
 
     `operator`: of kind ``attention``; the softmax is an operator of its own.
@@ -167,10 +167,10 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
 
     forward = seconds(rows, keys, head) + seconds(rows, value, keys)
     backward = seconds(rows, head, keys) + seconds(keys, head, rows) + seconds(rows, keys, value) + seconds(keys, value, rows)
-    return Seconds(forward, backward, 0.0)
+    return OperatorSeconds(forward, backward, 0.0)
 
 
-def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> Seconds:
+def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
     """Return a plain roofline where only totals are known: the gradients of input and weight cost as much as forward each."""
     share = shape.micro_batch / shape.context / shape.split(operator)
     flops = forward_flops(operator) * share
@@ -178,7 +178,7 @@ def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrec
     precision = wide_precision(training)
     compute = flops / (device.peak(precision) * device.matmul_ratio)
     seconds = max(compute, moved / (device.memory_bytes_per_second * device.memory_ratio))
-    return Seconds(seconds, seconds, seconds if operator.n_parameters else 0.0)
+    return OperatorSeconds(seconds, seconds, seconds if operator.n_parameters else 0.0)
 
 
 def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from meshwright.core.cluster import Device
 from meshwright.core.graph import Operator
 from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.device_mesh import bucket_seconds
-from meshwright.costs.analytic.roofline import Seconds, Shape, operator_seconds, unfused_attention_seconds
+from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operator_seconds, unfused_attention_seconds
 from meshwright.costs.sharded.choices import SEQUENCE, Choice, choices
 from meshwright.costs.sharded.wiring import Node
 from meshwright.network import Axis
@@ -164,14 +164,14 @@ def _local(operator: Operator, way: Sequence[Choice], costs: MeshCosts) -> tuple
     return local, batch
 
 
-def _compute(node: Node, local: Operator, batch: int, costs: MeshCosts) -> Seconds:
+def _compute(node: Node, local: Operator, batch: int, costs: MeshCosts) -> OperatorSeconds:
     """Return the seconds of a device's share."""
     seconds = unfused_attention_seconds if node.unfused else operator_seconds
     return seconds(local, Shape(micro_batch=batch), costs.device, costs.training)
 
 
 def _inside(
-    operator: Operator, local: Operator, batch: int, way: Sequence[Choice], seconds: Seconds, costs: MeshCosts
+    operator: Operator, local: Operator, batch: int, way: Sequence[Choice], seconds: OperatorSeconds, costs: MeshCosts
 ) -> tuple[float, float]:
     """Return the seconds of collectives that a split needs inside the operator, forward and backward."""
     forward = backward = 0.0
@@ -190,7 +190,7 @@ def _inside(
     return forward, backward
 
 
-def _ring(local: Operator, batch: int, axis: Axis, seconds: Seconds, costs: MeshCosts) -> tuple[float, float]:
+def _ring(local: Operator, batch: int, axis: Axis, seconds: OperatorSeconds, costs: MeshCosts) -> tuple[float, float]:
     """Return what is exposed of passing keys and values round, beside attention on the chunks already there."""
     heads = local.size("kv_heads", local.size("heads"))
     width = local.size("head") + local.size("value", local.size("head"))
@@ -202,7 +202,7 @@ def _ring(local: Operator, batch: int, axis: Axis, seconds: Seconds, costs: Mesh
     return forward, max(0.0, gather + scatter - seconds.backward_input * hidden)
 
 
-def _weights(local: Operator, way: Sequence[Choice], seconds: Seconds, costs: MeshCosts) -> tuple[float, float]:
+def _weights(local: Operator, way: Sequence[Choice], seconds: OperatorSeconds, costs: MeshCosts) -> tuple[float, float]:
     """Return what is exposed of gathering sharded weights forward, and of that and reducing gradients backward.
 
     Gradients of one operator are reduced while the next ones run backward, which on average take as long as its own backward
