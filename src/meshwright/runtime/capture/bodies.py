@@ -10,7 +10,7 @@ from meshwright.core.graph import Operator
 from meshwright.runtime.capture import attention
 from meshwright.runtime.capture.axes import Axes, tensor_axes
 from meshwright.runtime.capture.operators import MEMORY_BOUND, operator_of
-from meshwright.runtime.capture.segments import Segment
+from meshwright.runtime.capture.segments import OperatorSegment
 from meshwright.runtime.capture.trace import COPIES, Trace
 
 __all__ = ["CapturedLayer", "build", "unread"]
@@ -36,7 +36,7 @@ class CapturedLayer:
     operators: tuple[int, ...]
 
 
-def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> list[CapturedLayer]:
+def build(trace: Trace, parts: Sequence[OperatorSegment], level: str, sequence: int) -> list[CapturedLayer]:
     """Return the layers of a trace.
 
     `level`: ``layers`` keeps them; ``operator`` makes a layer of every computing operator.
@@ -65,12 +65,12 @@ def build(trace: Trace, parts: Sequence[Segment], level: str, sequence: int) -> 
     return _unique(layers) if level == "operator" else layers
 
 
-def _axes(trace: Trace, part: Segment, later: frozenset[int]) -> Axes:
+def _axes(trace: Trace, part: OperatorSegment, later: frozenset[int]) -> Axes:
     """Return the tensor axes of a layer's operators."""
     return tensor_axes(trace.operators, part.operators[0], part.operators[-1], later)
 
 
-def _read_later(trace: Trace, parts: Sequence[Segment]) -> frozenset[int]:
+def _read_later(trace: Trace, parts: Sequence[OperatorSegment]) -> frozenset[int]:
     """Return the ids whose results are read by another layer."""
     last = {i: part.operators[-1] for part in parts for i in range(part.operators[0], part.operators[-1] + 1)}
     return frozenset(
@@ -81,7 +81,7 @@ def _read_later(trace: Trace, parts: Sequence[Segment]) -> frozenset[int]:
     )
 
 
-def _weights(trace: Trace, part: Segment) -> dict[int, int]:
+def _weights(trace: Trace, part: OperatorSegment) -> dict[int, int]:
     """Return the weights that each operator is the first of its layer to read."""
     seen: set[str] = set()
     found: dict[int, int] = {}
@@ -104,7 +104,7 @@ def unread(trace: Trace) -> dict[str, int]:
     return {name: math.prod(shape) for name, shape in trace.parameters.items() if name not in read}
 
 
-def _idle(weights: dict[str, int], parts: Sequence[Segment], k: int) -> int:
+def _idle(weights: dict[str, int], parts: Sequence[OperatorSegment], k: int) -> int:
     """Return the unread parameters of layer `k`: those under its path, and for the last layer those under no path."""
     total = 0
     for name, count in weights.items():
@@ -113,7 +113,7 @@ def _idle(weights: dict[str, int], parts: Sequence[Segment], k: int) -> int:
     return total
 
 
-def _name(trace: Trace, i: int, part: Segment) -> str:
+def _name(trace: Trace, i: int, part: OperatorSegment) -> str:
     """Return the name of an operator inside its layer: the module's path in it, and the operator's own word."""
     module = trace.operators[i].module
     inner = module[len(part.path) :].lstrip(".") if module.startswith(part.path) else module
@@ -169,7 +169,7 @@ def _with_attention(made: list[tuple[int, Operator]], found: attention.Attention
     return changed
 
 
-def _fused(trace: Trace, made: list[tuple[int, Operator]], part: Segment) -> tuple[Operator, ...]:
+def _fused(trace: Trace, made: list[tuple[int, Operator]], part: OperatorSegment) -> tuple[Operator, ...]:
     """Put memory-bound operators of one module that follow each other together, as compilers do."""
     groups: list[list[tuple[int, Operator]]] = []
     for i, operator in made:
@@ -193,7 +193,7 @@ def _fused(trace: Trace, made: list[tuple[int, Operator]], part: Segment) -> tup
     return tuple(body)
 
 
-def _together(trace: Trace, group: list[tuple[int, Operator]], part: Segment) -> Operator:
+def _together(trace: Trace, group: list[tuple[int, Operator]], part: OperatorSegment) -> Operator:
     """Return several memory-bound operators as one that reads what comes from outside and writes what it ends with."""
     ids = {i for i, _ in group}
     module = trace.operators[group[0][0]].module
@@ -226,7 +226,7 @@ def _together(trace: Trace, group: list[tuple[int, Operator]], part: Segment) ->
     )
 
 
-def _kind(part: Segment, body: tuple[Operator, ...]) -> str:
+def _kind(part: OperatorSegment, body: tuple[Operator, ...]) -> str:
     """Return the word for the class of a layer."""
     kinds = {operator.kind for operator in body}
     if part.name == "head":

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from meshwright.runtime.capture.trace import Trace
 
-__all__ = ["Segment", "segments"]
+__all__ = ["OperatorSegment", "segments"]
 
 _WRAPPER_RATIO = 0.99  # of a layer's operators in one list inside it: the layer is nothing but that list
 _BODY_RATIO = 0.5  # of a part's FLOPs or operators in lists inside it: the lists are its layers
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class OperatorSegment:
     """Operators that follow each other and belong to one part of the module.
 
     Parameters
@@ -34,7 +34,7 @@ class Segment:
     operators: tuple[int, ...]
 
 
-def segments(trace: Trace) -> tuple[Segment, ...]:
+def segments(trace: Trace) -> tuple[OperatorSegment, ...]:
     """Return the layers of a trace in the order they ran.
 
     Returns: every computing operator in exactly one. What stands before the first list is one layer (``embed`` where it
@@ -63,7 +63,7 @@ def segments(trace: Trace) -> tuple[Segment, ...]:
             ends = [(word, False, ends[0][2])]
         runs = ends + runs[first : last + 1] + tail
     names = _short([path for path, _, _ in runs])
-    return tuple(Segment(name, path, listed, tuple(ids)) for name, (path, listed, ids) in zip(names, runs, strict=True))
+    return tuple(OperatorSegment(name, path, listed, tuple(ids)) for name, (path, listed, ids) in zip(names, runs, strict=True))
 
 
 def _split_paths(trace: Trace) -> frozenset[str]:
