@@ -15,7 +15,7 @@ from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
 from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.arrays import PlanLimits, PlanSpace, kept_states, samples, space_of
-from meshwright.planners.dapple.evaluate import Around, Cut, Judge, Shape
+from meshwright.planners.dapple.evaluate import Around, Cut, Judge, PlanOutline
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def answer(problem: Problem, limits: PlanLimits) -> Answer:
     )
 
 
-def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
+def _extra(judge: Judge, data_parallel: list[PlanOutline], problem: Problem, states: _dapple_states.States) -> dict[str, Any]:
     """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
     baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
     if data_parallel:
@@ -125,11 +125,11 @@ def _extra(judge: Judge, data_parallel: list[Shape], problem: Problem, states: _
     return {"baselines": baselines, "one_device_seconds": float(states.compute_seconds[-1]) * ratio}
 
 
-def _starts(ranked: list[Shape]) -> list[Shape]:
+def _starts(ranked: list[PlanOutline]) -> list[PlanOutline]:
     """Return the first plans, and the first of each number of micro-batches and each number of stages,
     so that starts differ.
     """
-    first: dict[tuple[str, int], Shape] = {}
+    first: dict[tuple[str, int], PlanOutline] = {}
     for shape in ranked:
         first.setdefault(("micro-batches", shape.n_microbatches), shape)
         first.setdefault(("stages", len(shape.cuts)), shape)
@@ -148,7 +148,7 @@ def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[st
     return notes
 
 
-def _data_parallel(judge: Judge, space: PlanSpace, batch: int, limits: PlanLimits) -> tuple[float, list[Shape]]:
+def _data_parallel(judge: Judge, space: PlanSpace, batch: int, limits: PlanLimits) -> tuple[float, list[PlanOutline]]:
     """Return the step of plain data parallelism (its best number of replicas and micro-batches) and its plans."""
     shapes = []
     for n_microbatches in space.n_microbatches:
@@ -156,18 +156,18 @@ def _data_parallel(judge: Judge, space: PlanSpace, batch: int, limits: PlanLimit
         for order in space.orders:
             for i in np.flatnonzero(allowed)[-2:]:
                 cut = Cut(judge.n_states - 1, order[: int(space.n_replicas[i])])
-                shapes.append(Shape(n_microbatches, (cut,), "1f1b"))
+                shapes.append(PlanOutline(n_microbatches, (cut,), "1f1b"))
     best = judge.best(shapes)
     return (math.inf, []) if best is None else (best[0], [best[1]])
 
 
-def _candidates(problem: Problem, space: PlanSpace, limits: PlanLimits, upper_seconds: float) -> list[Shape]:
+def _candidates(problem: Problem, space: PlanSpace, limits: PlanLimits, upper_seconds: float) -> list[PlanOutline]:
     """Return the best plan of every order, number of micro-batches and stages, by its closed-form seconds."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
     training = training_of(problem)
     layers = kernel.Layers(*space.layers)
-    shapes: dict[tuple[float, int, int, int], Shape] = {}
+    shapes: dict[tuple[float, int, int, int], PlanOutline] = {}
     whole = space.n_replicas % space.unit == 0
     n_units = space.n_replicas[whole] // space.unit
     for which, order in enumerate(space.orders):
@@ -187,7 +187,7 @@ def _candidates(problem: Problem, space: PlanSpace, limits: PlanLimits, upper_se
                 if np.isfinite(found.end_seconds[r, 0, 0]):
                     cuts = _cuts(found, r, order, (n_units, space.unit), space.kept)
                     key = (float(found.end_seconds[r, 0, 0]), r, n_microbatches, which)
-                    shapes[key] = Shape(n_microbatches, cuts, "1f1b")
+                    shapes[key] = PlanOutline(n_microbatches, cuts, "1f1b")
     return [shapes[key] for key in sorted(shapes)]
 
 
@@ -205,8 +205,8 @@ def _cuts(
 
 
 def _proof(
-    judge: Judge, space: PlanSpace, kept: list[int], limits: PlanLimits, best: tuple[float, Shape]
-) -> tuple[tuple[float, Shape], Bound]:
+    judge: Judge, space: PlanSpace, kept: list[int], limits: PlanLimits, best: tuple[float, PlanOutline]
+) -> tuple[tuple[float, PlanOutline], Bound]:
     """Return the best plan and seconds that no plan within the limits can beat: its own where all others are ruled out."""
     from meshwright._kernels.dapple import pipeline_suffix as kernel
 
@@ -286,9 +286,9 @@ def _uneven(
     return Alternative(judge.plan(found[1]), Objective("step_seconds", found[0]), why)
 
 
-def _alternatives(judge: Judge, ranked: list[tuple[float, Shape]], best: Shape) -> tuple[Alternative, ...]:
+def _alternatives(judge: Judge, ranked: list[tuple[float, PlanOutline]], best: PlanOutline) -> tuple[Alternative, ...]:
     """Return the best plan of each other number of stages, best first."""
-    by_stages: dict[int, Shape] = {}
+    by_stages: dict[int, PlanOutline] = {}
     for _, shape in ranked:
         if len(shape.cuts) != len(best.cuts):
             by_stages.setdefault(len(shape.cuts), shape)

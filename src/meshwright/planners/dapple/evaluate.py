@@ -22,7 +22,7 @@ from meshwright.planners.dapple.costs import dapple as costs
 from meshwright.planners.dapple.profile import ProfiledTraining
 from meshwright.sim import engine, transfers
 
-__all__ = ["Around", "Cut", "Judge", "Shape"]
+__all__ = ["Around", "Cut", "Judge", "PlanOutline"]
 
 SCHEDULES = ("1f1b", "early_backward_b")
 """Warm-up as deep as stages follow (policy A, which is 1F1B), and about twice as deep (policy B) to hide transfers."""
@@ -37,7 +37,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PlanOutline:
     """A plan before it is judged: micro-batches, stages, schedule."""
 
     n_microbatches: int
@@ -71,8 +71,8 @@ class Judge:
 
     def __init__(self, problem: Problem, training: ProfiledTraining, states: _dapple_states.States, recompute: str) -> None:
         self.problem, self.training, self.states, self.recompute = problem, training, states, recompute
-        self._quick: dict[Shape, float] = {}
-        self._exact: dict[Shape, float] = {}
+        self._quick: dict[PlanOutline, float] = {}
+        self._exact: dict[PlanOutline, float] = {}
         self._smallest: dict[tuple[int, ...], float] = {}
         self._sends: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[float, float], tuple[float, float]]] = {}
         self._reduce: dict[tuple[tuple[int, ...], float], float] = {}
@@ -82,7 +82,7 @@ class Judge:
         """Number of states."""
         return self.states.n_states
 
-    def loads(self, shape: Shape) -> tuple[StageCost, ...]:
+    def loads(self, shape: PlanOutline) -> tuple[StageCost, ...]:
         """Return what each stage does and holds; it recomputes where allowed and it does not fit otherwise."""
         found, before = [], -1
         for i, cut in enumerate(shape.cuts):
@@ -93,7 +93,7 @@ class Judge:
             before = cut.state
         return tuple(found)
 
-    def _load(self, shape: Shape, i: int, before: int, *, recomputes: bool) -> StageCost:
+    def _load(self, shape: PlanOutline, i: int, before: int, *, recomputes: bool) -> StageCost:
         """Return the load of stage `i`, which begins after state `before`."""
         states, training, cut = self.states, self.training, shape.cuts[i]
         batch = self.problem.batch.global_batch
@@ -130,25 +130,25 @@ class Judge:
             self._smallest[devices] = sim.free_bytes(map(cluster.device, devices))
         return self._smallest[devices]
 
-    def _depths(self, shape: Shape) -> list[int]:
+    def _depths(self, shape: PlanOutline) -> list[int]:
         """Return the micro-batches whose activations each stage holds."""
         return [self._depth(shape, i) for i in range(len(shape.cuts))]
 
-    def _depth(self, shape: Shape, i: int) -> int:
+    def _depth(self, shape: PlanOutline, i: int) -> int:
         left = len(shape.cuts) - i
         return min(shape.n_microbatches, 2 * left - 1 if shape.schedule == "early_backward_b" else left)
 
-    def _bytes(self, shape: Shape, i: int, load: StageCost) -> float:
+    def _bytes(self, shape: PlanOutline, i: int, load: StageCost) -> float:
         """Return what one device of stage `i` holds at its peak."""
         return load.static_bytes + self._depth(shape, i) * load.activation_bytes + load.working_bytes
 
-    def missing_bytes(self, shape: Shape) -> float:
+    def missing_bytes(self, shape: PlanOutline) -> float:
         """Return by how much the fullest device exceeds its memory; not positive where the plan fits."""
         return max(
             self._bytes(shape, i, load) - self._memory(shape.cuts[i].devices) for i, load in enumerate(self.loads(shape))
         )
 
-    def quick_seconds(self, shape: Shape) -> float:
+    def quick_seconds(self, shape: PlanOutline) -> float:
         """Return the step if no two transfers shared a link, which is never more than `seconds`;
         infinite where it does not fit.
         """
@@ -171,7 +171,7 @@ class Judge:
         self._quick[shape] = seconds
         return seconds
 
-    def _send_seconds(self, shape: Shape, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
+    def _send_seconds(self, shape: PlanOutline, loads: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return what each stage's transfers take alone, forward and backward."""
         cluster = self.problem.required_cluster
         seconds = np.zeros((2, len(loads)))
@@ -186,7 +186,7 @@ class Judge:
                 seconds[way, i + way] = latency_seconds + seconds_per_byte * n_bytes
         return seconds
 
-    def seconds(self, shape: Shape) -> float:
+    def seconds(self, shape: PlanOutline) -> float:
         """Return the simulated step; infinite where the plan does not fit."""
         if shape in self._exact:
             return self._exact[shape]
@@ -197,7 +197,7 @@ class Judge:
         self._exact[shape] = seconds
         return seconds
 
-    def overlapped_seconds(self, shape: Shape) -> float:
+    def overlapped_seconds(self, shape: PlanOutline) -> float:
         """Return the step of one stage whose layers reduce their gradients, one after the other, as soon as they are there."""
         (load,) = self.loads(shape)
         compute = load.forward_total_seconds + load.backward_total_seconds
@@ -216,12 +216,12 @@ class Judge:
                 line = max(line, ready) + costs.reduce_seconds(self.problem, self.training, devices, n_bytes)
         return max(line, shape.n_microbatches * compute)
 
-    def _skeleton(self, shape: Shape) -> Plan:
+    def _skeleton(self, shape: PlanOutline) -> Plan:
         """Return the plan without its layers: enough to be played."""
         stages = tuple(Stage((), cut.devices, Strategy(data=len(cut.devices))) for cut in shape.cuts)
         return Plan(stages, shape.n_microbatches, 1, shape.schedule, self.problem.batch.global_batch)
 
-    def plan(self, shape: Shape) -> Plan:
+    def plan(self, shape: PlanOutline) -> Plan:
         """Return the plan with its layers."""
         loads = self.loads(shape)
         ops = self.states.ops_of_stages([cut.state for cut in shape.cuts])
@@ -235,14 +235,14 @@ class Judge:
         widest = max(len(cut.devices) for cut in shape.cuts)
         return Plan(stages, shape.n_microbatches, max(1, n_samples // widest), shape.schedule, self.problem.batch.global_batch)
 
-    def best(self, shapes: Sequence[Shape], below_seconds: float = math.inf) -> tuple[float, Shape] | None:
+    def best(self, shapes: Sequence[PlanOutline], below_seconds: float = math.inf) -> tuple[float, PlanOutline] | None:
         """Return the quickest of some plans, each with both schedules; the earlier one on ties.
 
         `shapes`: plans; their schedules do not matter.
         `below_seconds`: only plans quicker than this count.
         Returns: None where none fits, or none is quick enough.
         """
-        best: tuple[float, Shape] | None = None
+        best: tuple[float, PlanOutline] | None = None
         for quick, shape in self.ranked(shapes):
             if quick >= below_seconds:
                 break
@@ -251,7 +251,7 @@ class Judge:
                 best, below_seconds = (seconds, shape), seconds
         return best
 
-    def ranked(self, shapes: Sequence[Shape]) -> list[tuple[float, Shape]]:
+    def ranked(self, shapes: Sequence[PlanOutline]) -> list[tuple[float, PlanOutline]]:
         """Return those plans that fit, with both schedules, by `quick_seconds`; the earlier one on ties."""
         tried = [
             replace(shape, schedule=schedule)
@@ -261,7 +261,7 @@ class Judge:
         found = [(self.quick_seconds(shape), shape) for shape in tried]
         return sorted((item for item in found if math.isfinite(item[0])), key=lambda item: item[0])
 
-    def improved(self, start: Shape, around: Around, n_rounds: int = 16) -> Shape:
+    def improved(self, start: PlanOutline, around: Around, n_rounds: int = 16) -> PlanOutline:
         """Return the plan after the best small move of each round by `quick_seconds`, until none helps.
 
         `n_rounds`: most moves.
@@ -274,7 +274,7 @@ class Judge:
             best = ranked[0][1]
         return best
 
-    def polished(self, best: tuple[float, Shape], around: Around, n_rounds: int = 6) -> tuple[float, Shape]:
+    def polished(self, best: tuple[float, PlanOutline], around: Around, n_rounds: int = 6) -> tuple[float, PlanOutline]:
         """Return the plan after moves that the simulator agrees with: of each round the two that promise most are played."""
         for _ in range(n_rounds):
             ranked = self.ranked(list(self._moves(best[1], around)))
@@ -284,7 +284,7 @@ class Judge:
             best = found
         return best
 
-    def _moves(self, shape: Shape, around: Around) -> Iterator[Shape]:
+    def _moves(self, shape: PlanOutline, around: Around) -> Iterator[PlanOutline]:
         """Yield plans one move away: a cut shifted, two neighbours' devices exchanged or shared out anew, a stage on free
         devices, the next smaller or larger micro-batch."""
         cuts, kept = shape.cuts, around.states
@@ -308,7 +308,7 @@ class Judge:
             yield self._shared(shape, i, (second, first))
         yield from self._elsewhere(shape)
 
-    def _elsewhere(self, shape: Shape) -> Iterator[Shape]:
+    def _elsewhere(self, shape: PlanOutline) -> Iterator[PlanOutline]:
         """Yield plans with one stage on devices that no stage uses, from either end of their ids."""
         cluster = self.problem.required_cluster
         taken = {device for cut in shape.cuts for device in cut.devices}
@@ -321,7 +321,7 @@ class Judge:
                     cuts[i] = replace(cut, devices=devices)
                     yield replace(shape, cuts=tuple(cuts))
 
-    def _shared(self, shape: Shape, i: int, devices: tuple[tuple[int, ...], tuple[int, ...]]) -> Shape:
+    def _shared(self, shape: PlanOutline, i: int, devices: tuple[tuple[int, ...], tuple[int, ...]]) -> PlanOutline:
         """Return the plan with other devices for stages `i` and `i + 1`."""
         cuts = list(shape.cuts)
         cuts[i], cuts[i + 1] = replace(cuts[i], devices=devices[0]), replace(cuts[i + 1], devices=devices[1])
@@ -334,7 +334,7 @@ class Judge:
         first = self.states.before_first
         return bool(np.any(self.states.before[first[later] : first[later + 1]] == earlier))
 
-    def even_shape(self, n_microbatches: int, order: tuple[int, ...], width: int, n_stages: int) -> Shape:
+    def even_shape(self, n_microbatches: int, order: tuple[int, ...], width: int, n_stages: int) -> PlanOutline:
         """Return stages of about equal weight and activations, for saying what is missing where nothing fits."""
         load = self.states.parameter_bytes + self.states.activation_bytes
         chain = [self.n_states - 1]
@@ -348,4 +348,4 @@ class Judge:
             chain.append(int(before[np.argmin(np.abs(load[before] - wanted))]))
         ends = chain[::-1]
         cuts = tuple(Cut(state, order[i * width : (i + 1) * width]) for i, state in enumerate(ends))
-        return Shape(n_microbatches, cuts, "1f1b")
+        return PlanOutline(n_microbatches, cuts, "1f1b")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.dapple.evaluate import Cut, Judge, Shape
+from meshwright.planners.dapple.evaluate import Cut, Judge, PlanOutline
 
 __all__ = ["Numbers", "placements", "proven"]
 
@@ -78,8 +78,13 @@ def placements(used: tuple[int, ...], sizes: tuple[int, ...], n_cards: int) -> I
 
 
 def proven(
-    judge: Judge, numbers: list[Numbers], following: list[list[int]], kept: list[int], best: tuple[float, Shape], budget: int
-) -> tuple[float, Shape] | None:
+    judge: Judge,
+    numbers: list[Numbers],
+    following: list[list[int]],
+    kept: list[int],
+    best: tuple[float, PlanOutline],
+    budget: int,
+) -> tuple[float, PlanOutline] | None:
     """Return the quickest of all plans; None where that takes more than `budget` steps.
 
     `numbers`: one per number of micro-batches.
@@ -99,7 +104,7 @@ def proven(
                 return None
             if prefix.node == len(kept):
                 budget -= STEPS_PER_PLAN
-                best = judge.best([Shape(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
+                best = judge.best([PlanOutline(number.n_microbatches, prefix.cuts, "1f1b")], best[0]) or best
                 continue
             stack.extend(
                 longer

@@ -76,7 +76,7 @@ def test_the_cost_model_sums_layers_by_samples_and_holds_the_peak_of_activations
 def test_the_judge_of_the_search_says_the_same(problem: Problem) -> None:
     training = problem.model_spec.instance
     assert isinstance(training, ProfiledTraining)
-    shape = evaluate.Shape(2, (evaluate.Cut(1, (0, 1, 2)), evaluate.Cut(2, (3,))), "1f1b")
+    shape = evaluate.PlanOutline(2, (evaluate.Cut(1, (0, 1, 2)), evaluate.Cut(2, (3,))), "1f1b")
     cuts = states.states_of(problem.model_spec)
     judge = evaluate.Judge(problem, training, cuts, "never")
     check(judge.loads(shape))

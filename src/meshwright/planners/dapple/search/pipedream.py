@@ -18,7 +18,7 @@ from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.planners.dapple import question
 from meshwright.planners.dapple import states as _dapple_states
-from meshwright.planners.dapple.evaluate import Cut, Judge, Shape
+from meshwright.planners.dapple.evaluate import Cut, Judge, PlanOutline
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 
 __all__ = ["Params", "search"]
@@ -84,7 +84,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     sizes = [size for size in range(params.min_micro_batch, batch + 1) if batch % size == 0]
     if problem.batch.micro_batch:
         sizes = [size for size in sizes if size == problem.batch.micro_batch]
-    shapes = [Shape(batch // size, cuts, "1f1b") for size in sizes]
+    shapes = [PlanOutline(batch // size, cuts, "1f1b") for size in sizes]
     if not shapes:
         raise InputError(
             f"global batch {batch} has no divisor that is a micro-batch of the size asked for; choose sizes that divide"
