@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import bounds as cuts
-from meshwright.planners.topoopt.choices import Space
+from meshwright.planners.topoopt.choices import SplitSpace
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Traffic
 from meshwright.planners.topoopt.workloads.workload import DATA
@@ -20,7 +20,7 @@ MOST_SERVERS = 64
 """In larger networks the worst cut is not looked for: it takes as many maximum flows as there are servers."""
 
 
-def step_seconds(space: Space, injection_bytes_per_second: float) -> float:
+def step_seconds(space: SplitSpace, injection_bytes_per_second: float) -> float:
     """Return a time that no plan on any topology with these interfaces beats.
 
     `injection_bytes_per_second`: all interfaces of one server together.
@@ -70,7 +70,7 @@ def step_seconds(space: Space, injection_bytes_per_second: float) -> float:
     return value
 
 
-def _longest(space: Space, seconds: NDArray[np.float64]) -> tuple[list[int], float]:
+def _longest(space: SplitSpace, seconds: NDArray[np.float64]) -> tuple[list[int], float]:
     """Return the longest path of operators and its length."""
     end = np.zeros(len(seconds))
     before = np.full(len(seconds), DATA)
@@ -88,7 +88,7 @@ def _longest(space: Space, seconds: NDArray[np.float64]) -> tuple[list[int], flo
     return path, longest
 
 
-def _first_gradient_seconds(space: Space) -> float:
+def _first_gradient_seconds(space: SplitSpace) -> float:
     """Return the first moment at which any weight gradient can be complete."""
     forward = np.array([min(choice.forward_seconds for choice in options) for options in space.choices])
     backward = np.array([min(choice.backward_seconds for choice in options) for options in space.choices])
@@ -114,7 +114,7 @@ def cut_seconds(traffic: Traffic, injection_bytes_per_second: float) -> float:
     return float(max(out.max(), into.max()) / injection_bytes_per_second)
 
 
-def collective_seconds(space: Space, traffic: Traffic, fabric: Fabric) -> float:
+def collective_seconds(space: SplitSpace, traffic: Traffic, fabric: Fabric) -> float:
     """Return how long the plan's all-reduces need on a network at least, whatever rings or trees they use.
 
     Returns: seconds; 0 above `MOST_SERVERS` servers, where it is not looked for.

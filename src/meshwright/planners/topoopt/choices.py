@@ -11,7 +11,7 @@ from meshwright.core.cluster import Device
 from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops
 
-__all__ = ["OperatorSplit", "Servers", "Space", "measurements", "space"]
+__all__ = ["OperatorSplit", "Servers", "SplitSpace", "measurements", "space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class OperatorSplit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Space:
+class SplitSpace:
     """All choices of a workload on some servers.
 
     Parameters
@@ -103,7 +103,9 @@ class Space:
     control_edges: bool = True
 
 
-def space(workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, where: str = "") -> Space:
+def space(
+    workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, where: str = ""
+) -> SplitSpace:
     """Return the ways to split every operator.
 
     `measurements`: measured times; None to estimate all.
@@ -126,10 +128,10 @@ def space(workload: Workload, servers: Servers, measurements: Measurements | Non
         notes.append(f"estimated, because not measured: {', '.join(missing)}")
     if shard and measurements is not None:
         notes.append("times of split weights are those measured for as many parts along samples")
-    return Space(workload, servers, choices, tuple(notes))
+    return SplitSpace(workload, servers, choices, tuple(notes))
 
 
-def measurements(space: Space) -> Measurements:
+def measurements(space: SplitSpace) -> Measurements:
     """Return the times of all splits along samples as a measurement file has them; operators with the same key share the first.
 
     `space`: choices, measured or estimated. Splits of weights are left out: such files have none.

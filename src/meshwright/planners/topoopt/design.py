@@ -16,7 +16,7 @@ from meshwright.clusters import wires as _wires
 from meshwright.core.problem import ModelSpec
 from meshwright.planners.topoopt import alternate, bounds, components, networks
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
-from meshwright.planners.topoopt.choices import Servers, Space, space
+from meshwright.planners.topoopt.choices import Servers, SplitSpace, space
 from meshwright.planners.topoopt.readers import flexflow_measures
 from meshwright.planners.topoopt.step import TRAFFIC, Step
 from meshwright.planners.topoopt.workloads.workload import Workload
@@ -286,7 +286,7 @@ def _injection(wires: NetworkParts, names: tuple[str, ...]) -> float:
     return degree * wires.bytes_per_second
 
 
-def _missing(choices: Space) -> float:
+def _missing(choices: SplitSpace) -> float:
     """Return how much memory is missing even if every operator takes the least and all is spread evenly."""
     least = sum(min(choice.memory_bytes * choice.n_parts for choice in options) for options in choices.choices)
     return least / choices.servers.n_servers - choices.servers.memory_bytes

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.planners.topoopt.choices import Space
+from meshwright.planners.topoopt.choices import SplitSpace
 from meshwright.planners.topoopt.step import Placement, data_parallel
 from meshwright.planners.topoopt.workloads.workload import DATA, Workload
 
@@ -54,7 +54,7 @@ def servers_for(n: int, n_parts: int, rng: np.random.Generator, placement: str) 
 
 
 def published_proposal(
-    space: Space, current: Placement, rng: np.random.Generator, *, propagation: bool, placement: str
+    space: SplitSpace, current: Placement, rng: np.random.Generator, *, propagation: bool, placement: str
 ) -> Placement:
     """Return a neighbour of a placement as FlexFlow proposes it.
 
@@ -77,7 +77,7 @@ def published_proposal(
     return current.with_op(i, k, servers)
 
 
-def _propagated(space: Space, current: Placement, rng: np.random.Generator) -> Placement:
+def _propagated(space: SplitSpace, current: Placement, rng: np.random.Generator) -> Placement:
     """Copy a data-parallel split from operator to operator, along tensors drawn by their size."""
     operations = space.workload.operations
     consumers = space.workload.consumers()
@@ -134,7 +134,7 @@ def streams(workload: Workload) -> tuple[tuple[int, ...], ...]:
 
 
 def propose(
-    space: Space, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
+    space: SplitSpace, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
 ) -> Placement:
     """Return a neighbour: an operator anew, a stretch of a chain together, like chains side by side, a swap, a neighbour
     copied.
@@ -173,7 +173,7 @@ def propose(
 
 
 def _beside(
-    space: Space, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
+    space: SplitSpace, groups: tuple[tuple[int, ...], ...], current: Placement, rng: np.random.Generator, placement: str
 ) -> Placement:
     """Put two chains that look alike, or their first operators, on different halves of the servers, to run at once."""
     n = space.servers.n_servers
@@ -189,7 +189,9 @@ def _beside(
     return current
 
 
-def _together(space: Space, current: Placement, ops: tuple[int, ...], rng: np.random.Generator, placement: str) -> Placement:
+def _together(
+    space: SplitSpace, current: Placement, ops: tuple[int, ...], rng: np.random.Generator, placement: str
+) -> Placement:
     """Put some operators on the same servers with the same split, where each has that split."""
     first = space.choices[ops[0]]
     like = first[int(rng.integers(len(first)))]
@@ -205,7 +207,7 @@ def _together(space: Space, current: Placement, ops: tuple[int, ...], rng: np.ra
     return current
 
 
-def near(space: Space, plan: Placement, i: int) -> list[tuple[int, tuple[int, ...]]]:
+def near(space: SplitSpace, plan: Placement, i: int) -> list[tuple[int, tuple[int, ...]]]:
     """Return what operator `i` may copy from the operators it exchanges tensors with: choices and servers, its own left out."""
     operations, consumers = space.workload.operations, space.workload.consumers()
     found: dict[tuple[int, tuple[int, ...]], None] = {}
@@ -219,7 +221,7 @@ def near(space: Space, plan: Placement, i: int) -> list[tuple[int, tuple[int, ..
     return [option for option in found if option != (plan.choice[i], plan.servers[i])]
 
 
-def beside(space: Space, placement: str) -> Iterator[Placement]:
+def beside(space: SplitSpace, placement: str) -> Iterator[Placement]:
     """Yield the two heaviest streams on different halves of the servers up to a cut in each, the rest data parallel.
 
     `placement`: ``contiguous``, ``strided`` or ``either``: how halves lie.
@@ -251,7 +253,7 @@ def _two_halves(n: int, way: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(range(n // 2)), tuple(range(n // 2, n))
 
 
-def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tuple[int, ...]) -> Placement:
+def _split_alike(space: SplitSpace, made: Placement, ops: Sequence[int], servers: tuple[int, ...]) -> Placement:
     """Split operators along samples over some servers, those that can be."""
     choice, place = list(made.choice), list(made.servers)
     for i in ops:
@@ -261,7 +263,7 @@ def _split_alike(space: Space, made: Placement, ops: Sequence[int], servers: tup
     return replace(made, choice=tuple(choice), servers=tuple(place))
 
 
-def silent_last(space: Space, plan: Placement) -> Placement:
+def silent_last(space: SplitSpace, plan: Placement) -> Placement:
     """Return a plan with the operators last that read only data and all-reduce nothing;
     the plan itself where that is none or all.
     """
@@ -270,13 +272,13 @@ def silent_last(space: Space, plan: Placement) -> Placement:
     return replace(plan, last=tuple(found)) if 0 < len(found) < len(leaves) else plan
 
 
-def _leaves(space: Space) -> list[int]:
+def _leaves(space: SplitSpace) -> list[int]:
     """Return the operators that read only data; none where plans may not say who is last."""
     operations = space.workload.operations if space.control_edges else ()
     return [i for i, operation in enumerate(operations) if set(operation.inputs) <= {DATA}]
 
 
-def last(space: Space, plan: Placement) -> Iterator[Placement]:
+def last(space: SplitSpace, plan: Placement) -> Iterator[Placement]:
     """Yield a plan with other operators last in the backward pass: those that all-reduce nothing, then one kind changed, then
     one.
 
@@ -296,14 +298,14 @@ def last(space: Space, plan: Placement) -> Iterator[Placement]:
             yield replace(plan, last=found)
 
 
-def fewer(space: Space) -> Iterator[Placement]:
+def fewer(space: SplitSpace) -> Iterator[Placement]:
     """Yield the data-parallel placement on fewer and fewer servers, down to one: the others stay idle."""
     n = space.servers.n_servers
     for k in (k for k in range(n // 2, 0, -1) if n % k == 0):
         yield data_parallel(space, k)
 
 
-def starts(space: Space, placement: str) -> Iterator[Placement]:
+def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:
     """Yield placements to start from: data parallel, then the heaviest chains that read only data on blocks of servers of their
     own.
 

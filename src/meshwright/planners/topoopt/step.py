@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.topoopt.choices import OperatorSplit, Space
+from meshwright.planners.topoopt.choices import OperatorSplit, SplitSpace
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.workloads.workload import DATA
 
@@ -76,7 +76,7 @@ class Traffic:
         return found
 
 
-def data_parallel(space: Space, n_servers: int = 0) -> Placement:
+def data_parallel(space: SplitSpace, n_servers: int = 0) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn.
 
     `n_servers`: only the first so many servers, a divisor of all; 0 for all.
@@ -104,7 +104,7 @@ class Step:
 
     Parameters
     ----------
-    space : Space
+    space : SplitSpace
         The workload's choices.
     segment_bytes : int
         Links serve transfers in segments of this size.
@@ -112,7 +112,7 @@ class Step:
         How the time of traffic is found, of `TRAFFIC`.
     """
 
-    def __init__(self, space: Space, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
+    def __init__(self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
         from meshwright._kernels.topoopt.step_tasks import WorkloadArrays
 
         operations, batch = space.workload.operations, space.workload.global_batch

@@ -9,7 +9,7 @@ import pytest
 import reference
 from meshwright.clusters.wires import device
 from meshwright.models import read as read_model
-from meshwright.planners.topoopt.choices import Servers, Space, space
+from meshwright.planners.topoopt.choices import Servers, SplitSpace, space
 from meshwright.planners.topoopt.readers import flexflow_measures
 from meshwright.planners.topoopt.step import Step
 
@@ -37,7 +37,7 @@ def published() -> Callable[[str], Step]:
         workload = read_model(f"{reference.path('topoopt/workloads.json')}#{name}").instance
         measured = flexflow_measures.load(str(reference.path(f"topoopt/measures/{FILES[name]}.json")))
         servers = Servers(16, 4, device("a100-sxm-40gb"), 25e9)
-        made: Space = space(workload, servers, measured, shard=False)
+        made: SplitSpace = space(workload, servers, measured, shard=False)
         return Step(made)
 
     return make
