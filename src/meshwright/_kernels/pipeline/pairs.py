@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Crossing", "Space", "Stage", "list_pairs", "stage_between"]
+__all__ = ["Crossing", "Space", "StageNodes", "list_pairs", "stage_between"]
 
 ONE = np.uint64(1)
 
@@ -49,7 +49,7 @@ class Crossing(NamedTuple):
     once: bool
 
 
-class Stage(NamedTuple):
+class StageNodes(NamedTuple):
     """The nodes between two sets at one tensor degree t: bytes are ``a * y + b`` for y micro-batches in flight.
 
     Parameters
@@ -78,7 +78,7 @@ class Stage(NamedTuple):
 @njit(inline="always")
 def stage_between(sums, upper, lower, t, room):
     """Return the stage between two sets: all sums are of what is in `upper` and not in `lower`."""
-    return Stage(
+    return StageNodes(
         upper,
         lower,
         t,
