@@ -13,7 +13,7 @@ from meshwright.core.cluster import Cluster
 from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.sim import transfers
 
-__all__ = ["Tables", "free_reductions", "orders", "send_lines", "tables"]
+__all__ = ["OrderTables", "free_reductions", "orders", "send_lines", "tables"]
 
 
 MOST_SCATTERED = 256
@@ -21,7 +21,7 @@ MOST_SCATTERED = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class OrderTables:
     """Costs by position of an order and number of replicas; see `meshwright._kernels.dapple.pipeline_suffix.Places`."""
 
     reduce_class: NDArray[np.int64]
@@ -50,7 +50,9 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64], unit: int, *, published_links: bool) -> Tables:
+def tables(
+    cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64], unit: int, *, published_links: bool
+) -> OrderTables:
     """Return what reductions and transfers cost at each position of an order.
 
     `order`: devices in the order stages take them.
@@ -106,7 +108,7 @@ def tables(cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64],
     for row, found in lines.values():
         padded[row, : len(found)] = found
     first_lines = np.array([line for _, line in sends.values()]).reshape(-1, 2)
-    return Tables(reduce_class, padded, send_class, first_lines, memory_bytes, gate)
+    return OrderTables(reduce_class, padded, send_class, first_lines, memory_bytes, gate)
 
 
 def _period(nodes: NDArray[np.int64], unit: int) -> int:
