@@ -14,7 +14,7 @@ from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.topoopt.flatbuffer import Table, root
 
-__all__ = ["TYPES", "Task", "TaskGraph", "parse", "read", "recognises"]
+__all__ = ["TYPES", "FlexNetTask", "TaskGraph", "parse", "read", "recognises"]
 
 TYPES = ("forward", "backward", "comm", "update", "barrier", "nominal_comm", "all_reduce")
 """What a task is; its code is the position."""
@@ -23,7 +23,7 @@ MILLISECOND = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class FlexNetTask:
     """One task.
 
     Parameters
@@ -64,7 +64,7 @@ class TaskGraph:
         Two nodes and the number of links between.
     operators : tuple of str
         Names.
-    tasks : tuple of Task
+    tasks : tuple of FlexNetTask
         The tasks.
     devices : tuple of (int, int, int, int)
         Type, number, node, property of each device.
@@ -80,7 +80,7 @@ class TaskGraph:
     bytes_per_millisecond: tuple[float, float, float]
     connections: tuple[tuple[int, int, int], ...]
     operators: tuple[str, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[FlexNetTask, ...]
     devices: tuple[tuple[int, int, int, int], ...]
     routes: tuple[tuple[int, int, tuple[tuple[int, ...], ...]], ...]
     rings: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
@@ -150,11 +150,11 @@ def parse(content: bytes, where: str) -> TaskGraph:
     return graph
 
 
-def _task(entry: Table, where: str) -> Task:
+def _task(entry: Table, where: str) -> FlexNetTask:
     kind = entry.integer(0, "<h")
     if not 0 <= kind < len(TYPES):
         raise InputError(f"{where}: a task has type {kind}; types are 0..{len(TYPES) - 1}")
-    return Task(
+    return FlexNetTask(
         TYPES[kind], entry.integer(1, "<Q"), entry.integer(2, "<Q"), (float(entry.scalar(3, "<f")),), entry.integer(4, "<Q"),
         entry.numbers(5, "Q"),
     )  # fmt: skip
