@@ -10,7 +10,7 @@ from meshwright.clusters.wires import device
 from meshwright.models import read
 from meshwright.planners.topoopt import bounds, finder, moves
 from meshwright.planners.topoopt.choices import Servers, space
-from meshwright.planners.topoopt.step import Step, Traffic, data_parallel
+from meshwright.planners.topoopt.step import PlacementTraffic, Step, data_parallel
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -54,7 +54,7 @@ def test_every_topology_keeps_its_degree_reaches_every_pair_and_sends_all_of_eve
     groups = {tuple(sorted(rng.choice(n, size=int(rng.integers(2, n + 1)), replace=False).tolist())) for _ in range(n_groups)}
     sent = rng.random((n, n)) * (rng.random((n, n)) < 0.5) * 1e8
     np.fill_diagonal(sent, 0.0)
-    traffic = Traffic(sent, tuple((members, 1e7 * (i + 1)) for i, members in enumerate(sorted(groups))))
+    traffic = PlacementTraffic(sent, tuple((members, 1e7 * (i + 1)) for i, members in enumerate(sorted(groups))))
     for made in finder.fabrics(traffic, n, degree, 1e9, 1e-6, finder.random_cycles(n, degree // 2, rng)):
         assert np.bincount(made.source, made.count, n).max() <= degree
         assert np.bincount(made.target, made.count, n).max() <= degree

@@ -9,7 +9,7 @@ from meshwright.core.cluster import Cluster, Links
 from meshwright.network import bounds as cuts
 from meshwright.planners.topoopt.choices import SplitSpace
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.step import Traffic
+from meshwright.planners.topoopt.step import PlacementTraffic
 from meshwright.planners.topoopt.workloads.workload import DATA
 
 __all__ = ["collective_seconds", "cut_seconds", "step_seconds"]
@@ -101,7 +101,7 @@ def _first_gradient_seconds(space: SplitSpace) -> float:
     return float(min(end[i] + backward[i] for i in range(len(forward)) if i not in consumed))
 
 
-def cut_seconds(traffic: Traffic, injection_bytes_per_second: float) -> float:
+def cut_seconds(traffic: PlacementTraffic, injection_bytes_per_second: float) -> float:
     """Return how long the busiest server's interfaces need for what a plan sends and receives, on any topology.
 
     `injection_bytes_per_second`: all interfaces of one server together.
@@ -114,7 +114,7 @@ def cut_seconds(traffic: Traffic, injection_bytes_per_second: float) -> float:
     return float(max(out.max(), into.max()) / injection_bytes_per_second)
 
 
-def collective_seconds(space: SplitSpace, traffic: Traffic, fabric: Fabric) -> float:
+def collective_seconds(space: SplitSpace, traffic: PlacementTraffic, fabric: Fabric) -> float:
     """Return how long the plan's all-reduces need on a network at least, whatever rings or trees they use.
 
     Returns: seconds; 0 above `MOST_SERVERS` servers, where it is not looked for.

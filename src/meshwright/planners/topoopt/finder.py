@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.base.errors import InputError
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.step import Traffic
+from meshwright.planners.topoopt.step import PlacementTraffic
 from meshwright.solvers.graph import matching
 from meshwright.solvers.graph.circulants import best_jumps
 
@@ -25,7 +25,12 @@ WIDE_BYTES = 8e6
 
 
 def fabrics(
-    traffic: Traffic, n: int, degree: int, bytes_per_second: float, latency_seconds: float, drawn: Sequence[tuple[int, ...]]
+    traffic: PlacementTraffic,
+    n: int,
+    degree: int,
+    bytes_per_second: float,
+    latency_seconds: float,
+    drawn: Sequence[tuple[int, ...]],
 ) -> Iterator[Fabric]:
     """Yield topologies worth trying for a traffic, no server with more than `degree` interfaces.
 
@@ -64,7 +69,7 @@ def fabrics(
 
 
 def lay(
-    traffic: Traffic, n: int, degree: int, orders: Sequence[tuple[int, ...]], n_matched: int
+    traffic: PlacementTraffic, n: int, degree: int, orders: Sequence[tuple[int, ...]], n_matched: int
 ) -> tuple[dict[tuple[int, int], float], list[tuple[int, ...]]]:
     """Return links and rings: the given rings, then rings for the heaviest groups, then a matching.
 

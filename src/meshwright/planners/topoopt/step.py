@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meshwright._kernels.topoopt.flow_simulation import Played
     from meshwright._kernels.topoopt.step_tasks import Inside, Split, Tasks, WorkloadArrays
 
-__all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "Step", "Traffic", "data_parallel"]
+__all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "PlacementTraffic", "Step", "data_parallel"]
 
 TRAFFIC = ("segments", "fair", "closed")
 """How the time of traffic is found: links serve segments in turn; links are shared max-min fairly; sums without overlap."""
@@ -53,7 +53,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
+class PlacementTraffic:
     """What a placement sends in one step.
 
     Parameters
@@ -257,7 +257,7 @@ class Step:
             busy[list(servers)] += choice.forward_seconds + choice.backward_seconds
         return float(busy.max())
 
-    def traffic(self, placement: Placement) -> Traffic:
+    def traffic(self, placement: Placement) -> PlacementTraffic:
         """Return what a placement sends in one step, whatever the network."""
         from meshwright._kernels.topoopt import step_tasks
 
@@ -276,7 +276,7 @@ class Step:
             for members in groups:
                 reduced[members] = reduced.get(members, 0.0) + total
         ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))
-        return Traffic(pair, tuple(ordered))
+        return PlacementTraffic(pair, tuple(ordered))
 
 
 def _first(rows: list[list[int]]) -> NDArray[np.int64]:

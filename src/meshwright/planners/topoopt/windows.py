@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.planners.topoopt import finder
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.step import Placement, Step, Traffic
+from meshwright.planners.topoopt.step import Placement, PlacementTraffic, Step
 
 if TYPE_CHECKING:
     from meshwright._kernels.topoopt.fair_steps import Windows
@@ -139,7 +139,9 @@ def choose(
     return best
 
 
-def _during(whole: Traffic, plan: Placement, tasks: Tasks, played: Played, low: float, high: float) -> Traffic:
+def _during(
+    whole: PlacementTraffic, plan: Placement, tasks: Tasks, played: Played, low: float, high: float
+) -> PlacementTraffic:
     """Return which part of the traffic was under way in a window; every group keeps a byte, so that it has rings."""
 
     def part(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -153,10 +155,12 @@ def _during(whole: Traffic, plan: Placement, tasks: Tasks, played: Played, low: 
     # the networks of all windows number groups in the order of the plan's traffic
     amount = np.ones(len(whole.group_bytes))
     np.add.at(amount, tasks.reduce_group, tasks.reduce_bytes * part(played.reduce_start, played.reduce_end))
-    return Traffic(pair, tuple((members, n) for (members, _), n in zip(whole.group_bytes, amount.tolist(), strict=True)))
+    return PlacementTraffic(
+        pair, tuple((members, n) for (members, _), n in zip(whole.group_bytes, amount.tolist(), strict=True))
+    )
 
 
-def _best(traffic: Traffic, staying: Fabric, degree: int, drawn: Sequence[tuple[int, ...]]) -> Fabric:
+def _best(traffic: PlacementTraffic, staying: Fabric, degree: int, drawn: Sequence[tuple[int, ...]]) -> Fabric:
     """Return the circuits whose busiest link carries a traffic soonest, one route a pair."""
     size = (staying.n_servers, degree, staying.bytes_per_second, staying.latency_seconds)
     made = [staying.refitted(traffic.pair_bytes, traffic.group_bytes)]
@@ -164,7 +168,7 @@ def _best(traffic: Traffic, staying: Fabric, degree: int, drawn: Sequence[tuple[
     return min(made, key=lambda fabric: _busiest_seconds(fabric, traffic))
 
 
-def _busiest_seconds(fabric: Fabric, traffic: Traffic) -> float:
+def _busiest_seconds(fabric: Fabric, traffic: PlacementTraffic) -> float:
     """Return how long the busiest link carries a traffic."""
     carried = np.bincount(
         fabric.pair_link, np.repeat(traffic.pair_bytes.ravel(), np.diff(fabric.pair_first)), len(fabric.source)

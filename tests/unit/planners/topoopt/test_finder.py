@@ -14,7 +14,7 @@ import pytest
 from meshwright.base.errors import InputError
 from meshwright.planners.topoopt import alternate, finder, networks
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.step import Placement, Step, Traffic, data_parallel
+from meshwright.planners.topoopt.step import Placement, PlacementTraffic, Step, data_parallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "oracle"))
 import flow_simulation as twin
@@ -26,7 +26,9 @@ def test_no_server_has_more_links_than_interfaces(n: int, degree: int) -> None:
     pair = rng.random((n, n)) * 1e6
     groups = ((tuple(range(n)), 5e6), *(((a, a + 1), 1e6 * a) for a in range(1, n - 1)))
     n_found = 0
-    for fabric in finder.fabrics(Traffic(pair, groups), n, degree, 1e9, 1e-6, finder.random_cycles(n, degree // 2, rng)):
+    for fabric in finder.fabrics(
+        PlacementTraffic(pair, groups), n, degree, 1e9, 1e-6, finder.random_cycles(n, degree // 2, rng)
+    ):
         ends = Counter(end for wire in fabric.wires() for end in wire)
         assert max(ends.values()) <= degree
         assert (fabric.hops[:, :n] >= 0).all()
@@ -63,7 +65,7 @@ def test_rings_of_any_group_lead_from_member_to_member_and_carry_everything(name
 
 def test_the_best_known_rings_use_every_interface_for_one_group() -> None:
     group = tuple(range(8))
-    traffic = Traffic(np.zeros((8, 8)), ((group, 1e9),))
+    traffic = PlacementTraffic(np.zeros((8, 8)), ((group, 1e9),))
     best = min(
         float(load(fabric, group).max())
         for fabric in finder.fabrics(traffic, 8, 4, 1e9, 1e-6, finder.random_cycles(8, 2, np.random.default_rng(0)))
@@ -159,7 +161,7 @@ def test_groups_of_all_and_of_half_the_servers_together_use_every_interface_to_t
     none = np.zeros((n, n))
     best = alone = np.inf
     for fabric in finder.fabrics(
-        Traffic(none, mix), n, degree, rate, 1e-6, finder.random_cycles(n, degree // 2, np.random.default_rng(0))
+        PlacementTraffic(none, mix), n, degree, rate, 1e-6, finder.random_cycles(n, degree // 2, np.random.default_rng(0))
     ):
         together, apart = (fabric.spread(none, mix, together=way) for way in (True, False))
         if together is None or apart is None:
@@ -222,7 +224,7 @@ def test_interfaces_go_to_the_group_whose_links_carry_the_most_bytes() -> None:
 
     def links(n_bytes: float) -> dict[tuple[int, int], float]:
         groups = (((0, 1), 10.0), ((0, 1, 2, 3), n_bytes))
-        count, _ = finder.lay(Traffic(np.zeros((5, 5)), groups), 5, 2, (), 0)
+        count, _ = finder.lay(PlacementTraffic(np.zeros((5, 5)), groups), 5, 2, (), 0)
         return {ends: n for ends, n in count.items() if ends[0] < ends[1]}
 
     ring = {(0, 1): 1.0, (1, 2): 1.0, (2, 3): 1.0, (0, 3): 1.0}
@@ -235,6 +237,6 @@ def test_a_group_gets_its_next_ring_where_that_carries_more_than_another_groups_
     6.7, then 2.7.
     """
     groups = (((0, 1), 10.0), ((0, 2), 4.0))
-    count, cycles = finder.lay(Traffic(np.zeros((4, 4)), groups), 4, 3, (), 0)
+    count, cycles = finder.lay(PlacementTraffic(np.zeros((4, 4)), groups), 4, 3, (), 0)
     assert (count[0, 1], count[0, 2]) == (2.0, 1.0)
     assert cycles == [(0, 1), (0, 2)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from meshwright.planners.topoopt.step import Step, Traffic, data_parallel
+from meshwright.planners.topoopt.step import PlacementTraffic, Step, data_parallel
 
 
 def test_a_server_holds_every_operator_that_is_on_it(small: Callable[..., Step]) -> None:
@@ -27,4 +27,4 @@ def test_a_server_holds_every_operator_that_is_on_it(small: Callable[..., Step])
 def test_an_all_reduce_counts_twice_its_members_less_one_by_group() -> None:
     """Two groups of 2 with 10 and 6 bytes: 16 x 3 / 2; one of 4 with 8 bytes: 8 x 7 / 4."""
     groups = (((0, 1), 10.0), ((0, 1, 2, 3), 8.0), ((2, 3), 6.0))
-    assert Traffic(np.zeros((4, 4)), groups).by_group_size() == pytest.approx({2: 24.0, 4: 14.0})
+    assert PlacementTraffic(np.zeros((4, 4)), groups).by_group_size() == pytest.approx({2: 24.0, 4: 14.0})
