@@ -49,20 +49,13 @@ _LONGEST_SEQUENCE = 10**9
 class Architecture:
     """What a configuration says about a model besides its graph; `ModelSpec.instance` stays empty, this is for listings.
 
-    Parameters
-    ----------
-    name : str
-        The name it is listed under.
-    model_type : str
-        Its family.
-    n_parameters, n_active_parameters : int
-        Weights, and those that a token meets.
-    sequence_length, max_sequence_length : int
-        Tokens per sample by default, and the longest that the model was made for (0: no limit).
-    published_parameters : float
-        Weights as published; 0 where unknown.
-    source : str
-        Where configuration and published number are from.
+    `name`: the name it is listed under.
+    `model_type`: its family.
+    `n_parameters`, `n_active_parameters`: weights, and those that a token meets.
+    `sequence_length`, `max_sequence_length`: tokens per sample by default, and the longest that the model was made for (0: no
+    limit).
+    `published_parameters`: weights as published; 0 where unknown.
+    `source`: where configuration and published number are from.
     """
 
     name: str

@@ -28,20 +28,12 @@ MOST_POSITIONS = 512
 class PlanLimits:
     """What plans may look like.
 
-    Parameters
-    ----------
-    min_micro_batch : int
-        Fewest samples of a micro-batch, over all replicas of a stage.
-    micro_batch : int
-        Samples of a micro-batch where the user fixes them; 0 for any.
-    recompute : str
-        ``choose``, ``never`` or ``always``.
-    uneven : bool
-        Whether replicas may take different whole numbers of samples.
-    max_stages : int
-        Most stages; 0 for no limit.
-    proof_steps : int
-        Effort for ruling out all other plans of a small problem.
+    `min_micro_batch`: fewest samples of a micro-batch, over all replicas of a stage.
+    `micro_batch`: samples of a micro-batch where the user fixes them; 0 for any.
+    `recompute`: ``choose``, ``never`` or ``always``.
+    `uneven`: whether replicas may take different whole numbers of samples.
+    `max_stages`: most stages; 0 for no limit.
+    `proof_steps`: effort for ruling out all other plans of a small problem.
     """
 
     min_micro_batch: int

@@ -57,16 +57,10 @@ class Around:
 class Judge:
     """Knows the problem, and remembers what it was asked.
 
-    Parameters
-    ----------
-    problem : Problem
-        Completed.
-    training : ProfiledTraining
-        Its profile with settings.
-    states : States
-        Its cuts.
-    recompute : str
-        ``choose``, ``never`` or ``always``.
+    `problem`: completed.
+    `training`: its profile with settings.
+    `states`: its cuts.
+    `recompute`: ``choose``, ``never`` or ``always``.
     """
 
     def __init__(self, problem: Problem, training: ProfiledTraining, states: _dapple_states.States, recompute: str) -> None:

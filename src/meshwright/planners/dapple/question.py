@@ -17,20 +17,12 @@ __all__ = ["Asked", "completed"]
 class Asked:
     """Settings that every search on a profile has.
 
-    Parameters
-    ----------
-    profile_batch : int
-        Samples the profile was measured with; 0 for the number after ``pbs-`` in the file's name.
-    global_batch : int
-        Samples of one step; 0 for the problem's own.
-    machines : tuple of int
-        Ascending exclusive ends of the machines' device ids; empty for the problem's cluster.
-    min_micro_batch : int
-        Fewest samples of a micro-batch.
-    optimizer_scaling_ratio : float
-        Bytes held per byte of weights.
-    peak_activation_bytes : float or None
-        Activation bytes of one sample at the peak; None for what the profile adds up to.
+    `profile_batch`: samples the profile was measured with; 0 for the number after ``pbs-`` in the file's name.
+    `global_batch`: samples of one step; 0 for the problem's own.
+    `machines`: ascending exclusive ends of the machines' device ids; empty for the problem's cluster.
+    `min_micro_batch`: fewest samples of a micro-batch.
+    `optimizer_scaling_ratio`: bytes held per byte of weights.
+    `peak_activation_bytes`: activation bytes of one sample at the peak; None for what the profile adds up to.
     """
 
     profile_batch: int
@@ -44,17 +36,9 @@ class Asked:
 def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tuple[str, ...]]:
     """Return the problem with what the settings say about it, and notes on what was assumed.
 
-    Returns
-    -------
-    problem : Problem
-        Its reading holds a `ProfiledTraining`, its cluster is there, its global batch is positive.
-    notes : tuple of str
-        What was assumed.
-
-    Raises
-    ------
-    InputError
-        When something is missing or contradicts.
+    Returns `problem`: its reading holds a `ProfiledTraining`, its cluster is there, its global batch is positive; `notes`: what
+    was assumed.
+    Raises `InputError` when something is missing or contradicts.
     """
     notes = []
     profile = _dapple_states.profile_of(problem.model_spec, f"search {search}")

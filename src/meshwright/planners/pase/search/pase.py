@@ -136,14 +136,9 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
 def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
     """Return every operator of a graph of PaSE's split along the batch, whether or not the published space contains that.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph.
-    settings : mapping of str to number
-        Options as in `PaseSettings`.
-    stop : Stop
-        Not used: there is nothing to choose. On other models search best answers the same question.
+    `problem`: a PaSE graph.
+    `settings`: options as in `PaseSettings`.
+    `stop`: not used: there is nothing to choose. On other models search best answers the same question.
     """
     if not isinstance(problem.model_spec.instance, PaseInstance):
         raise InputError(f"search data_parallel: {problem.model_spec.spec} is no graph of PaSE's")
