@@ -38,17 +38,17 @@ def describe(word: str) -> Description:
     Returns: for lists and documentation.
     Raises `UnknownNameError` when there is no such word.
     """
-    from meshwright.clusters import figures as _describe
+    from meshwright.clusters import figures
 
     wanted = word.strip().lower().replace("_", "-")
     if wanted not in names():
         raise UnknownNameError("cluster", word, names())
     kinds = nodes.kinds()
     if wanted in kinds:
-        title, example, figures = _describe.kind(kinds[wanted])
+        title, example, found = figures.kind(kinds[wanted])
     else:
-        title, example, figures = _describe.generated(registry.load("topologies", wanted, "topology"))
-    return Description(wanted, title, f"{wanted}:{example}", figures)
+        title, example, found = figures.generated(registry.load("topologies", wanted, "topology"))
+    return Description(wanted, title, f"{wanted}:{example}", found)
 
 
 def names() -> tuple[str, ...]:

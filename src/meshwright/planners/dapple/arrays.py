@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.planners.dapple import device_orders
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.states import States
 
 __all__ = ["PlanLimits", "PlanSpace", "kept_states", "samples", "space_of"]
 
@@ -57,7 +57,7 @@ class PlanSpace:
     max_stages: int
 
 
-def kept_states(states: _dapple_states.States, most: int) -> list[int]:
+def kept_states(states: States, most: int) -> list[int]:
     """Return the states that stages may end with: all, or the one with the least traffic in each of equal intervals of time."""
     if states.n_states <= most:
         return list(range(states.n_states))
@@ -71,9 +71,7 @@ def kept_states(states: _dapple_states.States, most: int) -> list[int]:
     return [*sorted(kept.values()), states.n_states - 1]
 
 
-def space_of(
-    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: PlanLimits
-) -> PlanSpace:
+def space_of(problem: Problem, training: ProfiledTraining, states: States, kept: list[int], limits: PlanLimits) -> PlanSpace:
     """Return the problem as arrays."""
     assert problem.cluster is not None
     batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
@@ -119,7 +117,7 @@ def space_of(
     return PlanSpace(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
 
 
-def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _following(states: States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the nodes a stage may end at, by the node it begins at; node 0 is before the first state."""
     new = {state: i + 1 for i, state in enumerate(kept)}
     following: list[list[int]] = [list(range(1, len(kept) + 1))] + [[] for _ in kept]

@@ -17,9 +17,9 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import device_orders
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.costs import dapple as costs
 from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.states import States
 from meshwright.sim import engine, transfers
 
 __all__ = ["Around", "Cut", "Judge", "PlanOutline"]
@@ -63,7 +63,7 @@ class Judge:
     `recompute`: ``choose``, ``never`` or ``always``.
     """
 
-    def __init__(self, problem: Problem, training: ProfiledTraining, states: _dapple_states.States, recompute: str) -> None:
+    def __init__(self, problem: Problem, training: ProfiledTraining, states: States, recompute: str) -> None:
         self.problem, self.training, self.states, self.recompute = problem, training, states, recompute
         self._quick: dict[PlanOutline, float] = {}
         self._exact: dict[PlanOutline, float] = {}

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
-from meshwright.planners.dapple import machines as _dapple_links
-from meshwright.planners.dapple import states as _dapple_states
+from meshwright.planners.dapple.machines import machines_cluster, sizes_of
 from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.states import profile_of, states_of
 
 __all__ = ["Asked", "completed"]
 
@@ -41,7 +41,7 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
     Raises `InputError` when something is missing or contradicts.
     """
     notes = []
-    profile = _dapple_states.profile_of(problem.model_spec, f"search {search}")
+    profile = profile_of(problem.model_spec, f"search {search}")
     profile_batch = params.profile_batch or profile.profile_batch
     if not profile_batch:
         raise InputError(
@@ -66,10 +66,10 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
     if params.machines:
         if cluster is not None:
             raise InputError("--cluster and --set machines=... both say where to train; give one")
-        cluster = _dapple_links.machines_cluster(_dapple_links.sizes_of(params.machines, "--set machines"))
+        cluster = machines_cluster(sizes_of(params.machines, "--set machines"))
     if cluster is None:
         raise InputError(f"search {search}: say where to train: --set machines=8,16 (published links) or --cluster dgx-h100:16")
-    states = _dapple_states.states_of(problem.model_spec)
+    states = states_of(problem.model_spec)
     per_sample = float(states.activation_bytes[-1]) / profile_batch
     ratio = 1.0
     if params.peak_activation_bytes is not None and per_sample > 0.0:
