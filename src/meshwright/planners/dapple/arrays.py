@@ -73,8 +73,7 @@ def kept_states(states: States, most: int) -> list[int]:
 
 def space_of(problem: Problem, training: ProfiledTraining, states: States, kept: list[int], limits: PlanLimits) -> PlanSpace:
     """Return the problem as arrays."""
-    assert problem.cluster is not None
-    batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
+    batch, n_devices = problem.batch.global_batch, problem.required_cluster.n_devices
     sizes = [size for size in range(1, batch + 1) if batch % size == 0 and size >= limits.min_micro_batch]
     if limits.micro_batch:
         sizes = [size for size in sizes if size == limits.micro_batch]
@@ -102,7 +101,7 @@ def space_of(problem: Problem, training: ProfiledTraining, states: States, kept:
         nodes(states.needed_bytes, per_sample),
         *_following(states, kept),
     )
-    orders = device_orders.orders(problem.cluster)
+    orders = device_orders.orders(problem.required_cluster)
     unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
     if not any(width % unit == 0 for width in widths):
         raise InputError(
