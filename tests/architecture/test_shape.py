@@ -66,6 +66,20 @@ def test_dataclasses_are_frozen(path: pathlib.Path) -> None:
         assert "frozen=True" in line
 
 
+STANDS_OFTEN = {"Params": "options of a plug-in: its room asks for them under this name"}
+
+
+def test_one_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    twice = {name: place for name, place in places.items() if len(place) > 1}
+    assert set(STANDS_OFTEN) <= set(twice), "an exception that is not needed any more"
+    assert set(twice) == set(STANDS_OFTEN), {name: twice[name] for name in set(twice) - set(STANDS_OFTEN)}
+
+
 MUTABLE = {
     "bytearray", "Counter", "defaultdict", "deque", "dict", "list", "MutableMapping", "MutableSequence", "MutableSet",
     "OrderedDict", "set",

@@ -40,14 +40,9 @@ class InputError(MeshwrightError, ValueError):
 class UnknownNameError(InputError, LookupError):
     """A name that is not known, answered by the closest one and the list of those that are.
 
-    Parameters
-    ----------
-    kind : str
-        The kind of thing named, in words: ``"search"``, ``"field of node 3"``.
-    name : str
-        The name given.
-    known : iterable of str
-        The names that would have been right.
+    `kind`: the kind of thing named, in words: ``"search"``, ``"field of node 3"``.
+    `name`: the name given.
+    `known`: the names that would have been right.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
@@ -60,12 +55,8 @@ class UnknownNameError(InputError, LookupError):
 class MissingExtraError(MeshwrightError, ImportError):
     """An optional package is needed for what was asked.
 
-    Parameters
-    ----------
-    purpose : str
-        What was asked for, in words.
-    extra : str
-        The extra of this package that brings it: ``pip install 'meshwright[extra]'``.
+    `purpose`: what was asked for, in words.
+    `extra`: the extra of this package that brings it: ``pip install 'meshwright[extra]'``.
     """
 
     def __init__(self, purpose: str, extra: str) -> None:

@@ -32,21 +32,11 @@ def show(value: Any) -> str:
 def entry(value: Any, place: str, known: Iterable[str] | None = None, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Return an object of a file (a mapping, a table).
 
-    Parameters
-    ----------
-    value : object
-        What the parser gave.
-    place : str
-        Where it stands, for messages.
-    known : iterable of str or None
-        The fields it may have; None for any.
-    needed : iterable of str
-        The fields it must have.
-
-    Raises
-    ------
-    InputError
-        When it is no object, has an unknown field, or lacks one.
+    `value`: what the parser gave.
+    `place`: where it stands, for messages.
+    `known`: the fields it may have; None for any.
+    `needed`: the fields it must have.
+    Raises `InputError` when it is no object, has an unknown field, or lacks one.
     """
     if not isinstance(value, dict):
         raise _wrong(value, place, "an object" + (f" with {', '.join(needed)}" if needed else ""))
@@ -64,10 +54,7 @@ def entry(value: Any, place: str, known: Iterable[str] | None = None, needed: It
 def of_format(value: Any, place: str, file_format: str, kind: str) -> dict[str, Any]:
     """Return the content of one of our own files: an object whose field ``format`` names the format.
 
-    Raises
-    ------
-    InputError
-        When it is something else; `kind` says in words what was expected.
+    Raises `InputError` when it is something else; `kind` says in words what was expected.
     """
     if not isinstance(value, dict) or value.get("format") != file_format:
         raise InputError(f'{place}: is not {kind}: its "format" must be "{file_format}"')
@@ -88,10 +75,7 @@ def number(
 ) -> float:  # fmt: skip
     """Return a finite number in its range; `above` is a smallest value that is not allowed itself.
 
-    Raises
-    ------
-    InputError
-        When it is no number, not finite or out of range; `meaning` says in the message what it stands for.
+    Raises `InputError` when it is no number, not finite or out of range; `meaning` says in the message what it stands for.
     """
     found = math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -112,10 +96,7 @@ def whole(
 ) -> int:
     """Return a whole number in its range; with `or_float` ``3.0`` is one too.
 
-    Raises
-    ------
-    InputError
-        When it is none, or out of range; `meaning` says in the message what it stands for.
+    Raises `InputError` when it is none, or out of range; `meaning` says in the message what it stands for.
     """
     right = isinstance(value, int) and not isinstance(value, bool)
     right = right or (or_float and isinstance(value, float) and value.is_integer())
@@ -134,10 +115,7 @@ def flag(value: Any, place: str, *, meaning: str = "") -> bool:
 def text(value: Any, place: str, *, choices: Iterable[str] = (), at_least: int = 0, meaning: str = "") -> str:
     """Return a text of at least so many characters, or one of a few words.
 
-    Raises
-    ------
-    InputError
-        When it is none; `UnknownNameError` where it is not one of the words.
+    Raises `InputError` when it is none; `UnknownNameError` where it is not one of the words.
     """
     if not isinstance(value, str) or len(value) < at_least:
         raise _wrong(value, place, "a text that is not empty" if at_least else "a text", meaning)
@@ -150,26 +128,13 @@ def record(kind: type[R], value: Any, place: str) -> R:
     """Return an object of a file as a dataclass: its annotations say what each field must be, its defaults which may be left
     out.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass of ``int``, ``float``, ``bool``, ``str``, ``str | float`` (a quantity), other such dataclasses, and
-        ``tuple[X, ...]`` and ``Mapping[str, X]`` of these, each also ``| None``. A field's metadata may hold ``minimum``,
-        ``maximum``, ``above``, ``choices``, ``at_least`` (of a list or text) and ``name`` (its name in the file).
-    value : object
-        What the parser gave.
-    place : str
-        Where it stands, for messages.
-
-    Returns
-    -------
-    dataclass
-        An instance of `kind`.
-
-    Raises
-    ------
-    InputError
-        When it is no object, or a field is missing, unknown or wrong.
+    `kind`: a dataclass of ``int``, ``float``, ``bool``, ``str``, ``str | float`` (a quantity), other such dataclasses, and
+    ``tuple[X, ...]`` and ``Mapping[str, X]`` of these, each also ``| None``. A field's metadata may hold ``minimum``,
+    ``maximum``, ``above``, ``choices``, ``at_least`` (of a list or text) and ``name`` (its name in the file).
+    `value`: what the parser gave.
+    `place`: where it stands, for messages.
+    Returns: an instance of `kind`.
+    Raises `InputError` when it is no object, or a field is missing, unknown or wrong.
     """
     parts = _parts(kind)  # type: ignore[arg-type]
     found = entry(value, place, [part[0] for part in parts], [part[0] for part in parts if part[4]])

@@ -24,12 +24,8 @@ def load_json(text: str) -> tuple[Any, str]:
 
     Raises `ValueError` or `RecursionError` when the text is no JSON, or nested too deep.
 
-    Returns
-    -------
-    content : object
-        Of a key that stands twice, the last value.
-    repeated : str
-        The first such key with its object, to follow a file's name in a message; empty for none.
+    Returns `content`: of a key that stands twice, the last value; `repeated`: the first such key with its object, to follow a
+    file's name in a message; empty for none.
     """
     repeated: list[str] = []
 
@@ -55,17 +51,8 @@ def _whole_number(digits: str) -> int | float:
 def read_json(path: str | Path, hint: str = "") -> Any:
     """Return what a JSON file holds.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    hint : str
-        What to do where it cannot be read, to end the message: ``"name a file written by 'meshwright plan --out'"``.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read, is no JSON, or a key stands twice in one object.
+    `hint`: what to do where it cannot be read, to end the message: ``"name a file written by 'meshwright plan --out'"``.
+    Raises `InputError` when it cannot be read, is no JSON, or a key stands twice in one object.
     """
     ending = f"; {hint}" if hint else ""
     try:

@@ -16,43 +16,28 @@ __all__ = ["parse"]
 P = TypeVar("P")
 
 
-def parse(kind: type[P], settings: Mapping[str, str], recipe: str, *, prefix: str = "--set ") -> P:
+def parse(kind: type[P], settings: Mapping[str, str], what: str, *, prefix: str = "--set ") -> P:
     """Return the options of a recipe from text.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass. A field's annotation says how text is read: ``int``, ``float``, ``bool``, ``str``, ``tuple[int, ...]``
-        (``"8,16"``), ``tuple[str, ...]``, each also ``| None`` (``"none"``). Its metadata may hold ``unit`` (a dimension of
-        `meshwright.base.units.parse`), ``choices`` (allowed words), ``minimum`` and ``maximum`` (of a number) and ``word`` (its
-        name in messages).
-    settings : mapping of str to str
-        Keys and values as typed.
-    recipe : str
-        The recipe, for messages: ``"search piper"``.
-    prefix : str
-        What stands before the key where the user types it, for messages.
-
-    Returns
-    -------
-    dataclass
-        An instance of `kind`.
-
-    Raises
-    ------
-    UnknownNameError
-        When the recipe has no such option.
-    InputError
-        When a value does not parse or is not allowed.
+    `kind`: a dataclass. A field's annotation says how text is read: ``int``, ``float``, ``bool``, ``str``, ``tuple[int, ...]``
+    (``"8,16"``), ``tuple[str, ...]``, each also ``| None`` (``"none"``). Its metadata may hold ``unit`` (a dimension of
+    `meshwright.base.units.parse`), ``choices`` (allowed words), ``minimum`` and ``maximum`` (of a number) and ``word`` (its
+    name in messages).
+    `settings`: keys and values as typed.
+    `what`: the recipe, for messages: ``"search piper"``.
+    `prefix`: what stands before the key where the user types it, for messages.
+    Returns: an instance of `kind`.
+    Raises `UnknownNameError` when the recipe has no such option.
+    Raises `InputError` when a value does not parse or is not allowed.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, text in settings.items():
         if key not in fields:
-            raise UnknownNameError(f"option of {recipe}", key, fields)
+            raise UnknownNameError(f"option of {what}", key, fields)
         values[key] = _value(
-            text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {recipe})"
+            text, hints[key], fields[key].metadata, f"{prefix}{fields[key].metadata.get('word', key)} (of {what})"
         )
     return kind(**values)
 

@@ -26,7 +26,7 @@ __all__ = ["ROOMS", "beside", "checked", "each", "home", "load", "names", "packa
 ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "commands": ("register(app)",),
-        "costs": ("stage_costs(problem, plan)",),
+        "costs": ("loads(problem, plan)",),
         "readers": ("recognises(source)", "read(source)"),
         "schedules": (
             "order(n_ranks, n_chunks, n_microbatches, times)",
@@ -73,26 +73,12 @@ def package(room: str, name: str) -> str:
 def load(room: str, name: str, kind: str) -> ModuleType:
     """Import one plug-in of a room.
 
-    Parameters
-    ----------
-    room : str
-        The folder's name.
-    name : str
-        The plug-in; dashes are read as underscores.
-    kind : str
-        What a plug-in of this room is called in messages: ``"search"``.
-
-    Returns
-    -------
-    module
-        The plug-in.
-
-    Raises
-    ------
-    UnknownNameError
-        When the room has no such plug-in.
-    PluginError
-        When it cannot be imported, or lacks what `ROOMS` asks for.
+    `room`: the folder's name.
+    `name`: the plug-in; dashes are read as underscores.
+    `kind`: what a plug-in of this room is called in messages: ``"search"``.
+    Returns: the plug-in.
+    Raises `UnknownNameError` when the room has no such plug-in.
+    Raises `PluginError` when it cannot be imported, or lacks what `ROOMS` asks for.
     """
     wanted = name.replace("-", "_")
     if wanted not in _others(room) and wanted not in _homes(room):
@@ -103,15 +89,8 @@ def load(room: str, name: str, kind: str) -> ModuleType:
 def each(room: str, kind: str) -> Iterator[tuple[str, ModuleType]]:
     """Import the plug-ins of a room one by one, ours before those of other packages, each sorted by name.
 
-    Parameters
-    ----------
-    room, what : str
-        As in `load`.
-
-    Yields
-    ------
-    (str, module)
-        Name and plug-in. A broken one is left out with a `PluginWarning`.
+    `room`, `kind`: as in `load`.
+    Yields (str, module): name and plug-in. A broken one is left out with a `PluginWarning`.
     """
     for name in (*sorted(_homes(room)), *sorted(_others(room))):
         try:
@@ -125,10 +104,7 @@ def each(room: str, kind: str) -> Iterator[tuple[str, ModuleType]]:
 def checked(made: object, kind: type, room: str, name: str) -> None:
     """Refuse what a plug-in returned where it is not what its room promises.
 
-    Raises
-    ------
-    PluginError
-        When `made` is no `kind`.
+    Raises `PluginError` when `made` is no `kind`.
     """
     if not isinstance(made, kind):
         raise PluginError(f"{_title(room, name)} returned {type(made).__name__}; it must return {kind.__name__}")
@@ -137,15 +113,8 @@ def checked(made: object, kind: type, room: str, name: str) -> None:
 def beside(name: str) -> dict[str, str]:
     """Return the dotted path of every module of this name in our packages, by the package that it lies in.
 
-    Parameters
-    ----------
-    name : str
-        A module that packages may have: ``precompile``.
-
-    Returns
-    -------
-    dict of str to str
-        Sorted by package; packages by their last word: ``{"piper": "meshwright.planners.piper.precompile", ...}``.
+    `name`: a module that packages may have: ``precompile``.
+    Returns: sorted by package; packages by their last word: ``{"piper": "meshwright.planners.piper.precompile", ...}``.
     """
     found = {}
     for file in (*_PACKAGE.glob(f"*/{name}.py"), *_PACKAGE.glob(f"*/*/{name}.py")):

@@ -39,28 +39,14 @@ def _factor(unit: str) -> tuple[str, float] | None:
 def parse(text: str | float | int, dimension: str, *, place: str, minimum: float = 0.0, exclusive: bool = False) -> float:
     """Return a quantity in base units.
 
-    Parameters
-    ----------
-    text : str or float or int
-        ``"80 GiB"``, ``"100 Gbit/s"``, ``"1 us"``, ``"312 TFLOP/s"``; a bare number is already in base units.
-    dimension : str
-        ``seconds``, ``bytes``, ``flops``, ``bytes_per_second`` or ``flops_per_second``.
-    place : str
-        Where the quantity stands, for the message: ``"--link-bandwidth"``, ``"a.yaml: link 3: bandwidth"``.
-    minimum : float
-        Smallest value allowed, in base units.
-    exclusive : bool
-        Whether `minimum` itself is refused.
-
-    Returns
-    -------
-    float
-        The quantity in base units.
-
-    Raises
-    ------
-    InputError
-        When the text does not parse, the unit is of another dimension, or the value is out of range or not finite.
+    `text`: ``"80 GiB"``, ``"100 Gbit/s"``, ``"1 us"``, ``"312 TFLOP/s"``; a bare number is already in base units.
+    `dimension`: ``seconds``, ``bytes``, ``flops``, ``bytes_per_second`` or ``flops_per_second``.
+    `place`: where the quantity stands, for the message: ``"--link-bandwidth"``, ``"a.yaml: link 3: bandwidth"``.
+    `minimum`: smallest value allowed, in base units.
+    `exclusive`: whether `minimum` itself is refused.
+    Returns: the quantity in base units.
+    Raises `InputError` when the text does not parse, the unit is of another dimension, or the value is out of range or not
+    finite.
     """
     if isinstance(text, bool):
         raise InputError(f"{place}: {text!r} is not a quantity; write for example {_example(dimension)}")

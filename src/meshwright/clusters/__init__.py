@@ -18,16 +18,11 @@ __all__ = ["Description", "cluster", "describe", "names"]
 class Description:
     """What a word before the colon stands for.
 
-    Parameters
-    ----------
-    word : str
-        ``"dgx-h100"``, ``"torus"``.
-    title : str
-        One sentence.
-    example : str
-        A spec that `cluster` accepts.
-    figures : tuple of (str, str, str)
-        Name, value with unit, and source (for a generated topology: what the parameter means) of every figure.
+    `word`: ``"dgx-h100"``, ``"torus"``.
+    `title`: one sentence.
+    `example`: a spec that `cluster` accepts.
+    `figures` (tuple of (str, str, str)): name, value with unit, and source (for a generated topology: what the parameter means)
+    of every figure.
     """
 
     word: str
@@ -39,32 +34,21 @@ class Description:
 def describe(word: str) -> Description:
     """Return what a word before the colon stands for, with the figures behind it and their sources.
 
-    Parameters
-    ----------
-    word : str
-        One of `names`.
-
-    Returns
-    -------
-    Description
-        For lists and documentation.
-
-    Raises
-    ------
-    UnknownNameError
-        When there is no such word.
+    `word`: one of `names`.
+    Returns: for lists and documentation.
+    Raises `UnknownNameError` when there is no such word.
     """
-    from meshwright.clusters import figures as _describe
+    from meshwright.clusters import figures
 
     wanted = word.strip().lower().replace("_", "-")
     if wanted not in names():
         raise UnknownNameError("cluster", word, names())
     kinds = nodes.kinds()
     if wanted in kinds:
-        title, example, figures = _describe.kind(kinds[wanted])
+        title, example, found = figures.kind(kinds[wanted])
     else:
-        title, example, figures = _describe.generated(registry.load("topologies", wanted, "topology"))
-    return Description(wanted, title, f"{wanted}:{example}", figures)
+        title, example, found = figures.generated(registry.load("topologies", wanted, "topology"))
+    return Description(wanted, title, f"{wanted}:{example}", found)
 
 
 def names() -> tuple[str, ...]:
@@ -75,22 +59,10 @@ def names() -> tuple[str, ...]:
 def cluster(spec: str) -> Cluster:
     """Return the cluster a user names.
 
-    Parameters
-    ----------
-    spec : str
-        A built-in kind with its number of devices (``dgx-h100:64``), a generated topology with its parameters
-        (``torus:4x4x4,device=tpu-v4-32gb,bandwidth=50 GB/s``), or the path of a file: our YAML, ASTRA-sim's network YAML, the
-        output of ``nvidia-smi topo -m``, NCCL's topology XML.
-
-    Returns
-    -------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    InputError
-        When nothing is called so, a parameter is wrong, or the file is.
+    `spec`: a built-in kind with its number of devices (``dgx-h100:64``), a generated topology with its parameters
+    (``torus:4x4x4,device=tpu-v4-32gb,bandwidth=50 GB/s``), or the path of a file: our YAML, ASTRA-sim's network YAML, the
+    output of ``nvidia-smi topo -m``, NCCL's topology XML.
+    Raises `InputError` when nothing is called so, a parameter is wrong, or the file is.
     """
     word, colon, rest = spec.partition(":")
     path = Path(spec)

@@ -44,9 +44,11 @@ def _entries(table: dict[str, Any], prefix: str) -> list[tuple[str, str, str]]:
 
 def generated(module: ModuleType) -> tuple[str, str, Figures]:
     """Return title, example and parameters (name, default, meaning) of a generated topology."""
-    # cleaned of indentation, which Python 3.13 drops from `__doc__` and older ones keep
-    entries = re.findall(r"^(\w+) : .*\n((?:    .+\n?)+)", inspect.getdoc(module.Params) or "", re.M)
-    meanings = {name: " ".join(meaning.split()) for name, meaning in entries}
+    meanings: dict[str, str] = {}
+    for kind in reversed(module.Params.__mro__):  # what a topology says of a shared parameter itself comes last
+        # cleaned of indentation, which Python 3.13 drops from `__doc__` and older ones keep
+        entries = re.findall(r"^(\w+) : .*\n((?:    .+\n?)+)", inspect.cleandoc(kind.__doc__ or ""), re.M)
+        meanings |= {name: " ".join(meaning.split()) for name, meaning in entries}
     figures = []
     for field in dataclasses.fields(module.Params):
         default = "required" if field.default is dataclasses.MISSING else _text(field.default, field.metadata.get("unit", ""))

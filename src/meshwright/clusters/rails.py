@@ -26,14 +26,8 @@ def lay(
     no spine.
     `latency_seconds`: of every wire.
 
-    Returns
-    -------
-    wires : Wires
-        The wires.
-    n_switches : int
-        Switches used.
-    groups : ndarray, shape (n_levels, n_devices), int64
-        Node of each device, and pod where there are several.
+    Returns `wires`: the wires; `n_switches`: switches used; `groups`, shape (n_levels, n_devices), int64: node of each device,
+    and pod where there are several.
     """
     per_node, nodes_per_pod = sizes
     ids = np.arange(n_devices)

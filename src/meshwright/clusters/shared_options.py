@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires, check_count, device
 from meshwright.core.cluster import Cluster
 
-__all__ = ["bandwidth", "generated", "kind", "latency", "launch", "ratio", "sizes", "whole"]
+__all__ = ["DeviceOptions", "GridOptions", "bandwidth", "generated", "kind", "latency", "launch", "ratio", "sizes", "whole"]
 
 SOURCE = "generated: figures as given, or the defaults of the topology (documented, not measured)"
 
@@ -45,6 +46,56 @@ def whole(value: int, minimum: int = 1) -> Any:
 def kind() -> Any:
     """Return a field for the kind of device."""
     return dataclasses.field(default="h100-sxm-80gb")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Parameters of a topology of so many devices, with one kind of device and of link; topologies add their own.
+
+    Parameters
+    ----------
+    n_devices : int
+        Number of devices.
+    device : str
+        Kind of device.
+    bytes_per_second : float
+        Bandwidth of one direction of a link (``bandwidth=``).
+    latency_seconds : float
+        Latency of a link (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    """
+
+    n_devices: int
+    device: str = kind()
+    bytes_per_second: float = bandwidth(50e9)
+    latency_seconds: float = latency(1e-6)
+    launch_seconds: float = launch()
+
+
+@dataclass(frozen=True, slots=True)
+class GridOptions:
+    """The same of a grid of devices.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Two or three sizes: ``4x4x4``.
+    device : str
+        Kind of device.
+    bytes_per_second : float
+        Bandwidth of one direction of a link (``bandwidth=``).
+    latency_seconds : float
+        Latency of a link (``latency=``).
+    launch_seconds : float
+        Time before a collective begins (``launch=``).
+    """
+
+    shape: tuple[int, ...]
+    device: str = kind()
+    bytes_per_second: float = bandwidth(50e9)
+    latency_seconds: float = latency(1e-6)
+    launch_seconds: float = launch()
 
 
 def sizes(shape: tuple[int, ...], n_dims: tuple[int, ...], name: str) -> int:

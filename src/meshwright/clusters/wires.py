@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshwright.base import units
+from meshwright.base import fields, units
 from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.clusters.file_fields import DeviceFile, Figure
 from meshwright.core.cluster import Cluster, Device, Links
 
 __all__ = ["DATA", "MOST_DEVICES", "Wires", "check_connected", "check_count", "count", "device", "device_names", "quantity"]
@@ -72,25 +73,35 @@ def device(name: str) -> Device:
     if wanted not in device_names():
         raise UnknownNameError("device", name, longer or device_names())
     path = DATA / "devices" / f"{wanted.replace('-', '_')}.toml"
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    peaks = data["flops_per_second"]
-    sources = {entry["source"] for table in (peaks, data["memory"], data["achieved"]) for entry in table.values()}
-    achieved = {key: float(entry["value"]) for key, entry in data["achieved"].items()}
+    file = fields.record(DeviceFile, tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+    memory, reached = file.memory, file.achieved
+    figures = (
+        *file.flops_per_second.values(), memory.size, memory.bandwidth, memory.reserved,
+        reached.matmul, reached.attention, reached.memory, reached.fp8, reached.fp4,
+    )  # fmt: skip
     return Device(
-        name=data["name"],
-        flops_per_second=tuple((key, quantity(peaks, key, "flops_per_second", path.name)) for key in peaks),
-        memory_bytes=quantity(data["memory"], "size", "bytes", path.name),
-        memory_bytes_per_second=quantity(data["memory"], "bandwidth", "bytes_per_second", path.name),
-        launch_seconds=quantity(data["kernel"], "launch", "seconds", path.name),
-        reserved_bytes=quantity(data["memory"], "reserved", "bytes", path.name),
-        source="; ".join(sorted(sources)),
-        n_multiprocessors=int(data["kernel"]["multiprocessors"]["value"]),
-        matmul_ratio=achieved["matmul"],
-        attention_ratio=achieved["attention"],
-        memory_ratio=achieved["memory"],
-        fp8_ratio=achieved.get("fp8", 0.0),
-        fp4_ratio=achieved.get("fp4", 0.0),
+        name=file.name,
+        flops_per_second=tuple(
+            (key, units.parse(peak.value, "flops_per_second", place=f"{path.name}: {key}"))
+            for key, peak in file.flops_per_second.items()
+        ),
+        memory_bytes=units.parse(memory.size.value, "bytes", place=f"{path.name}: size"),
+        memory_bytes_per_second=units.parse(memory.bandwidth.value, "bytes_per_second", place=f"{path.name}: bandwidth"),
+        launch_seconds=units.parse(file.kernel.launch.value, "seconds", place=f"{path.name}: launch"),
+        reserved_bytes=units.parse(memory.reserved.value, "bytes", place=f"{path.name}: reserved"),
+        source="; ".join(sorted({figure.source for figure in figures if figure is not None})),
+        n_multiprocessors=int(file.kernel.multiprocessors.value),
+        matmul_ratio=_share(reached.matmul, path.name),
+        attention_ratio=_share(reached.attention, path.name),
+        memory_ratio=_share(reached.memory, path.name),
+        fp8_ratio=_share(reached.fp8, path.name),
+        fp4_ratio=_share(reached.fp4, path.name),
     )
+
+
+def _share(figure: Figure | None, place: str) -> float:
+    """Return a share of a peak, 0 where the file has none."""
+    return 0.0 if figure is None else fields.number(figure.value, f"{place}: achieved", minimum=0, maximum=1)
 
 
 def quantity(table: Mapping[str, Any], key: str, dimension: str, place: str) -> float:

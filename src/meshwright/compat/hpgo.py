@@ -74,10 +74,10 @@ class Model:
     @property
     def layers(self) -> list[Layer]:
         """The model's states, scaled to the global batch."""
-        from meshwright.planners.dapple import states as _dapple_states
+        from meshwright.planners.dapple.states import interval_tables, states_of
 
-        states = _dapple_states.states_of(self.model_spec, fold=False)
-        seconds, activation_bytes, parameter_bytes = _dapple_states.interval_tables(self.model_spec, states)
+        states = states_of(self.model_spec, fold=False)
+        seconds, activation_bytes, parameter_bytes = interval_tables(self.model_spec, states)
         ratio = self.global_batch_size / self.profile_batch_size
         return [
             Layer(

@@ -22,12 +22,8 @@ _SPELLING_RATIO = 0.92  # how alike two names are that one may be taken for the 
 class ModelConfig:
     """The content of a ``config.json`` and where it stands.
 
-    Parameters
-    ----------
-    place : str
-        File or built-in name, for messages.
-    fields : mapping of str to object
-        The JSON object.
+    `place`: file or built-in name, for messages.
+    `fields`: the JSON object.
     """
 
     place: str

@@ -26,41 +26,24 @@ _STATISTIC_BYTES = 4  # one fp32 log-sum-exp per query and head (flash attention
 class Block:
     """Sizes and switches of one layer.
 
-    Parameters
-    ----------
-    sequence, hidden, heads, kv_heads, head, width : int
-        Tokens per sample, width of the residual stream, query heads, key and value heads, size of a head, width of the
-        feed-forward network.
-    key_sequence : int
-        Tokens that keys and values come from; 0 for `sequence`. Used by cross attention.
-    window : int
-        Sliding window of attention in tokens; 0 for none.
-    causal : bool
-        Whether a token sees only those before it.
-    gated : bool
-        Whether the feed-forward network has a gate beside its first product (SwiGLU, GeGLU).
-    norm_weights : int
-        Weights of a norm per hidden element: 1 for RMSNorm, 2 for LayerNorm.
-    query_bias, output_bias, feed_forward_bias : bool
-        Whether the products have biases.
-    sinks : bool
-        Whether every query head has a weight that attention may go to instead of to a token (GPT-OSS).
-    head_norms : bool
-        Whether queries and keys are normalised per head.
-    rotary : bool
-        Whether queries and keys are rotated by position.
-    post_norms : bool
-        Whether the outputs of attention and feed-forward are normalised as well (Gemma 2).
-    norm_after : bool
-        Whether the norm stands after the residual sum instead of before the branch (BERT).
-    parallel : bool
-        Whether attention and feed-forward read the same stream and are summed once (GPT-NeoX).
-    dropout, inner_dropout, attention_dropout : bool
-        Whether elements are dropped at the ends of both branches, after the activation function, and of attention
-        probabilities.
-    fused : bool
-        Whether attention is one flash-attention kernel; otherwise scores are kept as in [1]_ and selective recomputation drops
-        them.
+    `sequence`, `hidden`, `heads`, `kv_heads`, `head`, `width`: tokens per sample, width of the residual stream, query heads,
+    key and value heads, size of a head, width of the feed-forward network.
+    `key_sequence`: tokens that keys and values come from; 0 for `sequence`. Used by cross attention.
+    `window`: sliding window of attention in tokens; 0 for none.
+    `causal`: whether a token sees only those before it.
+    `gated`: whether the feed-forward network has a gate beside its first product (SwiGLU, GeGLU).
+    `norm_weights`: weights of a norm per hidden element: 1 for RMSNorm, 2 for LayerNorm.
+    `query_bias`, `output_bias`, `feed_forward_bias`: whether the products have biases.
+    `sinks`: whether every query head has a weight that attention may go to instead of to a token (GPT-OSS).
+    `head_norms`: whether queries and keys are normalised per head.
+    `rotary`: whether queries and keys are rotated by position.
+    `post_norms`: whether the outputs of attention and feed-forward are normalised as well (Gemma 2).
+    `norm_after`: whether the norm stands after the residual sum instead of before the branch (BERT).
+    `parallel`: whether attention and feed-forward read the same stream and are summed once (GPT-NeoX).
+    `dropout`, `inner_dropout`, `attention_dropout`: whether elements are dropped at the ends of both branches, after the
+    activation function, and of attention probabilities.
+    `fused`: whether attention is one flash-attention kernel; otherwise scores are kept as in [1]_ and selective recomputation
+    drops them.
     """
 
     sequence: int

@@ -22,18 +22,12 @@ _PROBABILITY_BYTES = 4  # routers compute in fp32
 class Experts:
     """The experts of a layer.
 
-    Parameters
-    ----------
-    n_experts, per_token, width : int
-        How many there are, how many a token visits, width of each.
-    shared_width : int
-        Width of the experts that every token visits, together; 0 for none.
-    shared_gate : bool
-        Whether their sum is weighted by a gate (Qwen 2).
-    router_bias : bool
-        Whether the router has a weight per expert besides its product: a bias, or one that balances loads (DeepSeek V3).
-    bias : bool
-        Whether the experts' products have biases (GPT-OSS).
+    `n_experts`, `per_token`, `width`: how many there are, how many a token visits, width of each.
+    `shared_width`: width of the experts that every token visits, together; 0 for none.
+    `shared_gate`: whether their sum is weighted by a gate (Qwen 2).
+    `router_bias`: whether the router has a weight per expert besides its product: a bias, or one that balances loads (DeepSeek
+    V3).
+    `bias`: whether the experts' products have biases (GPT-OSS).
     """
 
     n_experts: int
@@ -57,14 +51,9 @@ class Experts:
 class Latent:
     """Ranks and head sizes of latent attention.
 
-    Parameters
-    ----------
-    query_rank, key_rank : int
-        Ranks of queries (0: full) and of keys and values together.
-    plain, rotated, value : int
-        Elements of a query and key head without and with rotation, and of a value head.
-    bias : bool
-        Whether the products from and to the residual stream have biases.
+    `query_rank`, `key_rank`: ranks of queries (0: full) and of keys and values together.
+    `plain`, `rotated`, `value`: elements of a query and key head without and with rotation, and of a value head.
+    `bias`: whether the products from and to the residual stream have biases.
     """
 
     query_rank: int

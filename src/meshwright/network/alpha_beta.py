@@ -11,14 +11,9 @@ __all__ = ["AlphaBeta"]
 class AlphaBeta:
     """One way to do a collective.
 
-    Parameters
-    ----------
-    algorithm : str
-        ``ring``, ``bidirectional_ring``, ``tree``, ``halving_doubling``, ``direct``, ``hierarchical(...)``.
-    latency_seconds : float
-        Time of the steps whatever the size.
-    seconds_per_byte : float
-        What each byte of the tensor adds.
+    `algorithm`: ``ring``, ``bidirectional_ring``, ``tree``, ``halving_doubling``, ``direct``, ``hierarchical(...)``.
+    `latency_seconds`: time of the steps whatever the size.
+    `seconds_per_byte`: what each byte of the tensor adds.
     """
 
     algorithm: str

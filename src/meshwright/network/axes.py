@@ -16,12 +16,8 @@ __all__ = ["Axis"]
 class Axis:
     """All groups of one mesh axis, communicating at once and sharing links; `Network.axis` makes it.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    groups : ndarray, shape (n_groups, size), int64
-        Devices of each group, in rank order; of one block only where all blocks of a periodic cluster are alike.
+    `groups`, shape (n_groups, size), int64: devices of each group, in rank order; of one block only where all blocks of a
+    periodic cluster are alike.
     """
 
     __slots__ = ("_found", "cluster", "groups")
@@ -40,20 +36,9 @@ class Axis:
     def lines(self, kind: str) -> tuple[AlphaBeta, ...]:
         """Return the algorithms for a collective, launch included, without those that are never the quickest.
 
-        Parameters
-        ----------
-        kind : str
-            ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``broadcast``.
-
-        Returns
-        -------
-        tuple of AlphaBeta
-            Latency rising, seconds per byte falling; a single line of zeros for groups of one device.
-
-        Raises
-        ------
-        UnknownNameError
-            When there is no such collective.
+        `kind`: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``broadcast``.
+        Returns: latency rising, seconds per byte falling; a single line of zeros for groups of one device.
+        Raises `UnknownNameError` when there is no such collective.
         """
         found = self._found.get(kind)
         if found is None:
@@ -72,18 +57,10 @@ class Axis:
     def seconds(self, kind: str, n_bytes: float) -> float:
         """Return the time of a collective with the algorithm that is quickest for its size.
 
-        Parameters
-        ----------
-        kind : str
-            As for `lines`.
-        n_bytes : float
-            The full tensor: of every rank for an all-reduce and a broadcast, the gathered result of an all-gather, the input of
-            one rank of a reduce-scatter, what one rank holds before an all-to-all.
-
-        Returns
-        -------
-        float
-            Seconds; 0 for a group of one device or no bytes.
+        `kind`: as for `lines`.
+        `n_bytes`: the full tensor: of every rank for an all-reduce and a broadcast, the gathered result of an all-gather, the
+        input of one rank of a reduce-scatter, what one rank holds before an all-to-all.
+        Returns: seconds; 0 for a group of one device or no bytes.
         """
         if n_bytes <= 0:
             return 0.0

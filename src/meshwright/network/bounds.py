@@ -21,17 +21,9 @@ def all_gather(cluster: Cluster, group: ArrayLike) -> float:
     Whatever the algorithm, everything that members inside a part of the network hold must leave it if a member is outside. The
     bound is the largest ratio of the two over all parts, found by maximum flows.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network. Members pass on what they have received; other devices only where devices forward.
-    group : array_like of int, shape (size,)
-        Devices.
-
-    Returns
-    -------
-    float
-        Seconds per byte of the gathered result; 0 for one device.
+    `cluster`: the network. Members pass on what they have received; other devices only where devices forward.
+    `group`, shape (size,): devices.
+    Returns: seconds per byte of the gathered result; 0 for one device.
 
     References
     ----------
@@ -51,17 +43,8 @@ def reduce_scatter(cluster: Cluster, group: ArrayLike) -> float:
 
     It is the all-gather run backwards, so its bound is that of `all_gather` on links turned round.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    group : array_like of int, shape (size,)
-        Devices.
-
-    Returns
-    -------
-    float
-        Seconds per byte of one rank's input; 0 for one device.
+    `group`, shape (size,): devices.
+    Returns: seconds per byte of one rank's input; 0 for one device.
     """
     links = cluster.links
     return _bound(cluster, np.asarray(group, dtype=np.int64), links.target, links.source)

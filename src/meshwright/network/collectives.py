@@ -40,12 +40,8 @@ of A100 (vTrain, tensor degree 16) ran at the rate of rings, which is less than 
 class CollectiveAlgorithm:
     """One algorithm for a collective, and what it puts on links.
 
-    Parameters
-    ----------
-    line : AlphaBeta
-        Its time.
-    load : ndarray, shape (n_links,), float64
-        Bytes that cross each link for every byte of the tensor.
+    `line`: its time.
+    `load`, shape (n_links,), float64: bytes that cross each link for every byte of the tensor.
     """
 
     line: AlphaBeta

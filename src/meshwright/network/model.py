@@ -22,10 +22,7 @@ Ints = NDArray[np.int64]
 class Network:
     """Axes, transfers and loads of one cluster, each worked out when it is first asked for.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Devices, switches and links.
+    `cluster`: devices, switches and links.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -43,20 +40,9 @@ class Network:
     def axis(self, groups: ArrayLike) -> Axis:
         """Return an axis of a device mesh, ready to be asked for the time of collectives.
 
-        Parameters
-        ----------
-        groups : array_like of int, shape (n_groups, size)
-            Devices of every group, in rank order; all groups communicate at once.
-
-        Returns
-        -------
-        Axis
-            The axis.
-
-        Raises
-        ------
-        InputError
-            When the groups are not a table of devices of the cluster, or a group names a device twice.
+        `groups`, shape (n_groups, size): devices of every group, in rank order; all groups communicate at once.
+        Returns: the axis.
+        Raises `InputError` when the groups are not a table of devices of the cluster, or a group names a device twice.
         """
         cluster = self.cluster
         table = np.ascontiguousarray(groups, dtype=np.int64)
@@ -78,22 +64,10 @@ class Network:
     def transfer(self, pairs: ArrayLike) -> tuple[float, float]:
         """Return latency and seconds per byte when all pairs send at once and as much each.
 
-        Parameters
-        ----------
-        pairs : array_like of int, shape (n_pairs, 2)
-            Source and target devices: all peers of two pipeline stages, for example.
-
-        Returns
-        -------
-        latency_seconds : float
-            Before the first byte of the slowest pair arrives, launch included; 0 where no pair has two devices.
-        seconds_per_byte : float
-            For each byte that every pair sends.
-
-        Raises
-        ------
-        InputError
-            When a pair names a device that is not there.
+        `pairs`, shape (n_pairs, 2): source and target devices: all peers of two pipeline stages, for example.
+        Returns `latency_seconds`: before the first byte of the slowest pair arrives, launch included; 0 where no pair has two
+        devices; `seconds_per_byte`: for each byte that every pair sends.
+        Raises `InputError` when a pair names a device that is not there.
         """
         cluster = self.cluster
         table = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
@@ -113,21 +87,11 @@ class Network:
     def sends(self, source: Ints, target: Ints, share: Floats) -> tuple[float, Ints, Floats]:
         """Return what links carry when all pairs send at once, each its share.
 
-        Parameters
-        ----------
-        source, target : ndarray, shape (n_pairs,), int64
-            Devices.
-        share : ndarray, shape (n_pairs,), float64
-            What each pair sends.
-
-        Returns
-        -------
-        latency_seconds : float
-            Before the first byte of the slowest pair arrives, launch included.
-        links : ndarray, shape (n_used,), int64
-            The links used, rising; read-only.
-        load : ndarray, shape (n_used,), float64
-            What each of them carries, in the unit of `share`; read-only.
+        `source`, `target`, shape (n_pairs,), int64: devices.
+        `share`, shape (n_pairs,), float64: what each pair sends.
+        Returns `latency_seconds`: before the first byte of the slowest pair arrives, launch included; `links`, shape (n_used,),
+        int64: the links used, rising; read-only; `load`, shape (n_used,), float64: what each of them carries, in the unit of
+        `share`; read-only.
         """
         key = (source.tobytes(), target.tobytes(), share.tobytes())
         if key not in self._sends:
@@ -139,21 +103,11 @@ class Network:
     def load(self, groups: Ints, kind: str, n_bytes: float) -> tuple[Ints, Floats]:
         """Return the links that a collective of all groups uses and what it puts on each, for the algorithm its time stands on.
 
-        Parameters
-        ----------
-        groups : ndarray, shape (n_groups, size), int64
-            Devices of each group, in rank order; all groups communicate at once.
-        kind : str
-            As for `Axis.seconds`.
-        n_bytes : float
-            The tensor; it decides the algorithm, as it does for the time.
-
-        Returns
-        -------
-        links : ndarray, shape (n_used,), int64
-            Rising; read-only.
-        bytes_per_byte : ndarray, shape (n_used,), float64
-            Bytes that cross each of them for every byte of the tensor; read-only.
+        `groups`, shape (n_groups, size), int64: devices of each group, in rank order; all groups communicate at once.
+        `kind`: as for `Axis.seconds`.
+        `n_bytes`: the tensor; it decides the algorithm, as it does for the time.
+        Returns `links`, shape (n_used,), int64: rising; read-only; `bytes_per_byte`, shape (n_used,), float64: bytes that cross
+        each of them for every byte of the tensor; read-only.
 
         Notes
         -----

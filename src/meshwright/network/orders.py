@@ -16,12 +16,10 @@ __all__ = ["GroupLayout", "double_binary_tree", "grid", "layout", "rings"]
 class GroupLayout:
     """Groups with their members brought together, node by node where they share nodes.
 
-    Parameters
-    ----------
-    groups : ndarray, shape (n_groups, n_nodes * n_local), int64
-        Devices; members of one node (or line, or pod: the level they share) are neighbours.
-    n_nodes, n_local : int
-        Every group has `n_local` members in each of `n_nodes` nodes; ``n_local`` is 1 where the groups are not so regular.
+    `groups`, shape (n_groups, n_nodes * n_local), int64: devices; members of one node (or line, or pod: the level they share)
+    are neighbours.
+    `n_nodes`, `n_local`: every group has `n_local` members in each of `n_nodes` nodes; ``n_local`` is 1 where the groups are
+    not so regular.
     """
 
     groups: NDArray[np.int64]
@@ -94,12 +92,8 @@ def double_binary_tree(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
     `size`: number of members, at least 2.
 
-    Returns
-    -------
-    child, parent : ndarray, shape (2, size - 1), int64
-        Edges of the two trees.
-    depth : int
-        Largest number of edges from a root to a leaf.
+    Returns `child`, `parent`, shape (2, size - 1), int64: edges of the two trees; `depth`: largest number of edges from a root
+    to a leaf.
 
     References
     ----------

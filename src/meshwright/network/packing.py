@@ -20,14 +20,8 @@ def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np
 
     `group`, shape (size,), int64: devices.
 
-    Returns
-    -------
-    bytes_per_second : ndarray, shape (size, size), float64
-        Sum over parallel links from row to column; 0 where there is none.
-    latency_seconds : float
-        Largest latency of these links.
-    links : ndarray, int64
-        Their ids.
+    Returns `bytes_per_second`, shape (size, size), float64: sum over parallel links from row to column; 0 where there is none;
+    `latency_seconds`: largest latency of these links; `links`, int64: their ids.
     """
     links = cluster.links
     position = np.full(cluster.n_devices + cluster.n_switches, -1)

@@ -14,24 +14,11 @@ __all__ = ["coordinates", "orders"]
 def orders(cluster: Cluster, n_devices: int = 0) -> tuple[tuple[str, NDArray[np.int64]], ...]:
     """Return orders of the devices in which a mesh may be filled, the tensor axis running fastest.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    n_devices : int
-        How many devices are used; 0 for all.
-
-    Returns
-    -------
-    tuple of (str, ndarray of shape (n_devices,), int64)
-        Distinct orders by name: ``node_by_node`` (pods, nodes and devices in turn), ``boxes`` (a torus in boxes of two to the
-        power of k), ``across_nodes`` (neighbouring ranks on different nodes), ``fast_first`` (nodes of quick devices first,
-        heterogeneous clusters only).
-
-    Raises
-    ------
-    InputError
-        When the cluster has not so many devices.
+    `n_devices`: how many devices are used; 0 for all.
+    Returns (tuple of (str, ndarray of shape (n_devices,), int64)): distinct orders by name: ``node_by_node`` (pods, nodes and
+    devices in turn), ``boxes`` (a torus in boxes of two to the power of k), ``across_nodes`` (neighbouring ranks on different
+    nodes), ``fast_first`` (nodes of quick devices first, heterogeneous clusters only).
+    Raises `InputError` when the cluster has not so many devices.
     """
     n = n_devices or cluster.n_devices
     if not 1 <= n <= cluster.n_devices:
@@ -61,15 +48,7 @@ def _place_in(node: NDArray[np.int64]) -> NDArray[np.int64]:
 def coordinates(cluster: Cluster) -> NDArray[np.int64] | None:
     """Return where each device of a torus or mesh sits, innermost dimension first; None for clusters that are none.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-
-    Returns
-    -------
-    ndarray, shape (n_dimensions, n_devices), int64, or None
-        Coordinates.
+    Returns (ndarray, shape (n_dimensions, n_devices), int64, or None): coordinates.
     """
     levels = cluster.groups
     if not cluster.forwards or len(levels) < 2 or len(np.unique(levels[0])) < cluster.n_devices:

@@ -101,21 +101,10 @@ def load(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what every link carries when all pairs send at once, and how long the first byte of each pair is on its way.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The network.
-    source, target : ndarray, shape (n_pairs,), int64
-        Devices; a pair of a device with itself loads nothing.
-    amount : ndarray, shape (n_pairs,), float64, or float
-        What each pair sends.
-
-    Returns
-    -------
-    load : ndarray, shape (n_links,), float64
-        Sum over the pairs, in the unit of `amount`.
-    latency_seconds : ndarray, shape (n_pairs,), float64
-        Latency of the slowest of the shortest paths of each pair.
+    `source`, `target`, shape (n_pairs,), int64: devices; a pair of a device with itself loads nothing.
+    `amount` (ndarray, shape (n_pairs,), float64, or float): what each pair sends.
+    Returns `load`, shape (n_links,), float64: sum over the pairs, in the unit of `amount`; `latency_seconds`, shape (n_pairs,),
+    float64: latency of the slowest of the shortest paths of each pair.
 
     Notes
     -----

@@ -10,14 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations, looped
+from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations
+from meshwright.schedules import looped as placement
 
 __all__ = ["in_flight", "order", "placement"]
-
-
-def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
-    """Return the rank of every stage; shape (n_ranks * n_chunks,), int64."""
-    return looped(n_ranks, n_chunks)
 
 
 def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:

@@ -11,15 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import Actions, Durations, looped, one_chunk
+from meshwright.schedules import Actions, Durations, one_chunk
+from meshwright.schedules import looped as placement
 from meshwright.schedules._warm_up import alternate
 
 __all__ = ["in_flight", "order", "placement"]
-
-
-def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
-    """Return the rank of every stage; shape (n_ranks * n_chunks,), int64."""
-    return looped(n_ranks, n_chunks)
 
 
 def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:

@@ -146,15 +146,8 @@ def cluster_from_json(entry: dict[str, Any], place: str) -> Cluster | str | None
 def interval_json(result: Result) -> dict[str, Any]:
     """Return the fields on how far measured runs are from predictions; null where the model is not the one that was measured.
 
-    Parameters
-    ----------
-    result : Result
-        A plan, played.
-
-    Returns
-    -------
-    dict
-        ``step_interval`` and ``step_seconds_interval`` (the same ends, and what they rest on), ``peak_bytes_interval``.
+    `result`: a plan, played.
+    Returns: ``step_interval`` and ``step_seconds_interval`` (the same ends, and what they rest on), ``peak_bytes_interval``.
     """
     steps, margin, peak = step_interval(result), peak_margin(result), fullest(result)
     entry: dict[str, Any] = {"step_interval": None, "step_seconds_interval": None, "peak_bytes_interval": None}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
 from meshwright import clusters
+from meshwright.base.errors import InputError
+from meshwright.clusters import wires
 from meshwright.network import Network, packing, routes
 
 
@@ -69,3 +73,18 @@ def test_devices_are_as_the_data_sheets_say() -> None:
 def test_a_tpu_slice_is_closed_only_where_a_dimension_is_a_multiple_of_four() -> None:
     assert len(clusters.cluster("tpu-v4:64").links) == 6 * 64
     assert len(clusters.cluster("tpu-v4:8").links) == 2 * 12
+
+
+def test_a_wrong_field_of_a_device_file_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "devices").mkdir()
+    right = (wires.DATA / "devices" / "h100_sxm_80gb.toml").read_text()
+    monkeypatch.setattr(wires, "DATA", tmp_path)
+    for before, after, said in (
+        ("[kernel]\nlaunch", "[kernel]\nlunch", "lunch"),
+        ("value = 0.65", "value = 1.65", "1.65"),
+        ('size = { value = "79.1 GiB"', 'size = { value = "79.1 GB/s"', "size"),
+    ):
+        assert before in right
+        (tmp_path / "devices" / "mine.toml").write_text(right.replace(before, after))
+        with pytest.raises(InputError, match=said):
+            wires.device("mine")

@@ -1,11 +1,10 @@
 """Loops of the proof of a mapping: all partial mappings below a limit, stage by stage, told by what later stages can see of
 them.
 
-Ours: a dynamic program over the stages in a fixed order (`StagePlacement` by `StagePlacement`). A partial mapping
+Ours: a dynamic program over the stages in a fixed order, one `StagePlacement` after the other. A partial mapping
 (`PartialMappings`) is told apart by the devices it uses and by where the stages lie that still have neighbours to come; of two
 alike, one that costs no more in any slot is kept. If no partial mapping is left, no mapping costs less than the limit. The
-cost is Parmesan's (see
-`cost`).
+cost is Parmesan's (see `cost`).
 """
 
 from __future__ import annotations

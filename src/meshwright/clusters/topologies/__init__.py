@@ -3,8 +3,8 @@
 Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
 
 * ``Params`` is a frozen dataclass; its first field is what stands after the colon, the others are ``key=value`` after commas
-  (the key is the field's name, or its metadata ``word``); its docstring explains each (``name : type``, the meaning on the next
-  line); ``EXAMPLE`` is what may stand after the colon;
+  (the key is the field's name, or its metadata ``word``); its docstring, or that of the class it extends, explains each
+  (``name : type``, the meaning on the next line); ``EXAMPLE`` is what may stand after the colon;
 * ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source;
   where the first field is a number of devices, any number may be given from the smallest possible on;
 * a wrong parameter is an `InputError` of one line.

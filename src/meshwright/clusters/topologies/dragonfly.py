@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
-from meshwright.clusters.shared_options import generated
+from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
 
@@ -18,37 +18,22 @@ EXAMPLE = "72,devices_per_router=2"
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class Params(DeviceOptions):
     """Parameters.
 
     Parameters
     ----------
-    n_devices : int
-        Number of devices.
     devices_per_router : int
         Devices of a router; 0 for the smallest balanced dragonfly that is large enough.
     routers_per_group : int
         Routers of a group; 0 for twice the devices of a router (balanced).
     global_links : int
         Links of a router to other groups; 0 for as many as devices (balanced).
-    device : str
-        Kind of device.
-    bytes_per_second : float
-        Bandwidth of one direction of a link (``bandwidth=``).
-    latency_seconds : float
-        Latency of a link (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
     """
 
-    n_devices: int
     devices_per_router: int = shared_options.whole(0, 0)
     routers_per_group: int = shared_options.whole(0, 0)
     global_links: int = shared_options.whole(0, 0)
-    device: str = shared_options.kind()
-    bytes_per_second: float = shared_options.bandwidth(50e9)
-    latency_seconds: float = shared_options.latency(1e-6)
-    launch_seconds: float = shared_options.launch()
 
 
 def build(params: Params, name: str) -> Cluster:

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
-from meshwright.clusters.shared_options import generated
+from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
 
@@ -19,33 +19,20 @@ LARGEST = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class Params(DeviceOptions):
     """Parameters.
 
     Parameters
     ----------
-    n_devices : int
-        Number of devices.
     k : int
         Ports of a switch, even; 0 for the smallest that is enough.
-    device : str
-        Kind of device.
     bytes_per_second : float
         Bandwidth of a device's link, one direction (``bandwidth=``).
-    latency_seconds : float
-        Latency of a link (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
     oversubscription_ratio : float
         By how much links above the edge switches are slower than those of devices (``oversubscription=``).
     """
 
-    n_devices: int
     k: int = shared_options.whole(0, 0)
-    device: str = shared_options.kind()
-    bytes_per_second: float = shared_options.bandwidth(50e9)
-    latency_seconds: float = shared_options.latency(1e-6)
-    launch_seconds: float = shared_options.launch()
     oversubscription_ratio: float = shared_options.ratio("oversubscription")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.clusters import shared_options
+from meshwright.clusters.shared_options import DeviceOptions as Params
 from meshwright.clusters.shared_options import generated
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
@@ -16,31 +14,6 @@ __all__ = ["EXAMPLE", "LARGEST", "Params", "build"]
 
 EXAMPLE = "8"
 LARGEST = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Params:
-    """Parameters.
-
-    Parameters
-    ----------
-    n_devices : int
-        Number of devices.
-    device : str
-        Kind of device.
-    bytes_per_second : float
-        Bandwidth of one direction of a link (``bandwidth=``).
-    latency_seconds : float
-        Latency of a link (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
-    """
-
-    n_devices: int
-    device: str = shared_options.kind()
-    bytes_per_second: float = shared_options.bandwidth(50e9)
-    latency_seconds: float = shared_options.latency(1e-6)
-    launch_seconds: float = shared_options.launch()
 
 
 def build(params: Params, name: str) -> Cluster:

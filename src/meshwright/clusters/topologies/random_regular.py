@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
-from meshwright.clusters.shared_options import generated
+from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import Wires, check_connected, check_count
 from meshwright.core.cluster import Cluster
 
@@ -21,34 +21,19 @@ MOST_TRIES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class Params(DeviceOptions):
     """Parameters.
 
     Parameters
     ----------
-    n_devices : int
-        Number of devices.
     degree : int
         Wires of each device.
     seed : int
         Seed of the draw.
-    device : str
-        Kind of device.
-    bytes_per_second : float
-        Bandwidth of one direction of a link (``bandwidth=``).
-    latency_seconds : float
-        Latency of a link (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
     """
 
-    n_devices: int
     degree: int = shared_options.whole(4)
     seed: int = shared_options.whole(0, 0)
-    device: str = shared_options.kind()
-    bytes_per_second: float = shared_options.bandwidth(50e9)
-    latency_seconds: float = shared_options.latency(1e-6)
-    launch_seconds: float = shared_options.launch()
 
 
 def build(params: Params, name: str) -> Cluster:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
-from meshwright.clusters import shared_options
 from meshwright.clusters.grid import Shift, lay, lines_of, no_shift
-from meshwright.clusters.shared_options import generated, sizes
+from meshwright.clusters.shared_options import GridOptions, generated, sizes
 from meshwright.core.cluster import Cluster
 
 __all__ = ["EXAMPLE", "Params", "build"]
@@ -16,31 +15,16 @@ EXAMPLE = "4x4x4"
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class Params(GridOptions):
     """Parameters.
 
     Parameters
     ----------
-    shape : tuple of int
-        Two or three sizes: ``4x4x4``.
     twisted : bool
         Whether wires that close the shortest dimensions move half way along the dimensions twice as long.
-    device : str
-        Kind of device.
-    bytes_per_second : float
-        Bandwidth of one direction of a link (``bandwidth=``).
-    latency_seconds : float
-        Latency of a link (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
     """
 
-    shape: tuple[int, ...]
     twisted: bool = False
-    device: str = shared_options.kind()
-    bytes_per_second: float = shared_options.bandwidth(50e9)
-    latency_seconds: float = shared_options.latency(1e-6)
-    launch_seconds: float = shared_options.launch()
 
 
 def build(params: Params, name: str) -> Cluster:

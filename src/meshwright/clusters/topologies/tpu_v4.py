@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.clusters import shared_options
 from meshwright.clusters.grid import lay, lines_of, no_shift
-from meshwright.clusters.shared_options import generated
+from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import check_count
 from meshwright.core.cluster import Cluster
 
@@ -16,31 +16,20 @@ EXAMPLE = "64"
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class Params(DeviceOptions):
     """Parameters.
 
     Parameters
     ----------
     n_devices : int
         Number of chips.
-    device : str
-        Kind of device.
-    bytes_per_second : float
-        Bandwidth of one direction of a link (``bandwidth=``).
-    latency_seconds : float
-        Latency of a link (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
 
     References
     ----------
     .. [1] Jouppi et al., "TPU v4", ISCA 2023: six links of 50 GB/s per chip, cubes of 4x4x4 joined by optical switches.
     """
 
-    n_devices: int
     device: str = "tpu-v4-32gb"
-    bytes_per_second: float = shared_options.bandwidth(50e9)
-    latency_seconds: float = shared_options.latency(1e-6)
     launch_seconds: float = shared_options.latency(10e-6, "launch")
 
 

@@ -33,15 +33,10 @@ _STREAM = "stream"
 class Saving:
     """What one layer's best split saves.
 
-    Parameters
-    ----------
-    forward_seconds, backward_seconds : float
-        Of one micro-batch, over Megatron's split; neither is negative.
-    operators : tuple of (str, str, str)
-        The operators that are split otherwise: name, Megatron's split and the better one over the expert, context and tensor
-        axis, as ``experts/none/out``.
-    labels, megatron : tuple of int
-        Per operator the way of its menu: the better split and Megatron's.
+    `forward_seconds`, `backward_seconds`: of one micro-batch, over Megatron's split; neither is negative.
+    `operators` (tuple of (str, str, str)): the operators that are split otherwise: name, Megatron's split and the better one
+    over the expert, context and tensor axis, as ``experts/none/out``.
+    `labels`, `megatron`: per operator the way of its menu: the better split and Megatron's.
     """
 
     forward_seconds: float

@@ -23,17 +23,11 @@ KINDS = (
 class Choice(NamedTuple):
     """One way to split an operator over one mesh axis.
 
-    Attributes
-    ----------
-    name : str
-        What is split: ``batch``, ``out``, ``none``, ...
-    read, written : int
-        Layouts of its inputs and of its output.
-    axes : tuple of str
-        Sizes of the operator that are divided; ``batch`` is the number of samples.
-    weights : str
-        ``split``: each device has a part; ``partial``: all have all, gradients are summed; ``shard``: gathered when needed,
-        gradients scattered (ZeRO-3, FSDP); ``same``: all have all and compute the same gradients.
+    `name`: what is split: ``batch``, ``out``, ``none``, ...
+    `read`, `written`: layouts of its inputs and of its output.
+    `axes`: sizes of the operator that are divided; ``batch`` is the number of samples.
+    `weights`: ``split``: each device has a part; ``partial``: all have all, gradients are summed; ``shard``: gathered when
+    needed, gradients scattered (ZeRO-3, FSDP); ``same``: all have all and compute the same gradients.
     """
 
     name: str

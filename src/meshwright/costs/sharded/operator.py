@@ -26,21 +26,13 @@ __all__ = ["MeshCosts", "OperatorChoices", "menu"]
 class MeshCosts:
     """What costs depend on besides the operator.
 
-    Parameters
-    ----------
-    axes : tuple of Axis
-        Mesh axes, outermost first.
-    device : Device
-        Kind of device.
-    training : MixedPrecision
-        Precision and bytes.
-    batch : int
-        Samples of one micro-batch on the whole mesh.
-    recompute : str
-        What the backward pass computes again instead of having kept it: ``none``, ``selective`` (operators marked so), ``full``
-        (all but the residual stream).
-    reduced_later : tuple of int
-        Mesh axes over which gradients are summed once a step by the stage, with its data axis: not charged here.
+    `axes`: mesh axes, outermost first.
+    `device`: kind of device.
+    `training`: precision and bytes.
+    `batch`: samples of one micro-batch on the whole mesh.
+    `recompute`: what the backward pass computes again instead of having kept it: ``none``, ``selective`` (operators marked so),
+    ``full`` (all but the residual stream).
+    `reduced_later`: mesh axes over which gradients are summed once a step by the stage, with its data axis: not charged here.
     """
 
     axes: tuple[Axis, ...]
@@ -61,20 +53,13 @@ class MeshCosts:
 class OperatorChoices:
     """Every way to split one operator over the mesh.
 
-    Parameters
-    ----------
-    choices : tuple of tuple of Choice
-        Per way, the choice of each mesh axis.
-    forward_seconds, backward_seconds : ndarray, shape (n_ways,), float64
-        Compute; what is repeated counts as backward.
-    forward_communication_seconds, backward_communication_seconds : ndarray, shape (n_ways,), float64
-        Collectives inside the operator, exposed gathering of weights, and exposed reduction of gradients.
-    parameters : ndarray, shape (n_ways,), float64
-        Weights on one device, before sharding over a batch axis.
-    state_bytes : ndarray, shape (n_ways,), float64
-        Weights, gradients and optimizer state on one device.
-    saved_bytes : ndarray, shape (n_ways,), float64
-        Kept from forward to backward on one device.
+    `choices`: per way, the choice of each mesh axis.
+    `forward_seconds`, `backward_seconds`, shape (n_ways,), float64: compute; what is repeated counts as backward.
+    `forward_communication_seconds`, `backward_communication_seconds`, shape (n_ways,), float64: collectives inside the
+    operator, exposed gathering of weights, and exposed reduction of gradients.
+    `parameters`, shape (n_ways,), float64: weights on one device, before sharding over a batch axis.
+    `state_bytes`, shape (n_ways,), float64: weights, gradients and optimizer state on one device.
+    `saved_bytes`, shape (n_ways,), float64: kept from forward to backward on one device.
     """
 
     choices: tuple[tuple[Choice, ...], ...]

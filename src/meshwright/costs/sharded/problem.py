@@ -26,20 +26,12 @@ Ints = NDArray[np.int64]
 class ShardingProblem:
     """A model on a mesh, ready to solve.
 
-    Parameters
-    ----------
-    wiring : Wiring
-        Operators and tensors.
-    costs : MeshCosts
-        Mesh, device, precision, batch.
-    menus : tuple of OperatorChoices, length n_operators
-        Ways to split each operator: the labels of its node.
-    problem : Pairwise
-        Seconds.
-    held_bytes : ndarray, shape (n_labels,), float64
-        Memory of each label.
-    forward_tables : tuple of ndarray
-        The part of each table of the problem that belongs to the forward pass.
+    `wiring`: operators and tensors.
+    `costs`: mesh, device, precision, batch.
+    `menus` (tuple of OperatorChoices, length n_operators): ways to split each operator: the labels of its node.
+    `problem`: seconds.
+    `held_bytes`, shape (n_labels,), float64: memory of each label.
+    `forward_tables`: the part of each table of the problem that belongs to the forward pass.
     """
 
     wiring: Wiring

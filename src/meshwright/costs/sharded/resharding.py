@@ -25,10 +25,7 @@ def reshard_seconds(axes: Sequence[Axis], written: Ints, read: Ints, n_bytes: fl
     `read`, shape (n_read, n_axes), int64: layouts it may be read in.
     `n_bytes`: the whole tensor.
 
-    Returns
-    -------
-    forward, backward : ndarray, shape (n_written, n_read), float64
-        Seconds; both block.
+    Returns `forward`, `backward`, shape (n_written, n_read), float64: seconds; both block.
 
     Notes
     -----

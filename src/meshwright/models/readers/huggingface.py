@@ -49,20 +49,13 @@ _LONGEST_SEQUENCE = 10**9
 class Architecture:
     """What a configuration says about a model besides its graph; `ModelSpec.instance` stays empty, this is for listings.
 
-    Parameters
-    ----------
-    name : str
-        The name it is listed under.
-    model_type : str
-        Its family.
-    n_parameters, n_active_parameters : int
-        Weights, and those that a token meets.
-    sequence_length, max_sequence_length : int
-        Tokens per sample by default, and the longest that the model was made for (0: no limit).
-    published_parameters : float
-        Weights as published; 0 where unknown.
-    source : str
-        Where configuration and published number are from.
+    `name`: the name it is listed under.
+    `model_type`: its family.
+    `n_parameters`, `n_active_parameters`: weights, and those that a token meets.
+    `sequence_length`, `max_sequence_length`: tokens per sample by default, and the longest that the model was made for (0: no
+    limit).
+    `published_parameters`: weights as published; 0 where unknown.
+    `source`: where configuration and published number are from.
     """
 
     name: str
@@ -254,28 +247,20 @@ def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """The graph, by family."""
     family = _family(config)
     config = ModelConfig(config.place, {**config.fields, "model_type": family})
-    match family:
-        case "gpt2":
-            return dense_families.gpt2(config, name, sequence, fused)
-        case "gpt_neo":
-            return dense_families.gpt_neo(config, name, sequence, fused)
-        case "gpt_oss":
-            return mixture_families.gpt_oss(config, name, sequence, fused)
-        case "gpt_neox":
-            return dense_families.gpt_neox(config, name, sequence, fused)
-        case "opt":
-            return dense_families.opt(config, name, sequence, fused)
-        case "bert":
-            return encoder_families.bert(config, name, sequence, fused)
-        case "t5":
-            return encoder_families.t5(config, name, sequence, fused)
-        case "vit":
-            return encoder_families.vit(config, name, sequence, fused)
-        case "mixtral":
-            return mixture_families.mixtral(config, name, sequence, fused)
-        case "qwen2_moe" | "qwen3_moe":
-            return mixture_families.qwen_moe(config, name, sequence, fused)
-        case "deepseek_v2" | "deepseek_v3" | "kimi_k2":
-            return mixture_families.deepseek(config, name, sequence, fused)
-        case _:
-            return dense_families.llama_like(config, name, sequence, fused)
+    families = {
+        "gpt2": dense_families.gpt2,
+        "gpt_neo": dense_families.gpt_neo,
+        "gpt_oss": mixture_families.gpt_oss,
+        "gpt_neox": dense_families.gpt_neox,
+        "opt": dense_families.opt,
+        "bert": encoder_families.bert,
+        "t5": encoder_families.t5,
+        "vit": encoder_families.vit,
+        "mixtral": mixture_families.mixtral,
+        "qwen2_moe": mixture_families.qwen_moe,
+        "qwen3_moe": mixture_families.qwen_moe,
+        "deepseek_v2": mixture_families.deepseek,
+        "deepseek_v3": mixture_families.deepseek,
+        "kimi_k2": mixture_families.deepseek,
+    }
+    return families.get(family, dense_families.llama_like)(config, name, sequence, fused)

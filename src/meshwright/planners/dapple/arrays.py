@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.planners.dapple import device_orders
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.states import States
 
 __all__ = ["PlanLimits", "PlanSpace", "kept_states", "samples", "space_of"]
 
@@ -28,20 +28,12 @@ MOST_POSITIONS = 512
 class PlanLimits:
     """What plans may look like.
 
-    Parameters
-    ----------
-    min_micro_batch : int
-        Fewest samples of a micro-batch, over all replicas of a stage.
-    micro_batch : int
-        Samples of a micro-batch where the user fixes them; 0 for any.
-    recompute : str
-        ``choose``, ``never`` or ``always``.
-    uneven : bool
-        Whether replicas may take different whole numbers of samples.
-    max_stages : int
-        Most stages; 0 for no limit.
-    proof_steps : int
-        Effort for ruling out all other plans of a small problem.
+    `min_micro_batch`: fewest samples of a micro-batch, over all replicas of a stage.
+    `micro_batch`: samples of a micro-batch where the user fixes them; 0 for any.
+    `recompute`: ``choose``, ``never`` or ``always``.
+    `uneven`: whether replicas may take different whole numbers of samples.
+    `max_stages`: most stages; 0 for no limit.
+    `proof_steps`: effort for ruling out all other plans of a small problem.
     """
 
     min_micro_batch: int
@@ -65,7 +57,7 @@ class PlanSpace:
     max_stages: int
 
 
-def kept_states(states: _dapple_states.States, most: int) -> list[int]:
+def kept_states(states: States, most: int) -> list[int]:
     """Return the states that stages may end with: all, or the one with the least traffic in each of equal intervals of time."""
     if states.n_states <= most:
         return list(range(states.n_states))
@@ -79,12 +71,9 @@ def kept_states(states: _dapple_states.States, most: int) -> list[int]:
     return [*sorted(kept.values()), states.n_states - 1]
 
 
-def space_of(
-    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int], limits: PlanLimits
-) -> PlanSpace:
+def space_of(problem: Problem, training: ProfiledTraining, states: States, kept: list[int], limits: PlanLimits) -> PlanSpace:
     """Return the problem as arrays."""
-    assert problem.cluster is not None
-    batch, n_devices = problem.batch.global_batch, problem.cluster.n_devices
+    batch, n_devices = problem.batch.global_batch, problem.required_cluster.n_devices
     sizes = [size for size in range(1, batch + 1) if batch % size == 0 and size >= limits.min_micro_batch]
     if limits.micro_batch:
         sizes = [size for size in sizes if size == limits.micro_batch]
@@ -112,7 +101,7 @@ def space_of(
         nodes(states.needed_bytes, per_sample),
         *_following(states, kept),
     )
-    orders = device_orders.orders(problem.cluster)
+    orders = device_orders.orders(problem.required_cluster)
     unit = 1 << max(0, math.ceil(math.log2(n_devices / MOST_POSITIONS)))
     if not any(width % unit == 0 for width in widths):
         raise InputError(
@@ -127,7 +116,7 @@ def space_of(
     return PlanSpace(tuple(kept), layers, tuple(batch // size for size in sizes), np.array(widths), unit, orders, max_stages)
 
 
-def _following(states: _dapple_states.States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _following(states: States, kept: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the nodes a stage may end at, by the node it begins at; node 0 is before the first state."""
     new = {state: i + 1 for i, state in enumerate(kept)}
     following: list[list[int]] = [list(range(1, len(kept) + 1))] + [[] for _ in kept]

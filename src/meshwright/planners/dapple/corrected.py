@@ -13,10 +13,10 @@ from meshwright.base import units
 from meshwright.core.problem import Problem
 from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.dapple import device_orders, exact
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.arrays import PlanLimits, PlanSpace, kept_states, samples, space_of
 from meshwright.planners.dapple.evaluate import Around, Cut, Evaluator, PlanOutline
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
+from meshwright.planners.dapple.states import States, states_of
 
 if TYPE_CHECKING:
     from meshwright._kernels.dapple.pipeline_suffix import RunSettings, Suffixes
@@ -63,7 +63,7 @@ def answer(problem: Problem, limits: PlanLimits) -> Answer:
     .. [1] Fan et al., DAPPLE, PPoPP 2021, section 4: T_w + T_s + T_e with the pivot stage Q.
     """
     training = training_of(problem)
-    states = _dapple_states.states_of(problem.model_spec)
+    states = states_of(problem.model_spec)
     notes = _notes(states, training)
     kept = kept_states(states, MOST_STATES)
     if len(kept) < states.n_states:
@@ -115,9 +115,7 @@ def answer(problem: Problem, limits: PlanLimits) -> Answer:
     )
 
 
-def _extra(
-    evaluator: Evaluator, data_parallel: list[PlanOutline], problem: Problem, states: _dapple_states.States
-) -> dict[str, Any]:
+def _extra(evaluator: Evaluator, data_parallel: list[PlanOutline], problem: Problem, states: States) -> dict[str, Any]:
     """Return what else the answer tells: data parallelism, with and without overlap, and one device that had the memory."""
     baselines: dict[str, float | None] = {"data_parallel": None, "data_parallel_overlap": None}
     if data_parallel:
@@ -138,7 +136,7 @@ def _starts(ranked: list[PlanOutline]) -> list[PlanOutline]:
     return list(dict.fromkeys([*ranked[:3], *list(first.values())[:N_JUDGED]]))
 
 
-def _notes(states: _dapple_states.States, training: ProfiledTraining) -> list[str]:
+def _notes(states: States, training: ProfiledTraining) -> list[str]:
     """Return what the user should know about the cuts."""
     from meshwright.planners.dapple.profile import LinearisedProfile
 
@@ -269,7 +267,7 @@ def _infeasible(evaluator: Evaluator, space: PlanSpace, problem: Problem, limits
 
 
 def _uneven(
-    evaluator: Evaluator, states: _dapple_states.States, kept: list[int], limits: PlanLimits, even_seconds: float
+    evaluator: Evaluator, states: States, kept: list[int], limits: PlanLimits, even_seconds: float
 ) -> Alternative | None:
     """Return a plan whose replicas share micro-batches unevenly, where that is clearly quicker."""
     problem = evaluator.problem

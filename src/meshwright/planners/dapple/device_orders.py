@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from meshwright import sim
 from meshwright.core.cluster import Cluster
-from meshwright.planners.dapple import machines as _dapple_links
+from meshwright.planners.dapple.machines import (
+    COLLECTIVE_BYTES_PER_SECOND,
+    NVLINK_BYTES_PER_SECOND,
+    all_reduce_seconds,
+    send_seconds_per_byte,
+)
 from meshwright.sim import transfers
 
 __all__ = ["OrderTables", "free_reductions", "orders", "send_lines", "tables"]
@@ -137,7 +142,7 @@ def _reduce_lines(cluster: Cluster, devices: tuple[int, ...], *, published_links
     if len(devices) == 1:
         return [(0.0, 0.0)]
     if published_links:
-        return [(0.0, _dapple_links.all_reduce_seconds(cluster, devices, 1.0))]
+        return [(0.0, all_reduce_seconds(cluster, devices, 1.0))]
     from meshwright.network import Network
 
     lines = Network.of(cluster).axis([list(devices)]).lines("all_reduce")
@@ -149,7 +154,7 @@ def send_lines(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return latency and seconds per byte of a whole micro-batch from one stage's devices to the next one's, and back."""
     if published_links:
-        line = (0.0, _dapple_links.send_seconds_per_byte(cluster, sources, targets))
+        line = (0.0, send_seconds_per_byte(cluster, sources, targets))
         return line, line
     from meshwright.network import routes
 
@@ -178,8 +183,8 @@ def free_reductions(cluster: Cluster, n_replicas: NDArray[np.int64], *, publishe
             lines[i, 0, 1] = 1.0 / rate
             continue
         share = 2.0 * (width - 1) / width
-        inside = share / _dapple_links.NVLINK_BYTES_PER_SECOND / (width // 2)
-        lines[i, 0, 1] = min(inside, share / _dapple_links.COLLECTIVE_BYTES_PER_SECOND)
+        inside = share / NVLINK_BYTES_PER_SECOND / (width // 2)
+        lines[i, 0, 1] = min(inside, share / COLLECTIVE_BYTES_PER_SECOND)
         if width > largest:
-            lines[i, 0, 1] = share / _dapple_links.COLLECTIVE_BYTES_PER_SECOND
+            lines[i, 0, 1] = share / COLLECTIVE_BYTES_PER_SECOND
     return lines

@@ -17,9 +17,9 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import device_orders
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.costs import dapple as costs
 from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.states import States
 from meshwright.sim import engine, transfers
 
 __all__ = ["Around", "Cut", "Evaluator", "PlanOutline"]
@@ -57,19 +57,13 @@ class Around:
 class Evaluator:
     """Knows the problem, and remembers what it was asked.
 
-    Parameters
-    ----------
-    problem : Problem
-        Completed.
-    training : ProfiledTraining
-        Its profile with settings.
-    states : States
-        Its cuts.
-    recompute : str
-        ``choose``, ``never`` or ``always``.
+    `problem`: completed.
+    `training`: its profile with settings.
+    `states`: its cuts.
+    `recompute`: ``choose``, ``never`` or ``always``.
     """
 
-    def __init__(self, problem: Problem, training: ProfiledTraining, states: _dapple_states.States, recompute: str) -> None:
+    def __init__(self, problem: Problem, training: ProfiledTraining, states: States, recompute: str) -> None:
         self.problem, self.training, self.states, self.recompute = problem, training, states, recompute
         self._quick: dict[PlanOutline, float] = {}
         self._exact: dict[PlanOutline, float] = {}

@@ -22,16 +22,12 @@ STEPS_PER_PLAN = 20
 class Numbers:
     """One number of micro-batches: what stages cost and what the rest at least takes.
 
-    Parameters
-    ----------
-    n_microbatches : int
-        Micro-batches.
-    widths, n_samples : ndarray, shape (n_columns,), int64
-        Replicas of a stage, and samples of its fullest; 0: not allowed.
-    sample_forward_seconds, sample_compute_seconds : ndarray, shape (n_nodes,), float64
-        Of one sample, of everything before each node.
-    bound : ndarray, shape (2, n_nodes, n_devices + 1), float64
-        Seconds until the rest has drained, and has ended, from each node on with so many devices left.
+    `n_microbatches`: micro-batches.
+    `widths`, `n_samples`, shape (n_columns,), int64: replicas of a stage, and samples of its fullest; 0: not allowed.
+    `sample_forward_seconds`, `sample_compute_seconds`, shape (n_nodes,), float64: of one sample, of everything before each
+    node.
+    `bound`, shape (2, n_nodes, n_devices + 1), float64: seconds until the rest has drained, and has ended, from each node on
+    with so many devices left.
     """
 
     n_microbatches: int

@@ -17,22 +17,13 @@ __all__ = ["LinearisedProfile", "PipeDreamProfile", "ProfileNode", "ProfiledTrai
 class ProfileNode:
     """One measured layer, as its line in the profile says.
 
-    Parameters
-    ----------
-    name : str
-        Identifier in the file: ``node12``.
-    description : str
-        Free text: ``Conv2d(3, 64, kernel_size=(7, 7))``.
-    forward_milli_seconds, backward_milli_seconds : float
-        Measured time of the whole profile batch, in the file's own milliseconds.
-    activation_bytes : tuple of float
-        Output tensors for the whole profile batch; one element where the file has no list.
-    is_list : bool
-        Whether the file writes the activation sizes as a list.
-    parameter_bytes : float
-        Weights in fp32.
-    stage : int
-        The file's ``stage_id``; -1 for none.
+    `name`: identifier in the file: ``node12``.
+    `description`: free text: ``Conv2d(3, 64, kernel_size=(7, 7))``.
+    `forward_milli_seconds`, `backward_milli_seconds`: measured time of the whole profile batch, in the file's own milliseconds.
+    `activation_bytes`: output tensors for the whole profile batch; one element where the file has no list.
+    `is_list`: whether the file writes the activation sizes as a list.
+    `parameter_bytes`: weights in fp32.
+    `stage`: the file's ``stage_id``; -1 for none.
     """
 
     name: str
@@ -62,14 +53,10 @@ class ProfileNode:
 class PipeDreamProfile:
     """A profile in the text format, in file order.
 
-    Parameters
-    ----------
-    nodes : tuple of ProfileNode
-        Layers in the order of their lines.
-    edges : tuple of (int, int)
-        Source and target as positions in `nodes`, in the order of their lines; parallel edges are kept.
-    profile_batch : int
-        Samples the profile was measured with; 0 where it is not known (the format does not say).
+    `nodes`: layers in the order of their lines.
+    `edges` (tuple of (int, int)): source and target as positions in `nodes`, in the order of their lines; parallel edges are
+    kept.
+    `profile_batch`: samples the profile was measured with; 0 where it is not known (the format does not say).
     """
 
     nodes: tuple[ProfileNode, ...]
@@ -81,20 +68,14 @@ class PipeDreamProfile:
 class LinearisedProfile:
     """States of a profile's antichain graph with cumulative metrics and interval tables, as a ``.imp`` file holds them.
 
-    Parameters
-    ----------
-    descriptions : tuple of str, length n_states
-        Description of each state's first layer.
-    compute_seconds, activation_bytes, parameter_bytes : ndarray, shape (n_states + 1, n_states), float64
-        Entry (i, j): the stage that begins at state i and ends with state j, for the whole profile batch; -1 where j < i.
-    cut_bytes : ndarray, shape (n_states,), float64
-        Bytes that cross a cut placed after each state, for the whole profile batch.
-    predecessors : tuple of ndarray of int64
-        Transitive predecessors of each state, in the order of the file.
-    cumulative_seconds, cumulative_activation_bytes, cumulative_parameter_bytes : ndarray, shape (n_states,), float64
-        Everything up to and including each state, as its own line says.
-    profile_batch : int
-        Samples the profile was measured with; 0 where it is not known (the format does not say).
+    `descriptions` (tuple of str, length n_states): description of each state's first layer.
+    `compute_seconds`, `activation_bytes`, `parameter_bytes`, shape (n_states + 1, n_states), float64: entry (i, j): the stage
+    that begins at state i and ends with state j, for the whole profile batch; -1 where j < i.
+    `cut_bytes`, shape (n_states,), float64: bytes that cross a cut placed after each state, for the whole profile batch.
+    `predecessors`: transitive predecessors of each state, in the order of the file.
+    `cumulative_seconds`, `cumulative_activation_bytes`, `cumulative_parameter_bytes`, shape (n_states,), float64: everything up
+    to and including each state, as its own line says.
+    `profile_batch`: samples the profile was measured with; 0 where it is not known (the format does not say).
     """
 
     descriptions: tuple[str, ...]
@@ -120,18 +101,11 @@ class LinearisedProfile:
 class ProfiledTraining:
     """A profile with what the file does not say: how it was measured and what training adds to it.
 
-    Parameters
-    ----------
-    profile : PipeDreamProfile or LinearisedProfile
-        The file's content.
-    profile_batch : int
-        Samples the profile was measured with.
-    optimizer_scaling_ratio : float
-        Bytes held per byte of weights: weights themselves, gradients, optimizer state.
-    activation_ratio : float
-        Activation bytes at their peak per byte that the profile counts.
-    published_links : bool
-        Whether all-reduces take the published constants' time instead of that of the cluster's links.
+    `profile`: the file's content.
+    `profile_batch`: samples the profile was measured with.
+    `optimizer_scaling_ratio`: bytes held per byte of weights: weights themselves, gradients, optimizer state.
+    `activation_ratio`: activation bytes at their peak per byte that the profile counts.
+    `published_links`: whether all-reduces take the published constants' time instead of that of the cluster's links.
     """
 
     profile: PipeDreamProfile | LinearisedProfile
@@ -144,10 +118,7 @@ class ProfiledTraining:
 def training_of(problem: Problem) -> ProfiledTraining:
     """Return what a question that is completed trains.
 
-    Raises
-    ------
-    InputError
-        When it was not completed by `meshwright.planners.dapple.question`.
+    Raises `InputError` when it was not completed by `meshwright.planners.dapple.question`.
     """
     training = problem.model_spec.instance
     if not isinstance(training, ProfiledTraining):

@@ -25,16 +25,10 @@ MOST_MOVES = 300_000
 class Setting:
     """The published planner's settings.
 
-    Parameters
-    ----------
-    profile_batch, global_batch, min_micro_batch : int
-        Samples of the profile, of a step, and of a micro-batch.
-    sizes : tuple of int
-        Devices of each machine.
-    optimizer_scaling_ratio : float
-        Bytes held per byte of weights.
-    peak_activation_bytes : float
-        Activation bytes of one sample at their peak.
+    `profile_batch`, `global_batch`, `min_micro_batch`: samples of the profile, of a step, and of a micro-batch.
+    `sizes`: devices of each machine.
+    `optimizer_scaling_ratio`: bytes held per byte of weights.
+    `peak_activation_bytes`: activation bytes of one sample at their peak.
     """
 
     profile_batch: int
@@ -54,14 +48,9 @@ class Setting:
 class Instance:
     """Tables scaled to the global batch, and predecessors.
 
-    Parameters
-    ----------
-    seconds, parameter_bytes : ndarray, shape (n_states + 1, n_states), float64
-        Of the stage from state i to state j; -1 where j < i.
-    cut_bytes : ndarray, shape (n_states,), float64
-        Crossing a cut after each state.
-    before_first, before : ndarray of int64
-        Predecessors of each state, in the order they are visited.
+    `seconds`, `parameter_bytes`, shape (n_states + 1, n_states), float64: of the stage from state i to state j; -1 where j < i.
+    `cut_bytes`, shape (n_states,), float64: crossing a cut after each state.
+    `before_first`, `before`: predecessors of each state, in the order they are visited.
     """
 
     seconds: NDArray[np.float64]
@@ -85,16 +74,11 @@ class Instance:
 class Candidate:
     """A plan in the published form.
 
-    Parameters
-    ----------
-    speedup_ratio : float
-        Over one device.
-    replication : int
-        Copies of the whole pipeline.
-    stages : tuple of (int, int, int, tuple of int)
-        First state, stop (exclusive; of the last stage the last state), devices per copy, and devices taken of each machine.
-    cards : tuple of tuple of int
-        Ids of the devices of each stage.
+    `speedup_ratio`: over one device.
+    `replication`: copies of the whole pipeline.
+    `stages` (tuple of (int, int, int, tuple of int)): first state, stop (exclusive; of the last stage the last state), devices
+    per copy, and devices taken of each machine.
+    `cards`: ids of the devices of each stage.
     """
 
     speedup_ratio: float
@@ -196,17 +180,9 @@ def baselines(instance: Instance, setting: Setting) -> dict[str, float | None]:
 def candidates(instance: Instance, setting: Setting) -> tuple[list[Candidate], list[str]]:
     """Return the plans that the published search can answer, in its order, and notes on what could not be tried.
 
-    Returns
-    -------
-    candidates : list of Candidate
-        One stage on every number of devices; straight pipelines; the best two stages. The last of the best is the answer.
-    notes : list of str
-        Where the original would have crashed.
-
-    Raises
-    ------
-    InputError
-        When the machines allow more occupancies than the straight search can hold.
+    Returns `candidates`: one stage on every number of devices; straight pipelines; the best two stages. The last of the best is
+    the answer; `notes`: where the original would have crashed.
+    Raises `InputError` when the machines allow more occupancies than the straight search can hold.
 
     Notes
     -----

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
-from meshwright.planners.dapple import machines as _dapple_links
-from meshwright.planners.dapple import states as _dapple_states
+from meshwright.planners.dapple.machines import machines_cluster, sizes_of
 from meshwright.planners.dapple.profile import ProfiledTraining
+from meshwright.planners.dapple.states import profile_of, states_of
 
 __all__ = ["Asked", "completed"]
 
@@ -17,20 +17,12 @@ __all__ = ["Asked", "completed"]
 class Asked:
     """Settings that every search on a profile has.
 
-    Parameters
-    ----------
-    profile_batch : int
-        Samples the profile was measured with; 0 for the number after ``pbs-`` in the file's name.
-    global_batch : int
-        Samples of one step; 0 for the problem's own.
-    machines : tuple of int
-        Ascending exclusive ends of the machines' device ids; empty for the problem's cluster.
-    min_micro_batch : int
-        Fewest samples of a micro-batch.
-    optimizer_scaling_ratio : float
-        Bytes held per byte of weights.
-    peak_activation_bytes : float or None
-        Activation bytes of one sample at the peak; None for what the profile adds up to.
+    `profile_batch`: samples the profile was measured with; 0 for the number after ``pbs-`` in the file's name.
+    `global_batch`: samples of one step; 0 for the problem's own.
+    `machines`: ascending exclusive ends of the machines' device ids; empty for the problem's cluster.
+    `min_micro_batch`: fewest samples of a micro-batch.
+    `optimizer_scaling_ratio`: bytes held per byte of weights.
+    `peak_activation_bytes`: activation bytes of one sample at the peak; None for what the profile adds up to.
     """
 
     profile_batch: int
@@ -44,20 +36,12 @@ class Asked:
 def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tuple[str, ...]]:
     """Return the problem with what the settings say about it, and notes on what was assumed.
 
-    Returns
-    -------
-    problem : Problem
-        Its reading holds a `ProfiledTraining`, its cluster is there, its global batch is positive.
-    notes : tuple of str
-        What was assumed.
-
-    Raises
-    ------
-    InputError
-        When something is missing or contradicts.
+    Returns `problem`: its reading holds a `ProfiledTraining`, its cluster is there, its global batch is positive; `notes`: what
+    was assumed.
+    Raises `InputError` when something is missing or contradicts.
     """
     notes = []
-    profile = _dapple_states.profile_of(problem.model_spec, f"search {search}")
+    profile = profile_of(problem.model_spec, f"search {search}")
     profile_batch = params.profile_batch or profile.profile_batch
     if not profile_batch:
         raise InputError(
@@ -82,10 +66,10 @@ def completed(problem: Problem, params: Asked, search: str) -> tuple[Problem, tu
     if params.machines:
         if cluster is not None:
             raise InputError("--cluster and --set machines=... both say where to train; give one")
-        cluster = _dapple_links.machines_cluster(_dapple_links.sizes_of(params.machines, "--set machines"))
+        cluster = machines_cluster(sizes_of(params.machines, "--set machines"))
     if cluster is None:
         raise InputError(f"search {search}: say where to train: --set machines=8,16 (published links) or --cluster dgx-h100:16")
-    states = _dapple_states.states_of(problem.model_spec)
+    states = states_of(problem.model_spec)
     per_sample = float(states.activation_bytes[-1]) / profile_batch
     ratio = 1.0
     if params.peak_activation_bytes is not None and per_sample > 0.0:

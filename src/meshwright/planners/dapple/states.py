@@ -23,26 +23,19 @@ LARGEST_ANTICHAIN_GRAPH = 6000
 class States:
     """The cuts of a profile in a topological order; state j stands for everything up to and including it.
 
-    Parameters
-    ----------
-    names : tuple of str, length n_states
-        Description of each state's first layer.
-    forward_seconds, backward_seconds, activation_bytes, parameter_bytes : ndarray, shape (n_states,), float64
-        Of everything up to and including each state, for the whole profile batch.
-    cut_bytes : ndarray, shape (n_states,), float64
-        Bytes that cross a cut placed after each state, for the whole profile batch, as published: all outputs of the frontier.
-    needed_bytes : ndarray, shape (n_states,), float64
-        The same, counting only outputs that something beyond the cut reads.
-    before_first, before : ndarray of int64
-        States that a stage ending with state j may begin after: ``before[before_first[j] : before_first[j + 1]]``.
-    inside : ndarray, shape (n_states, n_ops), bool
-        Which layers of the graph each state contains; the last one counts as containing all.
-    compute_seconds : ndarray, shape (n_states,), float64
-        Forward and backward together, as published (one sum per layer).
-    n_folded : int
-        Layers without compute and weights that were folded into their only input to keep the states few.
-    is_prefix : bool
-        Whether states are only the prefixes of one topological order, because there are too many antichains.
+    `names` (tuple of str, length n_states): description of each state's first layer.
+    `forward_seconds`, `backward_seconds`, `activation_bytes`, `parameter_bytes`, shape (n_states,), float64: of everything up
+    to and including each state, for the whole profile batch.
+    `cut_bytes`, shape (n_states,), float64: bytes that cross a cut placed after each state, for the whole profile batch, as
+    published: all outputs of the frontier.
+    `needed_bytes`, shape (n_states,), float64: the same, counting only outputs that something beyond the cut reads.
+    `before_first`, `before`: states that a stage ending with state j may begin after: ``before[before_first[j] : before_first[j
+    + 1]]``.
+    `inside`, shape (n_states, n_ops), bool: which layers of the graph each state contains; the last one counts as containing
+    all.
+    `compute_seconds`, shape (n_states,), float64: forward and backward together, as published (one sum per layer).
+    `n_folded`: layers without compute and weights that were folded into their only input to keep the states few.
+    `is_prefix`: whether states are only the prefixes of one topological order, because there are too many antichains.
     """
 
     names: tuple[str, ...]

@@ -26,16 +26,10 @@ __all__ = ["check_certificate"]
 class _Posed:
     """The problem of a certificate, built again.
 
-    Parameters
-    ----------
-    problem : Pairwise
-        Costs.
-    weights : ndarray, shape (n_labels,), float64
-        Bytes that each label holds.
-    names : tuple of str
-        Of the nodes.
-    options : tuple of tuple
-        Of each node, what its labels stand for.
+    `problem`: costs.
+    `weights`, shape (n_labels,), float64: bytes that each label holds.
+    `names`: of the nodes.
+    `options`: of each node, what its labels stand for.
     """
 
     problem: Pairwise

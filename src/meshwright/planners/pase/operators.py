@@ -16,14 +16,9 @@ Axes = tuple[tuple[int, ...], ...]
 class Gemm:
     """A (batched) matrix product ``m x k`` times ``k x n``: sizes, and the iteration axes that split each of them.
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Batch sizes in any number, then m, n and k.
-    axes : tuple of tuple of int
-        For each size the axes of the operator whose splits multiply to its split.
-    pointwise : int
-        Element-wise operations fused behind the product.
+    `sizes`: batch sizes in any number, then m, n and k.
+    `axes`: for each size the axes of the operator whose splits multiply to its split.
+    `pointwise`: element-wise operations fused behind the product.
     """
 
     sizes: Shape
@@ -44,40 +39,22 @@ class Use:
 class PaseOperator:
     """One vertex of a PaSE graph.
 
-    Parameters
-    ----------
-    name, kind : str
-        ``"conv1"``, ``"Conv"``.
-    axis_names : tuple of str
-        A word for each axis of the iteration space.
-    sizes : tuple of int
-        The iteration space.
-    splittable : tuple of int
-        The same with 1 where an axis must not be split: what configurations are enumerated over.
-    cutoff : int
-        Smallest size of an axis after splitting.
-    uses : tuple of Use
-        Tensors read that another operator wrote; graph inputs and weights are not listed.
-    output_axes : tuple of tuple of int
-        Axes that split each dimension of the output.
-    batch_axis : int
-        The axis that data parallelism splits.
-    gemm : Gemm or None
-        The matrix product the layer cost consists of.
-    axis : int
-        Of norms and softmax: the axis reduced over.
-    window : tuple of int
-        Of pooling: input height, input width, window height, window width.
-    reduced : tuple of int
-        Of means: the axes reduced over.
-    pointwise : int
-        Of element-wise operators: operations fused behind it.
-    weight_elements : int
-        Trained parameters.
-    weight_axes : tuple of int
-        Axes whose splits divide the parameters.
-    output_elements : int
-        Elements of the output.
+    `name`, `kind`: ``"conv1"``, ``"Conv"``.
+    `axis_names`: a word for each axis of the iteration space.
+    `sizes`: the iteration space.
+    `splittable`: the same with 1 where an axis must not be split: what configurations are enumerated over.
+    `cutoff`: smallest size of an axis after splitting.
+    `uses`: tensors read that another operator wrote; graph inputs and weights are not listed.
+    `output_axes`: axes that split each dimension of the output.
+    `batch_axis`: the axis that data parallelism splits.
+    `gemm`: the matrix product the layer cost consists of.
+    `axis`: of norms and softmax: the axis reduced over.
+    `window`: of pooling: input height, input width, window height, window width.
+    `reduced`: of means: the axes reduced over.
+    `pointwise`: of element-wise operators: operations fused behind it.
+    `weight_elements`: trained parameters.
+    `weight_axes`: axes whose splits divide the parameters.
+    `output_elements`: elements of the output.
     """
 
     name: str
@@ -126,10 +103,7 @@ class Tensor:
 class NetworkBuilder:
     """Collects operators; each method adds one and returns its output.
 
-    Parameters
-    ----------
-    cutoff : int
-        Smallest size of an axis after splitting.
+    `cutoff`: smallest size of an axis after splitting.
     """
 
     def __init__(self, cutoff: int = 4) -> None:

@@ -92,14 +92,9 @@ def nearest_plan(problem: Problem, sharding: ShardingProblem, labels: NDArray[np
 
     `labels`, shape (n_operators,), int64: the way chosen for each operator.
 
-    Returns
-    -------
-    plan : Plan
-        Every mesh axis becomes data, context or tensor parallel, by what most of the compute on it splits; data parallel axes
-        that shard weights become ZeRO-3, within groups where others replicate. Where that does not fit, all data ranks shard,
-        then more is recomputed.
-    fits : bool
-        Whether the plan fits by the analytic cost model.
+    Returns `plan`: every mesh axis becomes data, context or tensor parallel, by what most of the compute on it splits; data
+    parallel axes that shard weights become ZeRO-3, within groups where others replicate. Where that does not fit, all data
+    ranks shard, then more is recomputed; `fits`: whether the plan fits by the analytic cost model.
     """
     nearest, devices = _nearest_strategy(sharding, labels)
     batch, how = sharding.costs.batch, sharding.costs.recompute

@@ -50,16 +50,10 @@ def sharding_problem(problem: Problem, shape: tuple[int, ...] = (), recompute: s
 class MeshSettings:
     """Options on a mesh.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        The mesh, outermost first; empty for nodes by devices of a node.
-    memory_bytes : float or None
-        Most bytes a device may hold; None for its own memory.
-    recompute : str
-        ``none``, ``selective``, ``full``, or ``auto`` for the quickest of them that fits.
-    gap_ratio : float
-        How far from proven best an answer under the memory limit may stay.
+    `shape`: the mesh, outermost first; empty for nodes by devices of a node.
+    `memory_bytes`: most bytes a device may hold; None for its own memory.
+    `recompute`: ``none``, ``selective``, ``full``, or ``auto`` for the quickest of them that fits.
+    `gap_ratio`: how far from proven best an answer under the memory limit may stay.
     """
 
     shape: tuple[int, ...] = ()
@@ -74,12 +68,8 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
     `settings`: mesh, memory limit, recomputation.
     `stop`: its seconds limit branching under the memory limit; 20 by default.
 
-    Returns
-    -------
-    answer : Answer
-        One stage on all devices; shardings, DTensor placements and seconds by operator in `Answer.extra`.
-    graph : Graph
-        Operators and tensors, for drawing.
+    Returns `answer`: one stage on all devices; shardings, DTensor placements and seconds by operator in `Answer.extra`;
+    `graph`: operators and tensors, for drawing.
     """
     best: tuple[ShardingProblem, Budgeted] | None = None
     bound, missing, phases = math.inf, math.inf, {"tables": 0.0, "solve": 0.0}

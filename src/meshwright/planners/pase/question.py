@@ -19,18 +19,11 @@ __all__ = ["PaseQuestion", "PaseSettings", "one_stage", "question_of"]
 class PaseSettings:
     """Options that all PaSE searches share.
 
-    Parameters
-    ----------
-    n_processors : int
-        Devices; 0 for the cluster's, or 8 where there is none.
-    batch : int
-        Samples per step; 0 for ``--global-batch``, or 128.
-    model : int
-        Scales every hidden width by ``model / 128`` (the published program ignores it).
-    flops : float
-        FLOP/s of one device. A bare number below a million is in TFLOP/s, the unit of the published program.
-    bandwidth : float
-        Bytes per second of one device. A bare number below a million is in GB/s, the unit of the published program.
+    `n_processors`: devices; 0 for the cluster's, or 8 where there is none.
+    `batch`: samples per step; 0 for ``--global-batch``, or 128.
+    `model`: scales every hidden width by ``model / 128`` (the published program ignores it).
+    `flops`: FLOP/s of one device. A bare number below a million is in TFLOP/s, the unit of the published program.
+    `bandwidth`: bytes per second of one device. A bare number below a million is in GB/s, the unit of the published program.
     """
 
     n_processors: int = field(default=0, metadata={"minimum": 1})
@@ -44,16 +37,10 @@ class PaseSettings:
 class PaseQuestion:
     """A PaSE problem, complete.
 
-    Parameters
-    ----------
-    network : PaseGraph
-        Operators.
-    n_processors, batch, model : int
-        As in `PaseSettings`, defaults filled in.
-    word_flop : float
-        FLOP a device does while it moves a word of 8 bytes.
-    notes : tuple of str
-        What the user should know about how the options were read.
+    `network`: operators.
+    `n_processors`, `batch`, `model`: as in `PaseSettings`, defaults filled in.
+    `word_flop`: FLOP a device does while it moves a word of 8 bytes.
+    `notes`: what the user should know about how the options were read.
     """
 
     network: PaseGraph

@@ -20,14 +20,10 @@ Ints = NDArray[np.int64]
 class PaseTables:
     """A PaSE graph ready to solve.
 
-    Parameters
-    ----------
-    network : PaseGraph
-        The operators.
-    splits : tuple of ndarray, length n_operators, each shape (n_configurations, n_axes), int64
-        Configurations of each operator: the labels of its node.
-    problem : Pairwise
-        The costs.
+    `network`: the operators.
+    `splits` (tuple of ndarray, length n_operators, each shape (n_configurations, n_axes), int64): configurations of each
+    operator: the labels of its node.
+    `problem`: the costs.
     """
 
     network: PaseGraph

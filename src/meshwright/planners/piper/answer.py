@@ -34,26 +34,11 @@ def instance_of(
 ) -> PiperInstance:
     """Return the instance of a problem, with what the user set in place of the file's numbers.
 
-    Parameters
-    ----------
-    problem : Problem
-        A problem read from a Piper file.
-    recipe : str
-        The search, for messages.
-    max_devices, n_microbatches : int or None
-        None for the cluster's, where the user named one, else the file's.
-    bandwidth, memory : float or None
-        In bytes per second and bytes; None likewise.
-
-    Returns
-    -------
-    PiperInstance
-        The instance.
-
-    Raises
-    ------
-    InputError
-        When the problem is no Piper file, or a number is out of the format's range.
+    `problem`: a problem read from a Piper file.
+    `recipe`: the search, for messages.
+    `max_devices`, `n_microbatches`: none for the cluster's, where the user named one, else the file's.
+    `bandwidth`, `memory`: in bytes per second and bytes; None likewise.
+    Raises `InputError` when the problem is no Piper file, or a number is out of the format's range.
 
     Notes
     -----

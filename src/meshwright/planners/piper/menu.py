@@ -27,16 +27,10 @@ RECOMPUTES = "activation recomp"
 class Options:
     """What plans may use.
 
-    Parameters
-    ----------
-    exact : bool
-        Exact inner choice; else the published greedy.
-    all_or_none : bool
-        Within the greedy, recompute the whole stage or nothing.
-    data_parallel, tensor_parallel : bool
-        Whether stages may have replicas; whether layers may be split.
-    recompute : str
-        ``choose``, ``never`` or ``always``.
+    `exact`: exact inner choice; else the published greedy.
+    `all_or_none`: within the greedy, recompute the whole stage or nothing.
+    `data_parallel`, `tensor_parallel`: whether stages may have replicas; whether layers may be split.
+    `recompute`: ``choose``, ``never`` or ``always``.
     """
 
     exact: bool = True

@@ -116,8 +116,7 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
 
 def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     """Return the problem with its batch decided, and what was assumed."""
-    if problem.cluster is None:
-        raise InputError(f"search piper: model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
+    cluster = problem.required_cluster
     if not any(op.body for op in problem.graph.ops):
         raise InputError(
             f"search piper: model {problem.model_spec.name} has neither measured choices (a piper_json file) nor operators to "
@@ -131,7 +130,7 @@ def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
         )
     if batch.global_batch:
         return problem, ()
-    wanted = max(DEFAULT_TOKENS / problem.graph.sequence_length, problem.cluster.n_devices / 8, 1)
+    wanted = max(DEFAULT_TOKENS / problem.graph.sequence_length, cluster.n_devices / 8, 1)
     size = int(2 ** round(math.log2(wanted)))
     note = f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed"
     return replace(problem, batch=replace(batch, global_batch=size)), (note,)
@@ -233,7 +232,6 @@ def _link(problem: Problem, strategy: Strategy) -> tuple[float, float]:
     """Return latency and seconds per byte between two neighbouring stages of these degrees where no node begins between
     them.
     """
-    assert problem.cluster is not None
     n = strategy.n_devices
     if 2 * n > problem.required_cluster.n_devices:
         return 0.0, 0.0

@@ -16,21 +16,13 @@ TRANSFORMER = "ParallelTransformerLayer"
 class PiperChoice:
     """One way to run a layer on ``t`` devices (the format's TMPC).
 
-    Parameters
-    ----------
-    id : str
-        ``"vanilla"``, ``"activation recomp"``, or any other word.
-    seconds : float
-        Forward and backward of one micro-batch on ``t`` devices, in the file's time unit.
-    weight_bytes : float
-        Weights per device.
-    activation_bytes : float
-        Memory per micro-batch in flight and device (``memoryUsageA``).
-    static_bytes : float
-        Memory per device whatever is in flight (``memoryUsageB``).
-    sync_forward, sync_backward : tuple of (int, float)
-        Further bytes per incoming edge (by position of the tail in `PiperInstance.nodes`) and per outgoing edge (by position
-        of the head).
+    `id`: ``"vanilla"``, ``"activation recomp"``, or any other word.
+    `seconds`: forward and backward of one micro-batch on ``t`` devices, in the file's time unit.
+    `weight_bytes`: weights per device.
+    `activation_bytes`: memory per micro-batch in flight and device (``memoryUsageA``).
+    `static_bytes`: memory per device whatever is in flight (``memoryUsageB``).
+    `sync_forward`, `sync_backward` (tuple of (int, float)): further bytes per incoming edge (by position of the tail in
+    `PiperInstance.nodes`) and per outgoing edge (by position of the head).
     """
 
     id: str
@@ -71,24 +63,16 @@ class PiperEdge:
 class Counting:
     """What the cost model counts otherwise than published; all off is the published model.
 
-    Parameters
-    ----------
-    any_replicas : bool
-        The number of replicas need not divide the batch: the busiest runs one micro-batch more.
-    tensor_once : bool
-        A tensor crosses the border of a stage once, however many consumers it has beyond.
-    shard_optimizer : bool
-        Replicas share out one copy of the weights' bytes.
-    layer_buffers : bool
-        The room for recomputed activations is that of the largest recomputed layer of a stage, not the sum.
-    fill_drain : bool
-        The pipeline is filled and drained every batch: the first micro-batch's way through the other stages counts too.
-    node_size : int
-        Devices of one node; 0 for no nodes.
-    node_bytes_per_second : float
-        Bytes per time unit within a node: for tensors between stages that lie in one node, and the gradient reduction of a
-        stage whose devices do. Stages stand on the devices one after the other; one that fits into a node begins a new one
-        rather than lie across two, as long as there are devices to spare.
+    `any_replicas`: the number of replicas need not divide the batch: the busiest runs one micro-batch more.
+    `tensor_once`: a tensor crosses the border of a stage once, however many consumers it has beyond.
+    `shard_optimizer`: replicas share out one copy of the weights' bytes.
+    `layer_buffers`: the room for recomputed activations is that of the largest recomputed layer of a stage, not the sum.
+    `fill_drain`: the pipeline is filled and drained every batch: the first micro-batch's way through the other stages counts
+    too.
+    `node_size`: devices of one node; 0 for no nodes.
+    `node_bytes_per_second`: bytes per time unit within a node: for tensors between stages that lie in one node, and the
+    gradient reduction of a stage whose devices do. Stages stand on the devices one after the other; one that fits into a node
+    begins a new one rather than lie across two, as long as there are devices to spare.
     """
 
     any_replicas: bool = False
@@ -104,22 +88,13 @@ class Counting:
 class PiperInstance:
     """The content of a Piper file.
 
-    Parameters
-    ----------
-    nodes : tuple of PiperNode
-        Layers in the file's order.
-    edges : tuple of PiperEdge
-        In the file's order.
-    n_devices : int
-        Number of identical devices.
-    n_microbatches : int
-        Micro-batches in a batch.
-    bandwidth : float
-        Bytes per time unit between any two devices.
-    memory_bytes : float
-        Memory of a device.
-    counting : Counting
-        What the cost model counts otherwise than published.
+    `nodes`: layers in the file's order.
+    `edges`: in the file's order.
+    `n_devices`: number of identical devices.
+    `n_microbatches`: micro-batches in a batch.
+    `bandwidth`: bytes per time unit between any two devices.
+    `memory_bytes`: memory of a device.
+    `counting`: what the cost model counts otherwise than published.
     """
 
     nodes: tuple[PiperNode, ...]

@@ -267,12 +267,8 @@ def least_memory(instance: PiperInstance, options: Options) -> tuple[float, int]
 
     `instance`: an instance in which nothing fits.
 
-    Returns
-    -------
-    memory_bytes : float
-        Enough for some plan (the least one along a few topological orders); infinite for none.
-    n_devices : int
-        Enough devices of the instance's memory, at most 10,000; 0 for none.
+    Returns `memory_bytes`: enough for some plan (the least one along a few topological orders); infinite for none; `n_devices`:
+    enough devices of the instance's memory, at most 10,000; 0 for none.
     """
     menu = menu_of(instance, options)
     if not math.isfinite(search.relaxation(menu)):

@@ -26,32 +26,15 @@ def capture(
 ) -> Captured:
     """Trace the module that a callable makes, forward and backward, and return its graph.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:callable``; it returns an ``nn.Module``, or one and its inputs.
-    batch : int
-        Samples to trace with; 0 for those of the inputs that came with the module, or one.
-    sequence_length : int
-        Tokens per sample of a language model; 0 for its own.
-    shapes : tuple of str
-        Shapes of inputs as after ``--input``.
-    level : str
-        ``layers`` or ``operator``.
-    precision : str
-        Type of weights that the callable does not decide: ``bf16``, ``fp16``, ``fp32``.
-
-    Returns
-    -------
-    Captured
-        Graph and figures.
-
-    Raises
-    ------
-    MissingExtraError
-        Without PyTorch.
-    InputError
-        When the callable cannot be called, inputs are missing, or the module does what cannot be traced.
+    `name`: ``package.module:callable``; it returns an ``nn.Module``, or one and its inputs.
+    `batch`: samples to trace with; 0 for those of the inputs that came with the module, or one.
+    `sequence_length`: tokens per sample of a language model; 0 for its own.
+    `shapes`: shapes of inputs as after ``--input``.
+    `level`: ``layers`` or ``operator``.
+    `precision`: type of weights that the callable does not decide: ``bf16``, ``fp16``, ``fp32``.
+    Returns: graph and figures.
+    Raises `MissingExtraError` without PyTorch.
+    Raises `InputError` when the callable cannot be called, inputs are missing, or the module does what cannot be traced.
     """
     import importlib.util
 

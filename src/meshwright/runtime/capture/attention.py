@@ -19,12 +19,9 @@ _SOFT_MAXIMA = ("_softmax", "_safe_softmax")
 class Attention:
     """One attention that is not fused.
 
-    Parameters
-    ----------
-    scores, softmax, values : int
-        Ids of the product of queries and keys, of the soft maximum, and of the product with the values.
-    dims : tuple of (str, int)
-        As in `meshwright.core.graph.Operator`; windows of one sample count as more rows.
+    `scores`, `softmax`, `values`: ids of the product of queries and keys, of the soft maximum, and of the product with the
+    values.
+    `dims` (tuple of (str, int)): as in `meshwright.core.graph.Operator`; windows of one sample count as more rows.
     """
 
     scores: int

@@ -25,13 +25,9 @@ _ALONG_ROWS = ("topk", "sort", "cumsum", "cumprod")
 class Axes:
     """What a tensor degree does to the operators of a layer.
 
-    Parameters
-    ----------
-    words : mapping of int to str
-        The axis that is split: ``out``, ``in``, ``heads``, ``hidden``, ``vocabulary``, ``sequence`` (whole, but divisible along
-        the sequence); empty where every rank computes it whole.
-    splits : mapping of int to Split
-        Where the split columns lie in a result.
+    `words`: the axis that is split: ``out``, ``in``, ``heads``, ``hidden``, ``vocabulary``, ``sequence`` (whole, but divisible
+    along the sequence); empty where every rank computes it whole.
+    `splits`: where the split columns lie in a result.
     """
 
     words: Mapping[int, str]

@@ -20,14 +20,9 @@ __all__ = ["CapturedLayer", "build", "unread"]
 class CapturedLayer:
     """One layer of the graph.
 
-    Parameters
-    ----------
-    name, kind : str
-        As in `meshwright.core.graph.Op`.
-    body : tuple of Operator
-        What is inside.
-    operators : tuple of int
-        Ids of the trace.
+    `name`, `kind`: as in `meshwright.core.graph.Op`.
+    `body`: what is inside.
+    `operators`: ids of the trace.
     """
 
     name: str

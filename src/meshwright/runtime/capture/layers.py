@@ -17,18 +17,11 @@ __all__ = ["Captured", "Figures", "graph_of"]
 class Figures:
     """What was counted while tracing, per sample.
 
-    Parameters
-    ----------
-    forward_flops, backward_flops : float
-        Of products, convolutions and attention; causal attention half of its square.
-    parameter_bytes : int
-        Weights, each in the type of the first.
-    output_bytes : int
-        Of the results that leave.
-    saved_bytes : int
-        Kept for the backward pass, as PyTorch's own operators keep it.
-    n_forward, n_backward : int
-        Operators that were dispatched.
+    `forward_flops`, `backward_flops`: of products, convolutions and attention; causal attention half of its square.
+    `parameter_bytes`: weights, each in the type of the first.
+    `output_bytes`: of the results that leave.
+    `saved_bytes`: kept for the backward pass, as PyTorch's own operators keep it.
+    `n_forward`, `n_backward`: operators that were dispatched.
     """
 
     forward_flops: float
@@ -44,22 +37,13 @@ class Figures:
 class Captured:
     """A captured module.
 
-    Parameters
-    ----------
-    graph : Graph
-        Layers or operators.
-    figures : tuple of Figures
-        Of every layer.
-    totals : Figures
-        Of the module, shared weights counted once.
-    level : str
-        ``layers`` or ``operator``.
-    batch : int
-        Samples that were traced.
-    element_bytes : int
-        Bytes of an element of the weights.
-    notes : tuple of str
-        What was assumed.
+    `graph`: layers or operators.
+    `figures`: of every layer.
+    `totals`: of the module, shared weights counted once.
+    `level`: ``layers`` or ``operator``.
+    `batch`: samples that were traced.
+    `element_bytes`: bytes of an element of the weights.
+    `notes`: what was assumed.
     """
 
     graph: Graph

@@ -16,16 +16,10 @@ _KEPT = 2  # the second shows what a layer does when it follows one of its own k
 class RepeatedModules:
     """A run of equal modules in a list.
 
-    Parameters
-    ----------
-    container : str
-        Path of the ``ModuleList`` or ``Sequential``.
-    first : int
-        Position of the first of the run after all lists were shortened.
-    original : int
-        Its position before.
-    n_layers : int
-        Modules of the run; two of them are left.
+    `container`: path of the ``ModuleList`` or ``Sequential``.
+    `first`: position of the first of the run after all lists were shortened.
+    `original`: its position before.
+    `n_layers`: modules of the run; two of them are left.
     """
 
     container: str
@@ -42,12 +36,7 @@ def shorten(
     `module`: changed in place; `restore` undoes it.
     `n_apart`: modules at the beginning of each run that are no part of it: the first layer may read something else.
 
-    Returns
-    -------
-    runs : tuple of RepeatedModules
-        What was shortened.
-    taken : list
-        What `restore` needs.
+    Returns `runs`: what was shortened; `taken`: what `restore` needs.
     """
     runs: list[RepeatedModules] = []
     taken: list[tuple[torch.nn.Module, dict[str, Any]]] = []

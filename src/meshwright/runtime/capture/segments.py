@@ -16,16 +16,10 @@ _BODY_RATIO = 0.5  # of a part's FLOPs or operators in lists inside it: the list
 class OperatorSegment:
     """Operators that follow each other and belong to one part of the module.
 
-    Parameters
-    ----------
-    name : str
-        Name of the layer.
-    path : str
-        Path of the part in the module.
-    listed : bool
-        Whether the part is a child of a list.
-    operators : tuple of int
-        Ids, views and constants left out.
+    `name`: name of the layer.
+    `path`: path of the part in the module.
+    `listed`: whether the part is a child of a list.
+    `operators`: ids, views and constants left out.
     """
 
     name: str

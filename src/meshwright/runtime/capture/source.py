@@ -21,14 +21,9 @@ __all__ = ["Subject", "build", "call"]
 class Subject:
     """A module and what to call it with.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        In training mode.
-    examples : object or None
-        Inputs that came with it: a tensor, a tuple of them, or a mapping by name.
-    notes : tuple of str
-        What was assumed.
+    `module`: in training mode.
+    `examples`: inputs that came with it: a tensor, a tuple of them, or a mapping by name.
+    `notes`: what was assumed.
     """
 
     module: torch.nn.Module

@@ -32,35 +32,20 @@ class TracedTensor(NamedTuple):
 class TracedOperator:
     """One operator of the forward pass, with what the backward pass did because of it.
 
-    Parameters
-    ----------
-    name : str
-        The operator as PyTorch names it, without its namespace: ``mm``, ``_scaled_dot_product_flash_attention_for_cpu``.
-    module : str
-        Path of the module that ran it: ``model.layers.0.mlp.up_proj``; empty for the outermost.
-    inputs, outputs : tuple of TracedTensor
-        Tensors read and written, in the order of the call.
-    sources : tuple of int
-        For every input the operator that made it; -1 for inputs of the model, weights and constants.
-    weights : tuple of str
-        For every input the parameter it is, or is a view of; empty where it is none.
-    numbers : tuple of int
-        Whole numbers among the arguments: the axes of a transposition.
-    trained : bool
-        Whether the result depends on a parameter; what does not (positions, masks) is a constant of the model.
-    fed : bool
-        Whether it depends on an input of the model.
-    view : bool
-        Whether the result shares memory with the input: nothing is computed.
-    causal : bool
-        Of attention: whether a position sees only those before it.
-    forward_flops, backward_flops : float
-        Of products, convolutions and attention; 0 for anything else.
-    n_backward : int
-        Operators that the backward pass ran for this one.
-    saved_bytes, saved_other_bytes : int
-        Bytes kept for the backward pass, each tensor at the first operator that keeps it: in the type of the weights, and in
-        any other.
+    `name`: the operator as PyTorch names it, without its namespace: ``mm``, ``_scaled_dot_product_flash_attention_for_cpu``.
+    `module`: path of the module that ran it: ``model.layers.0.mlp.up_proj``; empty for the outermost.
+    `inputs`, `outputs`: tensors read and written, in the order of the call.
+    `sources`: for every input the operator that made it; -1 for inputs of the model, weights and constants.
+    `weights`: for every input the parameter it is, or is a view of; empty where it is none.
+    `numbers`: whole numbers among the arguments: the axes of a transposition.
+    `trained`: whether the result depends on a parameter; what does not (positions, masks) is a constant of the model.
+    `fed`: whether it depends on an input of the model.
+    `view`: whether the result shares memory with the input: nothing is computed.
+    `causal`: of attention: whether a position sees only those before it.
+    `forward_flops`, `backward_flops`: of products, convolutions and attention; 0 for anything else.
+    `n_backward`: operators that the backward pass ran for this one.
+    `saved_bytes`, `saved_other_bytes`: bytes kept for the backward pass, each tensor at the first operator that keeps it: in
+    the type of the weights, and in any other.
     """
 
     name: str
@@ -94,22 +79,13 @@ class TracedOperator:
 class Trace:
     """One forward and one backward pass.
 
-    Parameters
-    ----------
-    operators : tuple of TracedOperator
-        In the order they ran; ids are positions.
-    classes : mapping of str to str
-        Class of every module, by its path.
-    parameters : mapping of str to tuple of int
-        Shape of every parameter met, by its name.
-    item_bytes : int
-        Bytes of an element of the weights' type.
-    batch : int
-        Samples that went through.
-    lists : frozenset of str
-        Paths of lists of modules.
-    notes : tuple of str
-        What was changed in order to trace.
+    `operators`: in the order they ran; ids are positions.
+    `classes`: class of every module, by its path.
+    `parameters`: shape of every parameter met, by its name.
+    `item_bytes`: bytes of an element of the weights' type.
+    `batch`: samples that went through.
+    `lists`: paths of lists of modules.
+    `notes`: what was changed in order to trace.
     """
 
     operators: tuple[TracedOperator, ...]

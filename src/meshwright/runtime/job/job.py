@@ -14,34 +14,20 @@ __all__ = ["Job"]
 class Job:
     """A run.
 
-    Parameters
-    ----------
-    plan, model : str
-        The plan file and ``package.module:callable``.
-    n_steps : int
-        Steps to train.
-    data, loss, optimizer : str
-        ``package.module:callable`` of the user's own, or empty.
-    learning_rate_value : float
-        Of the optimizer used where the user gives none.
-    seed : int
-        Of weights and synthetic data.
-    folder : str
-        Where processes leave results and errors.
-    save : str
-        Folder of checkpoints; empty for none.
-    save_every : int
-        Steps between checkpoints.
-    resume : bool
-        Whether to go on from the last checkpoint.
-    backend : str
-        ``gloo`` or ``nccl``.
-    memory : bool
-        Whether the first step measures memory, which makes it slower.
-    order : sequence of sequence of (int, int, int)
-        The order of work that was predicted, as `meshwright.runtime.ranks.layout.layout` takes it; none for the schedule's own.
-    precision : str
-        Of products; empty for that of the weights.
+    `plan`, `model`: the plan file and ``package.module:callable``.
+    `n_steps`: steps to train.
+    `data`, `loss`, `optimizer`: ``package.module:callable`` of the user's own, or empty.
+    `learning_rate_value`: of the optimizer used where the user gives none.
+    `seed`: of weights and synthetic data.
+    `folder`: where processes leave results and errors.
+    `save`: folder of checkpoints; empty for none.
+    `save_every`: steps between checkpoints.
+    `resume`: whether to go on from the last checkpoint.
+    `backend`: ``gloo`` or ``nccl``.
+    `memory`: whether the first step measures memory, which makes it slower.
+    `order` (sequence of sequence of (int, int, int)): the order of work that was predicted, as
+    `meshwright.runtime.ranks.layout.layout` takes it; none for the schedule's own.
+    `precision`: of products; empty for that of the weights.
     """
 
     plan: str

@@ -31,14 +31,9 @@ _CALLS_TOLD = 6
 class Failure:
     """A process that ended a run.
 
-    Parameters
-    ----------
-    rank : int
-        Which.
-    text : str
-        Its traceback, or how it was killed.
-    wrong_input : bool
-        Whether the user's input was to blame.
+    `rank`: which.
+    `text`: its traceback, or how it was killed.
+    `wrong_input`: whether the user's input was to blame.
     """
 
     rank: int

@@ -16,10 +16,7 @@ __all__ = ["SavedBytes", "peak_bytes"]
 class SavedBytes:
     """Bytes that autograd keeps for backward passes, each storage counted once; weights are not counted.
 
-    Parameters
-    ----------
-    weights : set of int
-        Addresses of storages that are counted elsewhere.
+    `weights`: addresses of storages that are counted elsewhere.
     """
 
     def __init__(self, weights: set[int]) -> None:
@@ -69,13 +66,8 @@ def peak_bytes(trainer: Trainer, step: Callable[[], float]) -> tuple[float, dict
 
     `step`: runs it and returns the loss.
 
-    Returns
-    -------
-    loss : float
-        What the step returned.
-    peak : dict of int to float
-        The rank's peak in bytes, under each of its stages. On a CPU: weights, gradients, optimizer state, and the most that
-        autograd kept at once; what operators need for themselves is not seen.
+    Returns `loss`: what the step returned; `peak`: the rank's peak in bytes, under each of its stages. On a CPU: weights,
+    gradients, optimizer state, and the most that autograd kept at once; what operators need for themselves is not seen.
     """
     device = trainer.executor.device
     if device.type == "cuda":

@@ -72,12 +72,9 @@ class Trainer:
     def step(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> float:
         """Train one step on a whole global batch, the same in every process, and return its mean loss.
 
-        Parameters
-        ----------
-        inputs : torch.Tensor, or a tuple of them for models of several inputs
-            All samples of the step; each rank takes its rows.
-        targets : torch.Tensor
-            Of the same samples.
+        `inputs` (torch.Tensor, or a tuple of them for models of several inputs): all samples of the step; each rank takes its
+        rows.
+        `targets`: of the same samples.
         """
         loss = self.gradients(inputs, targets)
         if self.loss_scale is None or not self.loss_scale.skipped:
@@ -127,31 +124,16 @@ def apply(
 ) -> Trainer:
     """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The whole model, with the same weights in every process; it is taken apart.
-    plan_file : str
-        A plan as ``meshwright plan --out`` writes it.
-    optimizer : callable
-        From the parameters that this rank updates to an optimizer that treats every element alike (SGD, Adam, ...).
-    loss : callable
-        From output and target rows to their mean loss; every sample counts the same.
-    example : torch.Tensor, or a tuple of them, or None
-        One sample of the inputs (batches of one); None for tokens or vectors, as the model begins.
-    precision : torch.dtype or None
-        Of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16`` the loss
-        is scaled, and a step whose gradients overflow on any rank is skipped on all.
-
-    Returns
-    -------
-    Trainer
-        Call its `step`.
-
-    Raises
-    ------
-    InputError
-        When plan, model and number of processes do not go together.
+    `model`: the whole model, with the same weights in every process; it is taken apart.
+    `plan_file`: a plan as ``meshwright plan --out`` writes it.
+    `optimizer`: from the parameters that this rank updates to an optimizer that treats every element alike (SGD, Adam, ...).
+    `loss`: from output and target rows to their mean loss; every sample counts the same.
+    `example` (torch.Tensor, or a tuple of them, or None): one sample of the inputs (batches of one); None for tokens or
+    vectors, as the model begins.
+    `precision`: of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16``
+    the loss is scaled, and a step whose gradients overflow on any rank is skipped on all.
+    Returns: call its `step`.
+    Raises `InputError` when plan, model and number of processes do not go together.
     """
     read = read_plan(plan_file)
     places = layout(read.plan)

@@ -170,12 +170,8 @@ class _Given(nn.Module):
 class _Record(nn.Module):
     """Stands for one layer: keeps what it is handed besides the hidden state.
 
-    Parameters
-    ----------
-    ends : bool
-        Whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
-    in_tuple : bool
-        Whether the layer returns a tuple.
+    `ends`: whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
+    `in_tuple`: whether the layer returns a tuple.
     """
 
     def __init__(self, *, ends: bool, in_tuple: bool) -> None:
@@ -208,12 +204,8 @@ class _Shell(nn.Module):
 class _Context:
     """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch.
 
-    Parameters
-    ----------
-    shell : _Shell
-        With weights of its own: those that it runs are few, and follow the hidden state to its device.
-    width : int
-        Of the word table.
+    `shell`: with weights of its own: those that it runs are few, and follow the hidden state to its device.
+    `width`: of the word table.
     """
 
     def __init__(self, shell: _Shell, width: int) -> None:

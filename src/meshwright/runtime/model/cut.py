@@ -22,14 +22,9 @@ __all__ = ["Segment", "cut"]
 class Segment(nn.Module):
     """The part of a model's forward that one layer of the plan stands for.
 
-    Parameters
-    ----------
-    nodes : sequence of torch.fx.Node
-        What it runs, in order.
-    inputs, outputs : sequence of torch.fx.Node
-        Values that come in and go out, tensors all of them.
-    root : torch.nn.Module
-        The model that the nodes refer to.
+    `nodes`: what it runs, in order.
+    `inputs`, `outputs`: values that come in and go out, tensors all of them.
+    `root`: the model that the nodes refer to.
     """
 
     def __init__(

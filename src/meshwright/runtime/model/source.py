@@ -68,17 +68,8 @@ def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
     `name`: ``package.module:callable``; called without arguments, it returns a ``torch.nn.Module``, or one and a tuple of
     example inputs.
 
-    Returns
-    -------
-    model : torch.nn.Module
-        In training mode.
-    examples : tuple of torch.Tensor
-        Empty where the callable gives none.
-
-    Raises
-    ------
-    InputError
-        When the call fails or returns something else.
+    Returns `model`: in training mode; `examples`: empty where the callable gives none.
+    Raises `InputError` when the call fails or returns something else.
     """
     import torch
 

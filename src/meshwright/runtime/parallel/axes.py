@@ -22,14 +22,10 @@ __all__ = ["SplitLayers", "split_layers"]
 class SplitLayers:
     """Layers as one rank runs them, collected one after the other.
 
-    Attributes
-    ----------
-    layers : list of torch.nn.Module
-        In order.
-    before : dict of int to list of callable
-        Changes of hidden states before a layer, by its place; under the number of layers, after the last.
-    partial : dict of str to list of (torch.nn.Module, str)
-        Weights whose gradients the ranks of an axis, ``tensor`` or ``context``, hold in parts.
+    `layers`: in order.
+    `before`: changes of hidden states before a layer, by its place; under the number of layers, after the last.
+    `partial` (dict of str to list of (torch.nn.Module, str)): weights whose gradients the ranks of an axis, ``tensor`` or
+    ``context``, hold in parts.
     """
 
     def __init__(self) -> None:

@@ -70,14 +70,9 @@ class _WholeKeys(TorchFunctionMode):
 class InContext(nn.Module):
     """A layer that works on a part of every sequence.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        The layer; one of a Hugging Face model is told which positions are its own.
-    whole : callable
-        See `gathered`.
-    rank, degree : int
-        Place on the context axis, and its length.
+    `layer`: the layer; one of a Hugging Face model is told which positions are its own.
+    `whole`: see `gathered`.
+    `rank`, `degree`: place on the context axis, and its length.
     """
 
     def __init__(self, layer: nn.Module, whole: Whole, rank: int, degree: int) -> None:

@@ -73,14 +73,9 @@ def spread(layer: nn.Module, rank: int, degree: int, swap: Swap) -> None:
 class ExpertParallel(nn.Module):
     """Some experts of a layer, to which all ranks of a group send tokens.
 
-    Parameters
-    ----------
-    experts : torch.nn.Module
-        All experts; changed in place.
-    rank, degree : int
-        Which part of them stays here, of how many.
-    swap : callable
-        See `Swap`.
+    `experts`: all experts; changed in place.
+    `rank`, `degree`: which part of them stays here, of how many.
+    `swap`: see `Swap`.
 
     Notes
     -----

@@ -32,14 +32,10 @@ _BUCKET_ELEMENTS = 8_000_000
 class Tie:
     """A weight that several stages hold.
 
-    Parameters
-    ----------
-    parameter : torch.nn.Parameter
-        This rank's copy.
-    group : process group or None
-        All ranks that hold it; None where this rank alone does.
-    counts : bool
-        Whether this rank's gradient counts: of the ranks of tensor and context axes, which hold the same, the first one's does.
+    `parameter`: this rank's copy.
+    `group`: all ranks that hold it; None where this rank alone does.
+    `counts`: whether this rank's gradient counts: of the ranks of tensor and context axes, which hold the same, the first one's
+    does.
     """
 
     parameter: nn.Parameter
@@ -77,14 +73,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 class _Pool:
     """Weights that the same ranks hold: how these add up gradients, and which part of the optimizer state each has.
 
-    Parameters
-    ----------
-    parameters : sequence of torch.nn.Parameter
-        The weights.
-    shard : int
-        As `meshwright.core.strategy.Strategy.shard`.
-    replicas : Replicas
-        The ranks.
+    `parameters`: the weights.
+    `shard`: as `meshwright.core.strategy.Strategy.shard`.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], shard: int, replicas: Replicas) -> None:
@@ -157,20 +147,12 @@ class _Pool:
 class StageWeights:
     """Weights of one stage on one rank.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The stage.
-    shard : int
-        What the data axis shards, as `meshwright.core.strategy.Strategy.shard`.
-    groups : StageGroups
-        Axes of its mesh.
-    partial : mapping of str to sequence of (torch.nn.Module, str)
-        Weights whose gradients the ranks of an axis, ``tensor`` or ``context``, hold in parts.
-    tied : set of torch.nn.Parameter
-        Weights that other stages hold too.
-    ties : sequence of Tie
-        Those of them that this stage answers for on this rank.
+    `shard`: what the data axis shards, as `meshwright.core.strategy.Strategy.shard`.
+    `groups`: axes of its mesh.
+    `partial` (mapping of str to sequence of (torch.nn.Module, str)): weights whose gradients the ranks of an axis, ``tensor``
+    or ``context``, hold in parts.
+    `tied`: weights that other stages hold too.
+    `ties`: those of them that this stage answers for on this rank.
     """
 
     def __init__(

@@ -17,10 +17,7 @@ _PATIENCE_SECONDS = 120.0
 class ThreadedCollectives:
     """Where the threads of an axis put together what each holds.
 
-    Parameters
-    ----------
-    degree : int
-        Length of the axis.
+    `degree`: length of the axis.
     """
 
     def __init__(self, degree: int) -> None:

@@ -47,14 +47,9 @@ _TIMES = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds"
 class Probe:
     """One layer at one number of rows and tensor degree, and the least of the medians found so far.
 
-    Parameters
-    ----------
-    layer : str
-        The layer measured.
-    rows, tensor : int
-        Samples, and the degree of the tensor axis.
-    once : callable
-        Measures a round: from a number of runs to medians.
+    `layer`: the layer measured.
+    `rows`, `tensor`: samples, and the degree of the tensor axis.
+    `once`: measures a round: from a number of runs to medians.
     """
 
     def __init__(self, layer: str, rows: int, tensor: int, once: Callable[[int], dict[str, float]]) -> None:

@@ -20,14 +20,8 @@ __all__ = ["Layout", "MeshCoordinate", "Message", "layout", "rows_of"]
 class MeshCoordinate:
     """Place of a rank in the mesh of a stage.
 
-    Parameters
-    ----------
-    stage : int
-        The stage.
-    data : int
-        Coordinate on the data axis.
-    inner : int
-        Coordinate on the context and tensor axes together, whose ranks hold the same rows.
+    `data`: coordinate on the data axis.
+    `inner`: coordinate on the context and tensor axes together, whose ranks hold the same rows.
     """
 
     stage: int
@@ -39,12 +33,8 @@ class MeshCoordinate:
 class Message:
     """Rows of one micro-batch that one rank sends another.
 
-    Parameters
-    ----------
-    source, target : int
-        Ranks; equal where a stage and the next one share a device.
-    start, stop : int
-        Rows of the micro-batch.
+    `source`, `target`: ranks; equal where a stage and the next one share a device.
+    `start`, `stop`: rows of the micro-batch.
     """
 
     source: int
@@ -57,16 +47,9 @@ class Message:
 class Layout:
     """A plan as ranks.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    device_of_rank : tuple of int
-        Devices in ascending order: torchrun numbers processes node by node, as clusters number devices.
-    ranks_of_stage : tuple of tuple of int
-        Ranks of each stage in mesh order, tensor fastest.
-    slots : Actions
-        The order of work of every pipeline rank.
+    `device_of_rank`: devices in ascending order: torchrun numbers processes node by node, as clusters number devices.
+    `ranks_of_stage`: ranks of each stage in mesh order, tensor fastest.
+    `slots`: the order of work of every pipeline rank.
     """
 
     plan: Plan

@@ -20,16 +20,10 @@ __all__ = ["Replicas", "StageGroups", "check", "stage_groups"]
 class Replicas:
     """Ranks that hold the same weights, as one of them sees them; groups are None where they have one rank.
 
-    Parameters
-    ----------
-    everyone : process group or None
-        All of them.
-    shard, replicate : process group or None
-        The same in two: ranks that shard weights among them, and ranks that hold the same shard.
-    n_ranks, n_shards, shard_index : int
-        Number of all, of those that shard, and this rank's place among these.
-    shard_mesh : DeviceMesh or None
-        The same as a mesh, for FSDP2.
+    `everyone`: all of them.
+    `shard`, `replicate`: the same in two: ranks that shard weights among them, and ranks that hold the same shard.
+    `n_ranks`, `n_shards`, `shard_index`: number of all, of those that shard, and this rank's place among these.
+    `shard_mesh`: the same as a mesh, for FSDP2.
     """
 
     everyone: Any = None
@@ -45,16 +39,10 @@ class Replicas:
 class StageGroups:
     """Axes of a stage's mesh, as this rank sees them; None where an axis has one rank.
 
-    Parameters
-    ----------
-    data, copies : Replicas
-        The data axis, whose ranks hold the same weights; ranks that hold the same experts.
-    context, tensor, expert : process group or None
-        All ranks of each axis.
-    context_index, expert_index : int
-        This rank's place on the context axis, and among those that the experts are divided over.
-    context_mesh, tensor_mesh : DeviceMesh or None
-        The same as meshes, for DTensor.
+    `data`, `copies`: the data axis, whose ranks hold the same weights; ranks that hold the same experts.
+    `context`, `tensor`, `expert`: all ranks of each axis.
+    `context_index`, `expert_index`: this rank's place on the context axis, and among those that the experts are divided over.
+    `context_mesh`, `tensor_mesh`: the same as meshes, for DTensor.
     """
 
     data: Replicas = Replicas()

@@ -19,16 +19,10 @@ __all__ = ["PlanFile", "read_plan"]
 class PlanFile:
     """What a plan file says.
 
-    Parameters
-    ----------
-    plan : Plan
-        Ids of layers are positions in `names`.
-    names : tuple of str
-        Layers in the order of the stages.
-    sequence_length : int
-        Tokens of a sample; 1 where samples are no sequences.
-    entry : mapping
-        The whole file.
+    `plan`: ids of layers are positions in `names`.
+    `names`: layers in the order of the stages.
+    `sequence_length`: tokens of a sample; 1 where samples are no sequences.
+    `entry`: the whole file.
     """
 
     plan: Plan

@@ -13,11 +13,8 @@ __all__ = ["Clock"]
 class Clock:
     """Marks moments of a step.
 
-    Parameters
-    ----------
-    device : torch.device
-        On a GPU a mark is an event between the kernels issued before and after it: the host runs ahead, and asking for the time
-        at once would make it wait.
+    `device`: on a GPU a mark is an event between the kernels issued before and after it: the host runs ahead, and asking for
+    the time at once would make it wait.
     """
 
     def __init__(self, device: torch.device) -> None:

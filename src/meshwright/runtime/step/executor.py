@@ -30,16 +30,10 @@ __all__ = ["Executor", "Span", "StageRun"]
 class Span:
     """One task as it happened; seconds since the step began on this rank.
 
-    Parameters
-    ----------
-    stage, microbatch : int
-        What.
-    phase : str
-        One of `meshwright.core.timeline.PHASES`, or ``wait`` for messages of other stages.
-    start_seconds, end_seconds : float
-        When.
-    cpu_seconds : float
-        Time of this thread on a core: less than the span where other programs ran in between.
+    `stage`, `microbatch`: what.
+    `phase`: one of `meshwright.core.timeline.PHASES`, or ``wait`` for messages of other stages.
+    `start_seconds`, `end_seconds`: when.
+    `cpu_seconds`: time of this thread on a core: less than the span where other programs ran in between.
     """
 
     stage: int
@@ -54,16 +48,10 @@ class Span:
 class StageRun:
     """A stage as this rank runs it.
 
-    Parameters
-    ----------
-    module : StageModule
-        Its layers, wrapped as the plan says.
-    weights : StageWeights
-        Its weights, and how their gradients are added up.
-    later : DeferredWeightGrad
-        Where its weight gradients wait.
-    splits : bool
-        Whether its backward pass can run in two halves.
+    `module`: its layers, wrapped as the plan says.
+    `weights`: its weights, and how their gradients are added up.
+    `later`: where its weight gradients wait.
+    `splits`: whether its backward pass can run in two halves.
     """
 
     module: StageModule

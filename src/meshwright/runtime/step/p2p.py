@@ -19,14 +19,9 @@ __all__ = ["BoundaryTensor", "P2PCommunicator"]
 class BoundaryTensor:
     """A tensor that crosses the boundary between two stages.
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Without the row dimension, where it has one.
-    dtype : torch.dtype
-        Type.
-    by_rows : bool
-        Whether its first dimension are the rows of the micro-batch; masks and tables of positions are handed on whole.
+    `sizes`: without the row dimension, where it has one.
+    `dtype`: type.
+    `by_rows`: whether its first dimension are the rows of the micro-batch; masks and tables of positions are handed on whole.
     """
 
     sizes: tuple[int, ...]
@@ -50,16 +45,10 @@ _AHEAD = 4
 class P2PCommunicator:
     """All transfers of one rank during one step.
 
-    Parameters
-    ----------
-    layout : Layout
-        The plan as ranks.
-    rank : int
-        This process.
-    crossings : sequence of sequence of BoundaryTensor
-        Per stage, what it sends forward.
-    device : torch.device
-        Where tensors live.
+    `layout`: the plan as ranks.
+    `rank`: this process.
+    `crossings`: per stage, what it sends forward.
+    `device`: where tensors live.
 
     Notes
     -----

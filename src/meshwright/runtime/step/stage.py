@@ -37,14 +37,9 @@ def _keep_products() -> tuple[Any, Any]:
 class StageModule(nn.Module):
     """Layers of one stage.
 
-    Parameters
-    ----------
-    layers : sequence of torch.nn.Module
-        In order; each takes what the one before returns.
-    recompute : sequence of str
-        One of `meshwright.core.strategy.RECOMPUTE` for each layer.
-    before : mapping of int to sequence of callable
-        What is done to hidden states before a layer, by its place, or after the last.
+    `layers`: in order; each takes what the one before returns.
+    `recompute`: one of `meshwright.core.strategy.RECOMPUTE` for each layer.
+    `before`: what is done to hidden states before a layer, by its place, or after the last.
     """
 
     def __init__(

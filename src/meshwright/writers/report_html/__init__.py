@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from meshwright.base import files as _files
+from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.base.units import format_bytes, format_count, format_seconds
 from meshwright.core.cluster import Cluster
@@ -44,7 +44,7 @@ def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
     """
     if not result.feasible or result.timeline is None:
         raise ExportError("a report needs a plan that was simulated; this answer has none")
-    template = files("meshwright").joinpath("writers/report_html/page.html").read_text(encoding="utf-8")
+    template = importlib.resources.files("meshwright").joinpath("writers/report_html/page.html").read_text(encoding="utf-8")
     # a tag or an opening comment inside a name would change where the script element ends
     data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace(
         "<", "\\u003c"
@@ -58,7 +58,7 @@ def write(result: Result, path: str, changes: Sequence[Sequence[str]] = ()) -> N
     Raises `ExportError` when there is no plan to draw.
     Raises `InputError` when the file cannot be written.
     """
-    _files.write(path, page(result, changes))
+    files.write(path, page(result, changes))
 
 
 def _data(result: Result) -> dict[str, Any]:

@@ -111,16 +111,10 @@ class _File:
 class Profile:
     """What a profile holds.
 
-    Parameters
-    ----------
-    layers : tuple of MeasuredLayer
-        In order.
-    measures : mapping of (str, int) to tuple of Measure
-        By measured layer and tensor degree, ascending in rows.
-    collectives : tuple of MeasuredCollective
-        Measured collectives; empty where links were not profiled.
-    optimizer_seconds_per_byte : float
-        Update of one byte of weights.
+    `layers`: in order.
+    `measures` (mapping of (str, int) to tuple of Measure): by measured layer and tensor degree, ascending in rows.
+    `collectives`: measured collectives; empty where links were not profiled.
+    `optimizer_seconds_per_byte`: update of one byte of weights.
     """
 
     layers: tuple[MeasuredLayer, ...]

@@ -18,8 +18,8 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Objective
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import published, question
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.profile import training_of
+from meshwright.planners.dapple.states import States, interval_tables, states_of
 
 __all__ = ["Params", "completed", "search"]
 
@@ -132,7 +132,7 @@ def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answ
     ):
         if given:
             raise InputError(f"--set {name}: only mode=corrected knows it; leave it out in mode=published")
-    states = _dapple_states.states_of(problem.model_spec, fold=False)
+    states = states_of(problem.model_spec, fold=False)
     peak_activation_bytes = params.peak_activation_per_sample
     if peak_activation_bytes is None:
         peak_activation_bytes = float(states.activation_bytes[-1]) / training.profile_batch
@@ -144,7 +144,7 @@ def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answ
         training.optimizer_scaling_ratio,
         peak_activation_bytes,
     )
-    seconds, _, parameter_bytes = _dapple_states.interval_tables(problem.model_spec, states)
+    seconds, _, parameter_bytes = interval_tables(problem.model_spec, states)
     batch_ratio = setting.global_batch / setting.profile_batch
     instance = published.scaled(seconds, parameter_bytes, states.cut_bytes, (states.before_first, states.before), batch_ratio)
     found, crashes = published.candidates(instance, setting)
@@ -197,7 +197,7 @@ def _last_best(found: Sequence[published.Candidate]) -> published.Candidate | No
     return best
 
 
-def _plan(candidate: published.Candidate, states: _dapple_states.States, setting: published.Setting) -> Plan:
+def _plan(candidate: published.Candidate, states: States, setting: published.Setting) -> Plan:
     """Return a published plan as stages of layers; a stage's replicas include the copies of the whole pipeline."""
     last_states = [stage[1] - 1 for stage in candidate.stages[:-1]] + [states.n_states - 1]
     # a published two-stage cut may follow any state in their order: what the states up to it contain lies before it

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.dapple import machines as _dapple_links
 from meshwright.planners.dapple import question
-from meshwright.planners.dapple import states as _dapple_states
 from meshwright.planners.dapple.evaluate import Cut, Evaluator, PlanOutline
+from meshwright.planners.dapple.machines import ETHERNET_BYTES_PER_SECOND, NVLINK_BYTES_PER_SECOND
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
+from meshwright.planners.dapple.states import States, states_of
 
 __all__ = ["Params", "search"]
 
@@ -73,7 +73,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     problem, notes = question.completed(problem, _asked(params), "pipedream")
     training = training_of(problem)
-    states = _dapple_states.states_of(problem.model_spec)
+    states = states_of(problem.model_spec)
     kept = list(range(states.n_states))
     if len(kept) > MOST_STATES:
         kept = sorted({*np.linspace(0, states.n_states - 1, MOST_STATES).astype(int).tolist(), states.n_states - 1})
@@ -117,9 +117,7 @@ def _asked(params: Params) -> question.Asked:
     )  # fmt: skip
 
 
-def _plan(
-    problem: Problem, training: ProfiledTraining, states: _dapple_states.States, kept: list[int]
-) -> tuple[float, tuple[Cut, ...]]:
+def _plan(problem: Problem, training: ProfiledTraining, states: States, kept: list[int]) -> tuple[float, tuple[Cut, ...]]:
     """Run the program inside a machine, then over machines; return the slowest stage and the stages on their devices."""
     from meshwright._kernels.dapple import pipedream as kernel
 
@@ -183,7 +181,7 @@ def _machines(problem: Problem) -> list[tuple[int, ...]]:
 def _rates(problem: Problem, training: ProfiledTraining, machines: list[tuple[int, ...]]) -> tuple[float, float]:
     """Return bytes per second between devices of one machine and between machines."""
     if training.published_links:
-        return _dapple_links.NVLINK_BYTES_PER_SECOND, _dapple_links.ETHERNET_BYTES_PER_SECOND
+        return NVLINK_BYTES_PER_SECOND, ETHERNET_BYTES_PER_SECOND
     from meshwright.network import Network
 
     pairs = [machines[0][:2], (machines[0][0], machines[-1][0])]

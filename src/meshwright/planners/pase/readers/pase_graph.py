@@ -20,10 +20,7 @@ EXAMPLE = "pase:alexnet"
 class PaseInstance:
     """One of the five graphs; built for a batch and a width when a search knows them.
 
-    Parameters
-    ----------
-    graph : str
-        One of `NAMES`.
+    `graph`: one of `NAMES`.
     """
 
     graph: str

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.core import drawing as _drawing
+from meshwright.core.drawing import dot, svg
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.pase import answer as _pase_answer
+from meshwright.planners.pase import answer as pase_answer
 from meshwright.planners.pase import our_models
 from meshwright.planners.pase.budget import shortage, solve_within_memory
 from meshwright.planners.pase.check import check_certificate
@@ -118,9 +118,9 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     if found is None:
         lack = shortage(question, costs, params.memory or 0.0)
         return Answer(None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, notes=question.notes), graph
-    extra = _pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())])
+    extra = pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())])
     extra |= {
-        "baselines": _pase_answer.baselines(question),
+        "baselines": pase_answer.baselines(question),
         "phases_seconds": phases,
         "held_bytes": found.used_bytes,
         "n_configurations": len(costs.problem.node_cost),
@@ -128,7 +128,7 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     }
     answer = Answer(
         one_stage(question), Objective("flops_equivalent", found.value), Bound(found.bound_value, found.method),
-        notes=question.notes, extra=extra, certificate=_pase_answer.certificate(question, costs, found, params.memory),
+        notes=question.notes, extra=extra, certificate=pase_answer.certificate(question, costs, found, params.memory),
     )  # fmt: skip
     return answer, graph
 
@@ -136,21 +136,16 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
 def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
     """Return every operator of a graph of PaSE's split along the batch, whether or not the published space contains that.
 
-    Parameters
-    ----------
-    problem : Problem
-        A PaSE graph.
-    settings : mapping of str to number
-        Options as in `PaseSettings`.
-    stop : Stop
-        Not used: there is nothing to choose. On other models search best answers the same question.
+    `problem`: a PaSE graph.
+    `settings`: options as in `PaseSettings`.
+    `stop`: not used: there is nothing to choose. On other models search best answers the same question.
     """
     if not isinstance(problem.model_spec.instance, PaseInstance):
         raise InputError(f"search data_parallel: {problem.model_spec.spec} is no graph of PaSE's")
     question = question_of(problem, PaseSettings(**settings), "data_parallel")  # type: ignore[arg-type]
-    chosen = _pase_answer.data_parallel(question)
+    chosen = pase_answer.data_parallel(question)
     value = splits_cost(question.network, chosen, question.word_flop)
-    extra = _pase_answer.shardings(question, chosen)
+    extra = pase_answer.shardings(question, chosen)
     return Answer(one_stage(question), Objective("flops_equivalent", value), notes=question.notes, extra=extra)
 
 
@@ -159,4 +154,4 @@ def drawing(graph: Graph, answer: Answer, path: str) -> str:
     rows = answer.extra["operators"]
     assert isinstance(rows, list)
     captions = [str(row["split"]) for row in rows]
-    return _drawing.svg(graph, captions) if path.endswith(".svg") else _drawing.dot(graph, captions)
+    return svg(graph, captions) if path.endswith(".svg") else dot(graph, captions)

@@ -29,14 +29,9 @@ __all__ = [
 class PiperStage:
     """One stage of a plan in Piper's terms.
 
-    Parameters
-    ----------
-    nodes : tuple of int
-        Positions of layers in the instance.
-    data, tensor : int
-        Replicas, and devices of each.
-    choices : tuple of str
-        Id of the choice of each layer.
+    `nodes`: positions of layers in the instance.
+    `data`, `tensor`: replicas, and devices of each.
+    `choices`: id of the choice of each layer.
     """
 
     nodes: tuple[int, ...]
@@ -49,22 +44,13 @@ class PiperStage:
 class PiperStageCost:
     """What one stage takes per micro-batch of the batch, and holds per device.
 
-    Parameters
-    ----------
-    compute_seconds : float
-        Forward and backward.
-    edge_seconds : float
-        Tensors over the stage's borders, both passes.
-    reduce_seconds : float
-        Gradient reduction, amortised over the batch.
-    static_bytes, activation_bytes : float
-        Memory held anyway, and by the micro-batches in flight together.
-    in_flight : int
-        Micro-batches in flight per replica.
-    weight_bytes : float
-        Weights per device.
-    memory_bytes : float
-        Memory of each device, added up layer by layer as the memory test does.
+    `compute_seconds`: forward and backward.
+    `edge_seconds`: tensors over the stage's borders, both passes.
+    `reduce_seconds`: gradient reduction, amortised over the batch.
+    `static_bytes`, `activation_bytes`: memory held anyway, and by the micro-batches in flight together.
+    `in_flight`: micro-batches in flight per replica.
+    `weight_bytes`: weights per device.
+    `memory_bytes`: memory of each device, added up layer by layer as the memory test does.
     """
 
     compute_seconds: float
