@@ -16,7 +16,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Objective
 from meshwright.planners.parmesan.numbering import numbered_alike
-from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
+from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
     EvaluatedPlan,
@@ -125,11 +125,18 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     judged, extra, posed = pipelines(problem, params, seed)
     ranked, missing_bytes = fitting(problem, judged)
     if not ranked:
+        near = nearest_pipelines(problem, posed, shapes(problem, params.n_stages), params.n_microbatches, params.n_stages)
+        beside = params.concurrent_copy_comp
+        ranked, least = fitting(
+            problem, [evaluate_plan(problem, plan, label, copies_beside_compute=beside) for label, plan in near]
+        )
+        missing_bytes = min(missing_bytes, least)
+    if not ranked:
         least_bytes, proven = nothing_fits(problem, posed, params.n_stages)
         nearest = "more devices or stages, or a smaller --micro-batch; --search stage_mapping also shards and recomputes"
         return Answer(
-            None, missing_bytes=missing_bytes if judged else least_bytes, nearest=nearest, infeasible_proven=proven,
-            notes=posed.notes, problem=problem, extra=extra,
+            None, missing_bytes=missing_bytes if math.isfinite(missing_bytes) else least_bytes, nearest=nearest,
+            infeasible_proven=proven, notes=posed.notes, problem=problem, extra=extra,
         )  # fmt: skip
     return _answer(problem, ranked, posed, extra)
 
@@ -292,8 +299,8 @@ def _mappings(
     random = np.random.default_rng(seed).permutation(len(seconds_per_byte))
     begun = [*(devices for _, devices in starts), consecutive(graph, random)]
     found: FoundMapping = backtrack(
-        counted, seconds_per_byte, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t,
-        params.nodes, timeout_seconds=params.timeout or math.inf,
+        counted, seconds_per_byte, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes,
+        timeout_seconds=params.timeout or math.inf,
     )  # fmt: skip
     words = " and ".join(word for word, on in (("transfers", transfers), ("rings", rings)) if on) or "compute only"
     yield evaluate(graph, seconds_per_byte, found.devices, fixed_rings=True), f"backtracking on {words}", found
