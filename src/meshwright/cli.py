@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     import typer
@@ -76,6 +76,35 @@ def _first_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+class _Output:
+    """Standard output for as long as somebody reads it: after ``| head`` the command goes on, and its files are written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Let what is still to be written, and what lies in the buffer, go nowhere."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def main() -> None:
     """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
 
@@ -87,6 +116,8 @@ def main() -> None:
 
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
     _prepare_kernel_cache()
+    if sys.stdout is not None:  # none where it was closed before the start
+        sys.stdout = cast("TextIO", _Output(sys.stdout))
     app = typer.Typer(
         name="meshwright",
         help="Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it "
@@ -117,9 +148,8 @@ def main() -> None:
     except MeshwrightError as error:
         print(f"meshwright: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    if sys.stdout is not None:
+        sys.stdout.flush()
     if status == _INTERRUPTED:
         print("meshwright: interrupted; nothing was written", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)

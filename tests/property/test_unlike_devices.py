@@ -133,6 +133,47 @@ def test_the_other_searches_find_a_plan_that_fits_too(search: str, tmp_path: Pat
             assert sim.excess_bytes(found.problem, found.plan, found.timeline.peak_bytes) <= 0.0
 
 
+def profile_case(seed: int, tmp_path: Path) -> tuple[str, Cluster]:
+    """Return a measured profile, of which every micro-batch in flight keeps activations, on unlike devices of little memory."""
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, 6))
+    lines = [
+        f"node{i + 1} -- Layer{i} -- forward_compute_time={random.integers(1, 6)}.0, "
+        f"backward_compute_time={random.integers(1, 9)}.0, activation_size={random.integers(1, 9) * 1e8}, "
+        f"parameter_size={random.integers(1, 9) * 4e8}"
+        for i in range(n)
+    ]
+    lines += [f"\tnode{i + 1} -- node{i + 2}" for i in range(n - 1)]
+    (tmp_path / "profile.txt").write_text("\n".join(lines) + "\n")
+    asked = unlike_cluster(random, int(random.integers(2, 5)))
+    return str(tmp_path / "profile.txt"), grown(asked, factor=1.0 / float(random.choice([3, 6])))
+
+
+def grown(asked: Cluster, *, factor: float = 1.0, more: float = 0.0) -> Cluster:
+    """Return a cluster whose devices have other memory, and reserve nothing."""
+    return replace(
+        asked,
+        kinds=tuple(replace(kind, memory_bytes=kind.memory_bytes * factor + more, reserved_bytes=0.0) for kind in asked.kinds),
+    )
+
+
+def test_with_what_is_missing_on_every_device_something_fits(tmp_path: Path) -> None:
+    asked_for = dict.fromkeys(("partition", "parmesan", "stage_mapping", "ensemble"), 0)
+    for seed in (*range(4), 5010):
+        for make in (profile_case, case):
+            path, small = make(seed, tmp_path)
+            small = grown(small, factor=0.5)
+            for search in asked_for:
+                found = api.plan(path, small, search=search)
+                if found.feasible:
+                    continue
+                asked_for[search] += 1
+                assert found.answer.missing_bytes > 0.0
+                more = found.answer.missing_bytes * (1 + 1e-9)
+                assert api.plan(path, grown(small, more=more), search=search).feasible, (search, seed)
+    assert min(asked_for.values()) >= 5
+
+
 @pytest.mark.parametrize("search", ["partition", "stage_mapping", "parmesan"])
 @pytest.mark.parametrize("seed", range(5))
 def test_no_numbering_of_the_devices_changes_the_objective(search: str, seed: int, tmp_path: Path) -> None:

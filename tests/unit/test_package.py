@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pathlib
 import pkgutil
 import re
+import subprocess
 import sys
 import tomllib
 from types import FunctionType
@@ -66,3 +68,31 @@ def test_a_plan_is_simulated_with_the_problems_own_costs() -> None:
     result = meshwright.plan("gpt2", "dgx-h100:8")
     assert result.plan is not None and result.timeline is not None
     assert meshwright.simulate(result.problem, result.plan).step_seconds == result.timeline.step_seconds
+
+
+def test_files_are_written_and_nothing_is_complained_of_where_nobody_reads_the_output(tmp_path: pathlib.Path) -> None:
+    """As after ``| head -1``: the reader has gone before the first word."""
+    plan = ["plan", "gpt2", "--cluster", "dgx-a100:2", "--global-batch", "8", "--search", "data_parallel"]
+    codesign = ["codesign", "topoopt:moe", "--servers", "2", "--degree", "1", "--link-bandwidth", "1e9", "--budget", "1"]
+    asked = (
+        (["list", "models"], []),
+        (plan, ["--out", "--trace"]),
+        ([*plan, "--json"], ["--out"]),
+        (codesign, ["--out", "--wiring"]),
+    )
+    for number, (words, options) in enumerate(asked):
+        files = {option: tmp_path / f"{number}{option}" for option in options}
+        reader, writer = os.pipe()
+        os.close(reader)
+        targets = [word for option, path in files.items() for word in (option, str(path))]
+        done = subprocess.run(
+            [sys.executable, "-m", "meshwright", *words, *targets],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+        os.close(writer)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+        assert all(path.stat().st_size > 0 for path in files.values())

@@ -47,14 +47,14 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         )
     modules = [(name, registry.load("search", name, "search")) for name in names]
     best: Answer | None = None
-    nothing: Answer | None = None
     value = float("inf")
+    nothing: list[Answer] = []
     reached: dict[str, float | None] = {}
     for name, module in modules:
         answer: Answer = module.search(problem, module.Params(), seed=seed, stop=stop)
         reached[name] = None
         if answer.plan is None:
-            nothing = nothing or answer
+            nothing.append(answer)
             continue
         asked = answer.problem or problem
         stage_costs = registry.load("costs", asked.costs, "cost model").stage_costs(asked, answer.plan)
@@ -63,20 +63,28 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         timeline = sim.simulate(asked, answer.plan, stage_costs)
         over = sim.excess_bytes(asked, answer.plan, timeline.peak_bytes)
         if over > 0.0:
-            nothing = nothing or Answer(None, missing_bytes=over, nearest="more devices, or devices with more memory")
+            more = "more devices, or devices with more memory"
+            nothing.append(Answer(None, missing_bytes=over, nearest=more, infeasible_proven=False))
             continue
         seconds = timeline.step_seconds / answer.plan.global_batch
         reached[name] = seconds
         if seconds < value:
             best, value = answer, seconds
     if best is None:
-        if nothing is not None:
-            return nothing
-        raise InputError(
-            f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
-        )
+        return _nothing(names, nothing)
     winner = min((name for name in names if reached[name] is not None), key=lambda name: (reached[name], names.index(name)))
     return replace(
         best, objective=Objective("simulated_seconds_per_sample", value), bound=None,
         notes=(*best.notes, f"the best of {', '.join(names)} is {winner}"), extra={**best.extra, "searches": reached},
     )  # fmt: skip
+
+
+def _nothing(names: tuple[str, ...], answers: list[Answer]) -> Answer:
+    """Return the answer that misses least of those that say how much is missing; proven where each search proves its own."""
+    if not answers:
+        raise InputError(
+            f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
+        )
+    proven = len(answers) == len(names) and all(answer.infeasible_proven for answer in answers)
+    nearest = min(answers, key=lambda answer: answer.missing_bytes or float("inf"))
+    return replace(nearest, infeasible_proven=proven)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planners.best.costs import Costs, after_name
+from meshwright.planners.best.layer_sums import Digest, Pinned
 from meshwright.planners.best.space import Config
 from meshwright.solvers.pipeline import layer_split
 
@@ -53,62 +57,17 @@ def chain_to_cut(
     least, and its work as both together: what hides behind the wait is then never more than what was counted. Every way from rank to
     rank also takes its transfers.
     """
-    digests = costs.digests(config, light=False)
-    ranks, _, _ = costs.pipeline_ranks(config, n_microbatches, building=building)
-    p, follows = len(ranks.lead), after_name(config)
-    hops = np.zeros(p - 1) if transfer_seconds is None else transfer_seconds
-    arrives = np.concatenate(([0.0], np.cumsum(hops)))
-    comes_back = arrives[-1] - arrives
-
-    def least(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return np.asarray(np.min(columns, axis=0))
-
-    forward = least([own.forward_seconds for own in digests])
-    work = forward + least([own.work_seconds[:, 0] - own.forward_seconds for own in digests])
-    after = least([getattr(own, follows) for own in digests])
-    backward = least([own.backward_seconds for own in digests])
-    returns = least([own.input_seconds for own in digests])
+    digests, ranks = costs.digests(config, light=False), costs.pipeline_ranks(config, n_microbatches, building=building)[0]
     kinds = [digests[i] for i in costs.classes(config).of_rank]
-    prefix, suffix, pinned = kinds[0].prefix, kinds[-1].suffix, ranks.fixed_work_seconds
-    none, nothing = np.zeros_like(work), np.zeros(p)
-    later_ranks, not_last = np.arange(p) > 0, np.arange(p) < p - 1
-    # what follows the last task of the ranks that hold pinned layers
-    ends = nothing.copy()
-    ends[0] += getattr(prefix, follows)
-    ends[-1] += getattr(suffix, follows)
-    lead, pinned_forward, m = ranks.lead, ranks.fixed_forward_seconds, float(n_microbatches)
-    there = float(forward.sum() + pinned_forward.sum() + arrives[-1])
-    both = forward + (returns if config.schedule == "zb_h1" else backward)
-    once, end = m * pinned + later_ranks * prefix.forward_seconds + arrives + ends, none
-    found = [layer_split.Inequality(m, m * work + after, forward, none, once, nothing)]
-    if config.schedule == "1f1b":
-        once = there + m * pinned - lead * pinned_forward + not_last * suffix.backward_seconds + comes_back + ends
-        found.append(layer_split.Inequality(m, m * work + after, none, backward, once, lead))
-        back = later_ranks * (prefix.forward_seconds + prefix.backward_seconds)
-        end, last = after, prefix.after_seconds
-    elif config.schedule == "zb_h1":
-        once = there + m * pinned - lead * pinned_forward + not_last * suffix.input_seconds + comes_back + ends
-        found.append(layer_split.Inequality(m, m * work + after, none, returns, once, lead))
-        # without weight gradients, all of which may wait: the last input gradient still goes back to the first rank, whose
-        # last weight gradients and reduction begin then
-        work, pinned = both, pinned_forward.copy()
-        pinned[0] += prefix.input_seconds
-        pinned[-1] += suffix.input_seconds
-        back = later_ranks * (prefix.forward_seconds + prefix.input_seconds)
-        end = least([own.reduce_seconds + own.update_seconds for own in digests])
-        last = prefix.reduce_seconds + prefix.update_seconds
-    if config.schedule in ("1f1b", "zb_h1"):
-        once = last + m * pinned + back + 2.0 * arrives
-        found.append(layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True))
-        trip = last + float(work.sum() + pinned.sum() + 2.0 * arrives[-1])
-        once = trip + (m - 1.0) * pinned - (lead - 1.0) * pinned_forward
-        found.append(layer_split.Inequality(m - 1.0, (m - 1.0) * work, none, none, once, lead - 1.0, ends_first=True))
+    hops = np.zeros(len(ranks.lead) - 1) if transfer_seconds is None else transfer_seconds
+    asked = _Asked.of(config, digests, kinds, ranks, n_microbatches, hops)
+    found, end = _inequalities(asked)
     saved = [own.activation_bytes[:, :1] - own.activation_bytes[:, 1:] for own in digests]
     extra = [own.work_seconds[:, 1:] - own.work_seconds[:, :1] for own in digests]
     return layer_split.UnequalChain(
-        inequalities=tuple(found),
+        inequalities=found,
         end_seconds=end,
-        forward_seconds=forward,
+        forward_seconds=asked.forward,
         static_bytes=digests[0].static_bytes,
         activation_bytes=digests[0].activation_bytes[:, 0],
         budget_bytes=ranks.budget_bytes,
@@ -117,5 +76,116 @@ def chain_to_cut(
         extra_seconds=np.array([own.extra_seconds for own in kinds]),
         relief=digests[0].relief
         if len(digests) == 1
-        else layer_split.relief(np.max(saved, axis=0), np.maximum(least(extra), 0.0)),
+        else layer_split.relief(np.max(saved, axis=0), np.maximum(_least(extra), 0.0)),
     )
+
+
+def _least(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.asarray(np.min(columns, axis=0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """Seconds of the layers, each on the class of ranks on which it takes least, and of what is pinned to the ranks.
+
+    `forward`, `backward`, `returns` (input gradients only), `work`, `after` (what follows the last pass) and `update` (that
+    without weight gradients) are of each layer; `pinned`, `pinned_forward`, `lead` (micro-batches in flight), `arrives` (transfers
+    from the first rank on) and `ends` (what follows the last task of ranks with pinned layers) of each rank.
+    """
+
+    schedule: str
+    n_microbatches: float
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    returns: NDArray[np.float64]
+    work: NDArray[np.float64]
+    after: NDArray[np.float64]
+    update: NDArray[np.float64]
+    prefix: Pinned
+    suffix: Pinned
+    pinned: NDArray[np.float64]
+    pinned_forward: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    arrives: NDArray[np.float64]
+    ends: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        digests: Sequence[Digest],
+        kinds: Sequence[Digest],
+        ranks: layer_split.PipelineRanks,
+        n_microbatches: int,
+        hops: NDArray[np.float64],
+    ) -> _Asked:
+        """Return the seconds of a configuration; `digests` are of the classes of rank, `kinds` of each rank."""
+        follows, ends = after_name(config), np.zeros(len(kinds))
+        ends[0] += getattr(kinds[0].prefix, follows)
+        ends[-1] += getattr(kinds[-1].suffix, follows)
+        forward = _least([own.forward_seconds for own in digests])
+        return cls(
+            config.schedule, float(n_microbatches), forward,
+            backward=_least([own.backward_seconds for own in digests]),
+            returns=_least([own.input_seconds for own in digests]),
+            work=forward + _least([own.work_seconds[:, 0] - own.forward_seconds for own in digests]),
+            after=_least([getattr(own, follows) for own in digests]),
+            update=_least([own.reduce_seconds + own.update_seconds for own in digests]),
+            prefix=kinds[0].prefix, suffix=kinds[-1].suffix,
+            pinned=ranks.fixed_work_seconds, pinned_forward=ranks.fixed_forward_seconds, lead=ranks.lead,
+            arrives=np.concatenate(([0.0], np.cumsum(hops))), ends=ends,
+        )  # fmt: skip
+
+    @property
+    def later(self) -> NDArray[np.bool_]:
+        """Which ranks are not the first."""
+        return np.arange(len(self.lead)) > 0
+
+
+def _inequalities(asked: _Asked) -> tuple[tuple[layer_split.Inequality, ...], NDArray[np.float64]]:
+    """Return what must fit into a step, and what follows a layer's last pass where its rank ends the step."""
+    m, none, nothing = asked.n_microbatches, np.zeros_like(asked.work), np.zeros(len(asked.lead))
+    once = m * asked.pinned + asked.later * asked.prefix.forward_seconds + asked.arrives + asked.ends
+    arrival = layer_split.Inequality(m, m * asked.work + asked.after, asked.forward, none, once, nothing)
+    if asked.schedule not in ("1f1b", "zb_h1"):
+        return (arrival,), none
+    end = asked.after if asked.schedule == "1f1b" else asked.update
+    return (arrival, _round_trip(asked), *_ends(asked)), end
+
+
+def _round_trip(asked: _Asked) -> layer_split.Inequality:
+    """Return the inequality of the first micro-batch, which goes all the way there and back to the rank."""
+    m, one = asked.n_microbatches, asked.schedule == "1f1b"
+    there = float(asked.forward.sum() + asked.pinned_forward.sum() + asked.arrives[-1])
+    back = asked.suffix.backward_seconds if one else asked.suffix.input_seconds
+    not_last, comes_back = asked.later[::-1], asked.arrives[-1] - asked.arrives
+    once = there + m * asked.pinned - asked.lead * asked.pinned_forward + not_last * back + comes_back + asked.ends
+    returns = asked.backward if one else asked.returns
+    return layer_split.Inequality(m, m * asked.work + asked.after, np.zeros_like(asked.work), returns, once, asked.lead)
+
+
+def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality]:
+    """Return the inequalities of the last micro-batch, which goes on to the first rank, alone and with the first one's trip.
+
+    Under ZB-H1 without weight gradients, all of which may wait: the last input gradient still goes back to the first rank, whose
+    last weight gradients and reduction begin then.
+    """
+    m, prefix = asked.n_microbatches, asked.prefix
+    if asked.schedule == "1f1b":
+        both, work, pinned = asked.forward + asked.backward, asked.work, asked.pinned
+        back = asked.later * (prefix.forward_seconds + prefix.backward_seconds)
+        last = prefix.after_seconds
+    else:
+        both = work = asked.forward + asked.returns
+        pinned = asked.pinned_forward.copy()
+        pinned[0] += prefix.input_seconds
+        pinned[-1] += asked.suffix.input_seconds
+        back = asked.later * (prefix.forward_seconds + prefix.input_seconds)
+        last = prefix.reduce_seconds + prefix.update_seconds
+    none, nothing = np.zeros_like(work), np.zeros(len(asked.lead))
+    once = last + m * pinned + back + 2.0 * asked.arrives
+    alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True)
+    trip = last + float(work.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
+    once = trip + (m - 1.0) * pinned - (asked.lead - 1.0) * asked.pinned_forward
+    together = layer_split.Inequality(m - 1.0, (m - 1.0) * work, none, none, once, asked.lead - 1.0, ends_first=True)
+    return alone, together

@@ -22,9 +22,10 @@ from meshwright.solvers.mapping.search import pair_seconds
 from meshwright.solvers.partition.hypergraph import Operators
 from meshwright.solvers.partition.unlike import UnlikeStages, cut_unlike, least_excess
 
-__all__ = ["by_memory", "devices_of", "nothing_fits", "partition_answer", "pipelines_on_unlike"]
+__all__ = ["by_memory", "devices_of", "nearest_pipelines", "nothing_fits", "partition_answer", "pipelines_on_unlike"]
 
 _MOST_STAGES = 8  # of the pipelines without replicas that are shorter than asked for
+_ROUNDING = 1e-9  # relative
 
 
 def partition_answer(problem: Problem, posed: Question, kinds: Kinds, n_stages: int, seed: int) -> Answer:
@@ -137,12 +138,7 @@ def pipelines_on_unlike(
         cut = cut_unlike(operators, [kind for _, kind in mine], n_stages)
         if not cut.groups:
             continue
-        taken = [0] * len(kinds.kinds)
-        devices = []
-        for at in cut.kinds:
-            k = mine[at][0]
-            devices.append(kinds.devices[k][taken[k] : taken[k] + n_replicas])
-            taken[k] += n_replicas
+        devices = _devices_of(cut, kinds, [k for k, _ in mine], n_replicas)
         label = f"{len(cut.groups)} stages x {n_replicas}, cut for unlike devices"
         found.append((label, plan_on(problem, cut.groups, devices, n_microbatches)))
     return found
@@ -168,6 +164,72 @@ def _priced(problem: Problem, posed: Question) -> list[Operators]:
             for rate in rates
         ),
     ]
+
+
+def nearest_pipelines(
+    problem: Problem, posed: Question, shapes: Sequence[tuple[int, int]], n_microbatches: int, most_stages: int
+) -> list[tuple[str, Plan]]:
+    """Return pipelines that exceed their devices by as little as any cut does, one for each number of replicas.
+
+    Parameters
+    ----------
+    problem, posed, shapes, n_microbatches, most_stages
+        As of `pipelines_on_unlike`.
+
+    Returns
+    -------
+    list of (str, Plan)
+        With labels. Where one fits, it is among them, as long as all cuts can be listed.
+
+    Notes
+    -----
+    Plans of these searches keep all micro-batches of a step in flight, so what a stage holds is the sum of what its operators
+    hold with that many; of models, whose state may be sharded later, with one.
+    """
+    kinds, n_ops = kinds_of(problem, posed), len(problem.graph.ops)
+    most = most_stages or min(sum(kind.n_devices for kind in kinds.kinds), n_ops)
+    found = []
+    for n_replicas in sorted({1, *(n_replicas for _, n_replicas in shapes)}):
+        mine = [(k, replace(kind, n_devices=kind.n_devices // n_replicas)) for k, kind in enumerate(kinds.kinds)]
+        mine = [(k, kind) for k, kind in mine if kind.n_devices]
+        if not mine:
+            continue
+        whole = plan_on(problem, (tuple(range(n_ops)),), [tuple(range(n_replicas))], n_microbatches)
+        operators = replace(posed.operators, memory=_held_bytes(problem, posed, whole.n_microbatches))
+        over = least_excess(operators, [kind for _, kind in mine], most)
+        if not math.isfinite(over):
+            continue
+        # a little more than is missing: sums in another order may differ in the last digit
+        more = over * (1 + _ROUNDING) if over > 0 else 0.0
+        cut = cut_unlike(operators, [replace(kind, free_bytes=kind.free_bytes + more) for _, kind in mine], most)
+        if cut.groups:
+            devices = _devices_of(cut, kinds, [k for k, _ in mine], n_replicas)
+            found.append(
+                (
+                    f"{len(cut.groups)} stages x {n_replicas}, cut by memory",
+                    plan_on(problem, cut.groups, devices, n_microbatches),
+                )
+            )
+    return found
+
+
+def _held_bytes(problem: Problem, posed: Question, n_in_flight: int) -> NDArray[np.float64]:
+    """Return what each operator holds with so many micro-batches in flight; what placement graphs say counts once."""
+    memory = posed.operators.memory
+    if problem.model_spec.format != "pipedream_txt":
+        return memory
+    return memory + (n_in_flight - 1) * np.maximum(memory - 2.0 * posed.weight_bytes, 0.0)
+
+
+def _devices_of(cut: UnlikeStages, kinds: Kinds, kept: Sequence[int], n_replicas: int) -> list[tuple[int, ...]]:
+    """Return devices of its kind for each replica of each stage, the lowest ids first; the cut's kinds are those kept."""
+    taken = [0] * len(kinds.kinds)
+    devices = []
+    for at in cut.kinds:
+        k = kept[at]
+        devices.append(kinds.devices[k][taken[k] : taken[k] + n_replicas])
+        taken[k] += n_replicas
+    return devices
 
 
 def by_memory(problem: Problem, held_bytes: NDArray[np.float64], n_replicas: int) -> NDArray[np.int64] | None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import bounds as cuts
-from meshwright.planners.topoopt.choices import SplitSpace
+from meshwright.planners.topoopt.choices import OperatorSplit, SplitSpace
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import PlacementTraffic
 from meshwright.planners.topoopt.workloads.workload import DATA
@@ -19,59 +19,117 @@ MOST_PATHS = 60
 MOST_SERVERS = 64
 """In larger networks the worst cut is not looked for: it takes as many maximum flows as there are servers."""
 
+ROUNDING = 2e-9
+"""What is taken off bounds, relative: flows that share links end when a billionth of them is left."""
 
-def step_seconds(space: SplitSpace, injection_bytes_per_second: float) -> float:
-    """Return a time that no plan on any topology with these interfaces beats.
 
-    `injection_bytes_per_second`: all interfaces of one server together.
+def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: str = "segments") -> float:
+    """Return a time that no plan beats on any network whose servers send at most so much.
+
+    `injection_bytes_per_second`: all interfaces of one server together, of the fastest network in question.
+    `traffic`: how the time of traffic is found, of `meshwright.planners.topoopt.step.TRAFFIC`.
     Returns: seconds.
 
     Notes
     -----
-    A linear relaxation: each operator mixes its choices; a step is at least the work of all servers evenly spread, at least
-    every path of operators forward and back (paths are added while one is violated), and at least the first moment at which a
-    gradient can exist plus the all-reduced bytes over all interfaces. Transfers between operators, order of tasks and waiting
-    are left out.
-    """
-    from scipy import sparse
-    from scipy.optimize import linprog
+    Lemma. Whatever choice every operator takes, on whichever servers, a step is no shorter than each of these sums over
+    operators:
 
-    first = np.concatenate([[0], np.cumsum([len(options) for options in space.choices])]).astype(np.int64)
-    flat = [choice for options in space.choices for choice in options]
-    n_all, n = len(flat), space.servers.n_servers
-    owner = np.repeat(np.arange(len(space.choices)), np.diff(first))
-    busy = np.array([choice.forward_seconds + choice.backward_seconds for choice in flat])
-    weights = np.array(
-        [space.workload.element_bytes * sum(operation.weights) for operation in space.workload.operations], dtype=np.float64
-    )
-    reduced = np.array([2.0 * (choice.samples - 1) for choice in flat]) * weights[owner]
-    rows = [busy * [choice.n_parts for choice in flat] / n, reduced / (n * injection_bytes_per_second)]
-    right = [0.0, -_first_gradient_seconds(space) if reduced.any() else 0.0]
-    whole = sparse.csr_matrix((np.ones(n_all), (owner, np.arange(n_all))), shape=(len(space.choices), n_all + 1))
-    value = 0.0
+    * work (every model of traffic): what all parts compute, divided by the servers; the busiest has no less than the mean.
+    * bytes (``segments``, ``fair``): g servers all-reduce W bytes as flows of 2 (g - 1) W bytes in all, each over a link out of
+      a server; the servers together send no faster than n times the injection, and none of it before a gradient can exist,
+      which every step waits for.
+    * paths (``segments``, ``fair``): operators that read each other run one after the other, forward and then back.
+    * ``closed`` knows no dependencies and adds up without overlap: the mean of what servers compute, or one part of any single
+      operator, plus the bytes as above, plus what devices of a server add up, a mean over servers.
+
+    A mean of the sums with weights that add up to 1 is no more than the largest of them, and is least where each operator for
+    itself takes the choice with the least weighted term: any weights give a bound. Ours are the dual solution of the linear
+    programme in which operators mix their choices; that its solver rounds does no harm. Transfers between operators, the order
+    of tasks, waiting and memory are left out.
+    """
+    sums = _Sums(space, injection_bytes_per_second, traffic)
+    best = max(sums.least(only) for only in np.eye(len(sums.rows)))
     for _ in range(MOST_PATHS):
-        limit = np.hstack([np.array(rows), -np.ones((len(rows), 1))])
-        found = linprog(
-            np.append(np.zeros(n_all), 1.0),
-            A_ub=limit,
-            b_ub=right,
-            A_eq=whole,
-            b_eq=np.ones(len(space.choices)),
-            method="highs",
-        )
-        value = float(found.fun)
-        path, longest = _longest(space, np.bincount(owner, found.x[:-1] * busy).astype(np.float64))
+        shares, weights, value = sums.mixed(best or 1.0)
+        best = max(best, sums.least(weights))
+        row, longest = sums.chain(shares)
         if longest <= value * (1 + 1e-9):
             break
-        on_path = np.zeros(len(space.choices))
+        sums.rows.append(row)
+        sums.constants.append(0.0)
+    return best * (1 - ROUNDING)
+
+
+class _Sums:
+    """The sums of the lemma: a row of terms, one for each choice of each operator, and a constant."""
+
+    def __init__(self, space: SplitSpace, injection_bytes_per_second: float, traffic: str) -> None:
+        self.space, self.closed = space, traffic == "closed"
+        self.first = np.concatenate([[0], np.cumsum([len(options) for options in space.choices])]).astype(np.int64)
+        self.owner = np.repeat(np.arange(len(space.choices)), np.diff(self.first))
+        flat = [(choice, i) for i, options in enumerate(space.choices) for choice in options]
+        n = space.servers.n_servers
+        self.busy = np.array([choice.forward_seconds + choice.backward_seconds for choice, _ in flat])
+        work = self.busy * [choice.n_parts for choice, _ in flat] / n
+        reduced = np.array([_reduced(space, choice, i) for choice, i in flat])
+        sent = reduced[:, 0] / (n * injection_bytes_per_second)
+        # what is added to the work of a server without overlap
+        self.beside = sent + reduced[:, 1] / n if self.closed else np.zeros(len(flat))
+        self.rows, self.constants = [work + self.beside], [0.0]
+        if not self.closed and sent.any():
+            self.rows.append(sent)
+            self.constants.append(_first_gradient_seconds(space))
+
+    def least(self, weights: NDArray[np.float64]) -> float:
+        """Return the weighted mean of the sums where each operator takes the choice with the least weighted term."""
+        terms = np.minimum.reduceat(weights @ np.array(self.rows), self.first[:-1])
+        return float(terms.sum() + weights @ self.constants)
+
+    def mixed(self, unit_seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Return the shares of choices for which the largest sum is least, its dual weights of the sums, and that sum."""
+        from scipy import sparse
+        from scipy.optimize import linprog
+
+        n_all = len(self.busy)
+        whole = sparse.csr_matrix((np.ones(n_all), (self.owner, np.arange(n_all))), shape=(len(self.first) - 1, n_all + 1))
+        found = linprog(
+            np.append(np.zeros(n_all), 1.0),
+            A_ub=np.hstack([np.array(self.rows) / unit_seconds, -np.ones((len(self.rows), 1))]),
+            b_ub=-np.array(self.constants) / unit_seconds,
+            A_eq=whole,
+            b_eq=np.ones(len(self.first) - 1),
+            method="highs",
+        )
+        weights = np.maximum(-found.ineqlin.marginals, 0.0)
+        return found.x[:-1], weights / weights.sum(), float(found.fun) * unit_seconds
+
+    def chain(self, shares: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Return the terms of the longest path of operators, or of the longest operator where there are no dependencies, and
+        their sum for these shares of choices.
+        """
+        seconds = np.bincount(self.owner, shares * self.busy).astype(np.float64)
+        path = [int(np.argmax(seconds))] if self.closed else _longest(self.space, seconds)
+        on_path = np.zeros(len(self.space.choices))
         on_path[path] = 1.0
-        rows.append(busy * on_path[owner])
-        right.append(0.0)
-    return value
+        row = self.busy * on_path[self.owner] + self.beside
+        return row, float(row @ shares)
 
 
-def _longest(space: SplitSpace, seconds: NDArray[np.float64]) -> tuple[list[int], float]:
-    """Return the longest path of operators and its length."""
+def _reduced(space: SplitSpace, choice: OperatorSplit, i: int) -> tuple[float, float]:
+    """Return the bytes that all-reduces of operator `i` send in all, and the seconds for which they keep devices of servers
+    busy, summed over servers.
+    """
+    if choice.samples == 1:
+        return 0.0, 0.0
+    inner = choice.columns * choice.rows
+    each = [space.workload.element_bytes * weights // inner for weights in space.workload.operations[i].weights]
+    inside = sum(choice.n_parts * space.servers.inner_seconds(n_bytes) for n_bytes in each)
+    return 2.0 * (choice.samples - 1) * inner * sum(each), inside
+
+
+def _longest(space: SplitSpace, seconds: NDArray[np.float64]) -> list[int]:
+    """Return the longest path of operators."""
     end = np.zeros(len(seconds))
     before = np.full(len(seconds), DATA)
     for i, operation in enumerate(space.workload.operations):
@@ -80,12 +138,11 @@ def _longest(space: SplitSpace, seconds: NDArray[np.float64]) -> tuple[list[int]
             before[i] = max(producers, key=lambda p: (end[p], -p))
         end[i] = seconds[i] + (end[before[i]] if before[i] != DATA else 0.0)
     at = int(np.argmax(end))
-    longest = float(end[at])
     path = []
     while at != DATA:
         path.append(at)
         at = int(before[at])
-    return path, longest
+    return path
 
 
 def _first_gradient_seconds(space: SplitSpace) -> float:

@@ -47,6 +47,11 @@ class Servers:
         """Memory of one server's devices together."""
         return self.n_gpus * sim.free_bytes((self.gpu,))
 
+    def inner_seconds(self, n_bytes: int) -> float:
+        """Return how long the devices of a server add up a tensor among themselves if they do nothing else."""
+        moved = (2 * n_bytes // self.n_gpus) * (1.0 / self.gpu_bytes_per_second)
+        return self.gpu_latency_seconds + moved if self.n_gpus > 1 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorSplit:

@@ -144,10 +144,15 @@ class Design:
         What was found on each topology, in the order asked for; empty when nothing fits.
     best : str
         The fastest of them.
+    injection_bytes_per_second : float
+        The most that the interfaces of one server send together on any topology here: those asked for, or the faster ones of a
+        full mesh, or of a topology that may cost as much as the first.
     bound_seconds : float
-        What no plan on any topology with these interfaces beats.
+        What no plan beats on any topology whose servers send no more than that.
     missing_bytes : float
-        When nothing fits: how much the fullest server lacks in the plan that needs least.
+        When nothing fits: how much the fullest server lacks in the plan that needs least of those found, at least.
+    infeasible_proven : bool
+        When nothing fits: whether no plan does, rather than none that was found.
     seed : int
         Of everything random.
     planning_seconds : float
@@ -161,8 +166,10 @@ class Design:
     wires: NetworkParts
     entries: tuple[tuple[str, Entry], ...]
     best: str
+    injection_bytes_per_second: float
     bound_seconds: float
     missing_bytes: float
+    infeasible_proven: bool
     seed: int
     planning_seconds: float
     notes: tuple[str, ...]
@@ -171,6 +178,11 @@ class Design:
     def entry(self) -> Entry:
         """What was found on the fastest topology."""
         return dict(self.entries)[self.best]
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """How far the fastest step is above the bound; None where no bound above zero is known."""
+        return self.entry.found.seconds / self.bound_seconds - 1.0 if self.bound_seconds > 0 else None
 
 
 def design(
@@ -200,14 +212,16 @@ def design(
     step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
     known = components.prices(params.components)
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
-    bound = bounds.step_seconds(choices, _injection(wires, names))
     missing = _missing(choices)
+    proven = missing > 0
     entries: list[tuple[str, Entry]] = []
     if missing <= 0:
         for name in names:
             entries += _entries(name, step, wires, params, known, entries, budget, seed)
         if missing_plan := _unfit(step, entries):
             missing, entries = missing_plan, []
+    injection = max([_injection(wires), *(entry.found.fabric.injection_bytes_per_second() for _, entry in entries)])
+    bound = bounds.step_seconds(choices, injection, params.traffic)
     if any(entry.found.changing for _, entry in entries):
         notes.append("circuits that change are shown by --trace; a task graph has one list of links and shows those that stay")
     if params.server:
@@ -220,7 +234,9 @@ def design(
     if "published" in params.search and any(name != "topoopt" for name in names):
         notes.append("search=published applies to topoopt; other topologies are searched by ours")
     seconds = time.perf_counter() - started
-    return Design(workload, step, wires, tuple(entries), best, bound, max(missing, 0.0), seed, seconds, tuple(notes))
+    return Design(
+        workload, step, wires, tuple(entries), best, injection, bound, max(missing, 0.0), proven, seed, seconds, tuple(notes)
+    )
 
 
 def _servers(n_servers: int, params: Params) -> Servers:
@@ -272,7 +288,7 @@ def _check(wires: NetworkParts, names: tuple[str, ...]) -> None:
             raise UnknownNameError("topology", name, networks.NAMES)
         if names.count(name) > 1:
             raise InputError(f"--topology: {name} is given twice")
-    if {"topoopt", "optical"} & set(names) and wires.degree < 2 and wires.n_servers > 2:
+    if {"topoopt", "optical", "expander"} & set(names) and wires.degree < 2 and wires.n_servers > 2:
         raise InputError(
             f"--degree {wires.degree}: {wires.n_servers} servers with one interface each form no connected network without a "
             "switch; "
@@ -280,16 +296,18 @@ def _check(wires: NetworkParts, names: tuple[str, ...]) -> None:
         )
 
 
-def _injection(wires: NetworkParts, names: tuple[str, ...]) -> float:
-    """Return the fastest that a server's interfaces together are in any of these topologies."""
-    degree = wires.n_servers - 1 if "full-mesh" in names else wires.degree
-    return degree * wires.bytes_per_second
+def _injection(wires: NetworkParts) -> float:
+    """Return how fast the interfaces of a server send together as asked for; a topology compared with may be faster."""
+    return wires.degree * wires.bytes_per_second
 
 
 def _missing(choices: SplitSpace) -> float:
-    """Return how much memory is missing even if every operator takes the least and all is spread evenly."""
+    """Return how many bytes the fullest server lacks in every plan: not below the mean of what is held where every operator
+    takes the least, nor below the smallest part of any operator.
+    """
     least = sum(min(choice.memory_bytes * choice.n_parts for choice in options) for options in choices.choices)
-    return least / choices.servers.n_servers - choices.servers.memory_bytes
+    part = max(min(choice.memory_bytes for choice in options) for options in choices.choices)
+    return max(least / choices.servers.n_servers, part) - choices.servers.memory_bytes
 
 
 def _unfit(step: Step, entries: list[tuple[str, Entry]]) -> float:

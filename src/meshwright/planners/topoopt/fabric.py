@@ -351,6 +351,11 @@ class Fabric:
         """Return the links of the longest flow of some groups, by number."""
         return max((len(links) for group in groups for links, _ in self._flows[group]), default=0)
 
+    def injection_bytes_per_second(self) -> float:
+        """Return the most that the interfaces of any one server send, or receive, together."""
+        ends = (np.bincount(end, self.count, self.n_nodes)[: self.n_servers] for end in (self.source, self.target))
+        return max(float(links.max()) for links in ends) * self.bytes_per_second
+
     def mean_hops(self) -> float:
         """Return the mean number of links between different servers."""
         n = self.n_servers

@@ -239,8 +239,7 @@ class Step:
 
     def inner_seconds(self, n_bytes: int) -> float:
         """Return how long the devices of a server add up a tensor among themselves if they do nothing else."""
-        inside = self.inside()
-        return inside.latency_seconds + (2 * n_bytes // inside.n_gpus) * inside.seconds_per_byte if inside.n_gpus > 1 else 0.0
+        return self.space.servers.inner_seconds(n_bytes)
 
     def memory_bytes(self, placement: Placement) -> NDArray[np.float64]:
         """Return what each server holds; shape (n_servers,)."""

@@ -23,17 +23,14 @@ def explain(design: Design) -> str:
         f"{wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} Gbit/s each"
     ]
     if not design.entries:
+        nothing = "nothing fits (proven)" if design.infeasible_proven else "no plan that fits was found (not proven)"
         lines.append(
-            f"nothing fits: the fullest server lacks {format_bytes(design.missing_bytes)} of memory; take more servers or a "
+            f"{nothing}: the fullest server lacks {format_bytes(design.missing_bytes)} of memory; take more servers or a "
             "smaller batch"
         )
         return "\n".join(lines)
     found = design.entry.found
-    gap = found.seconds / design.bound_seconds - 1.0
-    lines.append(
-        f"step {format_seconds(found.seconds)} on {design.best}; no plan on any topology beats "
-        f"{format_seconds(design.bound_seconds)} (gap {gap:.1%})"
-    )
+    lines.append(f"step {format_seconds(found.seconds)} on {design.best}{codesign_json.proof(design)}")
     lines.append(
         f"{'topology':24s} {'step':>10s} {'fair':>10s} {'compute':>10s} {'cut':>10s} {'rings':>10s} {'gap':>7s} "
         f"{'hops':>6s} {'links':>6s} {'cost':>10s}"
@@ -44,7 +41,7 @@ def explain(design: Design) -> str:
         bounds = [format_seconds(row[key]) for key in ("compute_seconds", "cut_seconds", "collective_seconds")]
         seconds = [format_seconds(row["iteration_seconds"]), format_seconds(fair) if fair is not None else "-", *bounds]
         lines.append(
-            f"{name:24s} {' '.join(f'{one:>10s}' for one in seconds)} {max(row['gap_ratio'], 0.0):7.1%} "
+            f"{name:24s} {' '.join(f'{one:>10s}' for one in seconds)} {codesign_json.gap_text(row):>7s} "
             f"{row['mean_hops']:6.2f} "
             f"{len(row['links']):6d} {row['cost']:10.0f}"
         )

@@ -16,7 +16,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Objective
 from meshwright.planners.parmesan.numbering import numbered_alike
-from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
+from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
     EvaluatedPlan,
@@ -125,11 +125,18 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     judged, extra, posed = pipelines(problem, params, seed)
     ranked, missing_bytes = fitting(problem, judged)
     if not ranked:
+        near = nearest_pipelines(problem, posed, shapes(problem, params.n_stages), params.n_microbatches, params.n_stages)
+        beside = params.concurrent_copy_comp
+        ranked, least = fitting(
+            problem, [evaluate_plan(problem, plan, label, copies_beside_compute=beside) for label, plan in near]
+        )
+        missing_bytes = min(missing_bytes, least)
+    if not ranked:
         least_bytes, proven = nothing_fits(problem, posed, params.n_stages)
         nearest = "more devices or stages, or a smaller --micro-batch; --search stage_mapping also shards and recomputes"
         return Answer(
-            None, missing_bytes=missing_bytes if judged else least_bytes, nearest=nearest, infeasible_proven=proven,
-            notes=posed.notes, problem=problem, extra=extra,
+            None, missing_bytes=missing_bytes if math.isfinite(missing_bytes) else least_bytes, nearest=nearest,
+            infeasible_proven=proven, notes=posed.notes, problem=problem, extra=extra,
         )  # fmt: skip
     return _answer(problem, ranked, posed, extra)
 

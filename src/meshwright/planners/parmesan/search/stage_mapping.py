@@ -17,7 +17,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
 from meshwright.planners.parmesan.check import mapping as check_mapping
 from meshwright.planners.parmesan.numbering import numbered_alike
-from meshwright.planners.parmesan.on_unlike import by_memory, nothing_fits, pipelines_on_unlike
+from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
     MOST_UNEQUAL,
@@ -153,6 +153,10 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
         judged += swapped(problem, posed, judged)
     if problem.costs == "partition":
         ranked, missing_bytes = fitting(problem, judged)
+        if not ranked:
+            near = nearest_pipelines(problem, posed, pairs, params.n_microbatches, params.n_stages)
+            ranked, least_bytes = fitting(problem, [evaluate_plan(problem, plan, label) for label, plan in near])
+            missing_bytes = min(missing_bytes, least_bytes)
         nearest = "more devices, devices with more memory, or a smaller --micro-batch"
     else:
         ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample), published)

@@ -27,14 +27,13 @@ def page(design: Design) -> str:
     wires, found = design.wires, design.entry.found
     answer = codesign_json.as_json(design)
     title = f"{design.workload.name} on {wires.n_servers} servers"
-    gap = found.seconds / design.bound_seconds - 1.0
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>',
         f"<h1>{escape(title)}</h1>",
         f"<p>{design.workload.global_batch} samples a step, {wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} "
         "Gbit/s "
-        f"a server. A step takes <b>{format_seconds(found.seconds)}</b> on {escape(design.best)}; no plan on any topology with "
-        f"these interfaces beats {format_seconds(design.bound_seconds)} (gap {gap:.1%}).</p>",
+        f"a server. A step takes <b>{format_seconds(found.seconds)}</b> on {escape(design.best)}"
+        f"{escape(codesign_json.proof(design))}.</p>",
         "<h2>Topologies</h2>",
         _topologies(design, answer["topologies"]),
         f"<h2>The network: {escape(design.best)}</h2>",
@@ -67,7 +66,7 @@ def _topologies(design: Design, rows: dict[str, dict[str, float]]) -> str:
             format_seconds(row["iteration_seconds"]),
             f'<div class="bar" style="width:{8 * row["iteration_seconds"] / slowest:.2f}rem"></div>',
             *(format_seconds(row[key]) for key in ("compute_seconds", "cut_seconds", "collective_seconds")),
-            f"{max(row['gap_ratio'], 0.0):.1%}",
+            codesign_json.gap_text(row),
             f"{row['mean_hops']:.2f}",
             f"{row['cost']:.0f}",
             f"{row['link_bytes_per_second'] * 8e-9:g}",

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 from meshwright.base import files
+from meshwright.base.units import format_seconds
 from meshwright.planners.topoopt import bounds
 from meshwright.planners.topoopt.alternate import PlanOnNetwork
 from meshwright.planners.topoopt.design import Design, Entry
 from meshwright.planners.topoopt.step import TRAFFIC, Step
 
-__all__ = ["FORMAT", "as_json", "write"]
+__all__ = ["FORMAT", "as_json", "gap_text", "proof", "write"]
 
 FORMAT = "meshwright/codesign/1"
 MOST_FAIR_FLOWS = 5000
@@ -51,21 +52,43 @@ def as_json(design: Design) -> dict[str, Any]:
         "notes": list(design.notes),
     }
     if not design.entries:
-        return entry | {"missing_bytes": design.missing_bytes, "nearest": None}
+        return entry | {"missing_bytes": design.missing_bytes, "nearest": None, "infeasible_proven": design.infeasible_proven}
     found = design.entry.found
     entry |= {
         "iteration_seconds": found.seconds,
         "samples_per_second": design.workload.global_batch / found.seconds,
         "topology": design.best,
-        "bound": {
-            "value": design.bound_seconds,
-            "gap_ratio": found.seconds / design.bound_seconds - 1.0,
-            "method": "relaxation: work of all servers, paths, all-reduced bytes over all interfaces",
-        },
+        "bound": None if design.gap_ratio is None else _bound(design),
         "topologies": {name: _topology(design, one) for name, one in design.entries},
         "plan": plan_json(design, design.entry),
     }
     return entry
+
+
+def _bound(design: Design) -> dict[str, Any]:
+    closed = design.step.model_of_traffic == "closed"
+    kind = "work of all servers, then" if closed else "work of all servers, paths,"
+    return {
+        "value": design.bound_seconds,
+        "gap_ratio": design.gap_ratio,
+        "method": f"relaxation: {kind} all-reduced bytes over all interfaces",
+        "injection_bytes_per_second": design.injection_bytes_per_second,
+    }
+
+
+def proof(design: Design) -> str:
+    """Return the bound as the end of a sentence; empty where none is known."""
+    if design.gap_ratio is None:
+        return ""
+    return (
+        f"; no plan on any topology whose servers send at most {design.injection_bytes_per_second * 8e-9:g} Gbit/s each beats "
+        f"{format_seconds(design.bound_seconds)} (gap {design.gap_ratio:.1%})"
+    )
+
+
+def gap_text(row: dict[str, Any]) -> str:
+    """Return the gap of a topology in per cent; a dash where none of its bounds is above zero."""
+    return "-" if row["gap_ratio"] is None else f"{row['gap_ratio']:.1%}"
 
 
 def _topology(design: Design, entry: Entry) -> dict[str, Any]:
@@ -73,8 +96,9 @@ def _topology(design: Design, entry: Entry) -> dict[str, Any]:
     fabric = found.fabric
     traffic = step.traffic(found.placement)
     compute = step.compute_seconds(found.placement)
-    cut = bounds.cut_seconds(traffic, _injection(design, entry))
+    cut = bounds.cut_seconds(traffic, fabric.injection_bytes_per_second())
     collective = bounds.collective_seconds(step.space, traffic, fabric)
+    largest = max(compute, cut, collective) * (1 - bounds.ROUNDING)
     return {
         "iteration_seconds": found.seconds,
         "start_seconds": found.start_seconds,
@@ -89,7 +113,7 @@ def _topology(design: Design, entry: Entry) -> dict[str, Any]:
         "cut_seconds": cut,
         "collective_seconds": collective,
         "busiest_seconds": step.busy_seconds(found.placement, fabric),
-        "gap_ratio": found.seconds / max(compute, cut, collective) - 1.0,
+        "gap_ratio": found.seconds / largest - 1.0 if largest > 0 else None,
         "point_to_point_bytes": float(traffic.pair_bytes.sum()),
         "all_reduce_bytes": float(sum(2.0 * (len(members) - 1) * n_bytes for members, n_bytes in traffic.group_bytes)),
         "proposals": found.n_proposals,
@@ -118,13 +142,6 @@ def _seconds(step: Step, found: PlanOnNetwork, traffic: str) -> float | None:
     if traffic == "fair" and step.model_of_traffic != "fair" and n_flows > MOST_FAIR_FLOWS:
         return None
     return step.seconds(found.placement, found.fabric, traffic=traffic)
-
-
-def _injection(design: Design, entry: Entry) -> float:
-    """Return what a server's interfaces send together on this topology."""
-    fabric = entry.found.fabric
-    out = fabric.source < fabric.n_servers
-    return float((fabric.count[out] * fabric.bytes_per_second).sum() / fabric.n_servers)
 
 
 def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
