@@ -96,8 +96,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def check(
         certificate: str = typer.Argument(
-            help="A file written by --set certificate=FILE, or an answer of --search best (also that nothing fits), or a plan file of "
-            "--search piper, partition or stage_mapping."
+            help="An answer of --search best (also that nothing fits), a plan file of --search piper, partition or stage_mapping, or a "
+            "file written by --set certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
@@ -117,7 +117,8 @@ def register(app: typer.Typer) -> None:
             found = {"value": verdict.value, "bound": verdict.bound_value}
             numbers = {name: None if math.isnan(number) else number for name, number in found.items()}
             listed = {name: list(getattr(verdict, name)) for name in ("checked", "not_checked") if hasattr(verdict, name)}
-            print(json.dumps({"format": "meshwright/check/1", "valid": verdict.valid, **numbers, "reason": verdict.reason, **listed}))
+            head = {"format": "meshwright/check/1", "valid": verdict.valid, **numbers, "reason": verdict.reason}
+            print(json.dumps({**head, **listed}))
             return 0 if verdict.valid else 2
         if verdict.valid and hasattr(verdict, "checked"):
             print(f"valid: {verdict.checked[0]}")

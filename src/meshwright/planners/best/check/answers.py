@@ -12,7 +12,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best.check.member import outside
-from meshwright.planners.best.check.proof import ROUNDING, Proof, Shape
+from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, Proof, Shape
 
 __all__ = ["Verdict", "check_infeasible", "check_plan", "posed"]
 
@@ -114,10 +114,10 @@ def check_plan(result: Result, entry: Mapping[str, Any], where: str, limits: Map
         return Verdict(False, value, math.nan, str(error), not_checked=_NOT_CHECKED)
     if proof.open:
         proven = _weaker(proof)
+        weaker = "nothing less is proven here" if math.isnan(proven) else f"what is proven here is {proven!r} seconds"
         return Verdict(
             False, value, proven,
-            f"the plan holds, but the bound claimed, {bound!r} seconds, is not confirmed: {_open(proof)}; what is proven here is "
-            f"{proven!r} seconds",
+            f"the plan holds, but the bound claimed, {bound!r} seconds, is not confirmed: {_open(proof)}; {weaker}",
             ("the plan: its step, its memory, its place in the space",), ("the bound claimed", *_NOT_CHECKED),
         )  # fmt: skip
     gap = value / bound - 1.0
@@ -168,9 +168,7 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], where: str, lim
         return Verdict(False, *nothing, str(error))
     rest = ("how much memory is missing, and what would fit", *_NOT_CHECKED[1:])
     if proof.open:
-        return Verdict(
-            False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest)
-        )
+        return Verdict(False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest))
     return Verdict(True, *nothing, "", ("no plan of the space fits its devices", _sets(proof)), rest)
 
 
@@ -275,19 +273,21 @@ def _open(proof: Proof) -> str:
     mesh, form, strategy = proof.open[0].mesh, proof.open[0].form, proof.open[0].strategy
     degrees = ", ".join(f"{name} {getattr(mesh, name)}" for name in ("pipeline", "data", "context", "tensor", "expert"))
     return (
-        f"{len(proof.open)} configurations are left, the first: {degrees}, micro-batch {mesh.micro_batch}, sharding level {strategy.shard}, "
+        f"{len(proof.open)}{' or more' if len(proof.open) >= MOST_OPEN else ''} configurations are left, the first: {degrees}, micro-batch {mesh.micro_batch}, sharding level {strategy.shard}, "
         f"{form.schedule} with {form.n_chunks} stages per rank"
     )
 
 
 def _weaker(proof: Proof) -> float:
-    """Return a smaller bound that holds for the configurations left open too; 0 where none of those tried does."""
+    """Return a smaller bound that holds for the configurations left open too; nan where none of those tried does."""
     left = list(proof.open)
+    if len(left) >= MOST_OPEN:
+        return math.nan
     for share in _WEAKER:
         left = [one for one in left if not proof.refuted(one, proof.limit * share)]
         if not left:
             return proof.limit * share
-    return 0.0
+    return math.nan
 
 
 def _sets(proof: Proof) -> str:

@@ -48,7 +48,9 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     counts = [sum(op in set(chain.layers) for op in stage.ops) for stage in plan.stages]
     if (form.n_chunks > 1 or limits["uniform"]) and counts != even_counts(len(chain.layers), len(counts)):
         return "its virtual stages are not spread evenly"
-    words = {word for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False) if op in set(chain.layers)}
+    words = {
+        word for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False) if op in set(chain.layers)
+    }
     if not words <= set(limits["recompute"]):
         return f"it recomputes what is not allowed ({', '.join(sorted(words - set(limits['recompute'])))})"
     if form not in forms(mesh, plan.n_microbatches, len(chain.layers), limits):

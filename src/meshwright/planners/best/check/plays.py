@@ -36,7 +36,13 @@ class Plays:
     """
 
     def __init__(
-        self, prices: Prices, mesh: Mesh, form: Form, strategy: Strategy, layout: str, priced: tuple[list[Table], list[int], list[int]]
+        self,
+        prices: Prices,
+        mesh: Mesh,
+        form: Form,
+        strategy: Strategy,
+        layout: str,
+        priced: tuple[list[Table], list[int], list[int]],
     ) -> None:
         self.prices, self.mesh, self.form, self.strategy = prices, mesh, form, strategy
         self.tables, self.of_rank, self.kinds = priced
@@ -118,7 +124,9 @@ class Plays:
         only = bound is None or self.form.is_split or self.prices.chain.is_equal or not plan.recomputes
         if not only:
             return False
-        if self.form.is_split and self.form.n_chunks > 1:  # an order that is fitted to durations may hold more than all orders do
+        if (
+            self.form.is_split and self.form.n_chunks > 1
+        ):  # an order that is fitted to durations may hold more than all orders do
             own = moments_of(sim.order(self.problem, plan, self.loads(plan)), early=False)
             again = self._least_work(counts, own)
             if again is None:
@@ -165,7 +173,9 @@ class Plays:
             words = self.prices.words(table)
             ways = [[[table[row, "none" if fixed else word] for word in words] for row, fixed in stage] for stage in own]
             kept = np.array([sum(min(way.kept_bytes for way in layer) for layer in stage) for stage in ways])
-            working = np.array([max((min(way.working_bytes for way in layer) for layer in stage), default=0.0) for stage in ways])
+            working = np.array(
+                [max((min(way.working_bytes for way in layer) for layer in stage), default=0.0) for stage in ways]
+            )
             static = sum(layer[0].static_bytes for stage in ways for layer in stage)
             reserved = max(min(way.reserved_bytes for way in layer) for stage in ways for layer in stage)
             if static + reserved + float((times @ kept + working[place]).max()) > self.prices.memory_bytes(self.kinds[rank]):
@@ -189,7 +199,10 @@ class Plays:
 
 
 def _rule(
-    stages: list[list[tuple[int, bool]]], table: Table, words: tuple[str, ...], moments: tuple[NDArray[np.float64], NDArray[np.int64]],
+    stages: list[list[tuple[int, bool]]],
+    table: Table,
+    words: tuple[str, ...],
+    moments: tuple[NDArray[np.float64], NDArray[np.int64]],
     memory_bytes: float,
 ) -> list[str] | None:
     """Return what the layers of a rank recompute by the rule of the space: the least work that fits.
@@ -199,7 +212,9 @@ def _rule(
     """
     at = [i for i, rows in enumerate(stages) for _ in rows]
     pinned = [is_pinned for rows in stages for _, is_pinned in rows]
-    ways: list[list[Layer]] = [[table[row, "none" if fixed else word] for word in words] for rows in stages for row, fixed in rows]
+    ways: list[list[Layer]] = [
+        [table[row, "none" if fixed else word] for word in words] for rows in stages for row, fixed in rows
+    ]
     kept, working, reserved, work = (
         np.array([[getattr(layer, name) for layer in own] for own in ways])
         for name in ("kept_bytes", "working_bytes", "reserved_bytes", "work")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +20,13 @@ from meshwright.planners.best.check.space import Form, Mesh, chain_of, even_coun
 from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, moments_of
 from meshwright.planners.best.check.whole_stages import WholeStages
 
-__all__ = ["ROUNDING", "Closed", "Proof", "Shape"]
+__all__ = ["MOST_OPEN", "ROUNDING", "Closed", "Proof", "Shape"]
 
 ROUNDING = 1e-9
 """Relative distance of seconds that counts as none."""
 
-MOST_CUTS = 2_000
-"""Splits of one configuration that are played at most."""
+MOST_CUTS, MOST_OPEN = 2_000, 20
+"""Splits of one configuration that are played at most, and configurations left open after which no more are looked at."""
 
 
 class Shape(NamedTuple):
@@ -129,7 +128,7 @@ class Proof:
         every = list(forms(mesh, self._n_microbatches(mesh), self.n_layers, self.limits))
         by = "configurations" if math.isfinite(self.bound_seconds) else "memory"
         self._set(number, mesh, by).add(self.bound_seconds, n_variants * len(every))
-        if every:
+        if every and len(self.open) < MOST_OPEN:
             self._configurations(prices, mesh, every)
 
     def _n_microbatches(self, mesh: Mesh) -> int:
@@ -169,9 +168,16 @@ class Proof:
                 one = Open(prices, mesh, form, strategy, layout)
                 if not self.refuted(one, self.limit):
                     self.open.append(one)
+                if len(self.open) >= MOST_OPEN:
+                    return
 
     def _bounded(
-        self, prices: Prices, mesh: Mesh, form: Form, priced: tuple[list[Table], list[int], list[int]], hops: tuple[float, ...] = ()
+        self,
+        prices: Prices,
+        mesh: Mesh,
+        form: Form,
+        priced: tuple[list[Table], list[int], list[int]],
+        hops: tuple[float, ...] = (),
     ) -> WholeStages | VirtualStages:
         """Return what the ranks of a configuration take at least."""
         if form.n_chunks == 1:
@@ -212,12 +218,9 @@ class Proof:
             return plays.refuted(even_counts(self.n_layers, n_stages), whole, held, limit)
         if mesh.pipeline > 1:
             bound = WholeStages(prices, mesh, form, *priced, plays.hop_seconds(even_counts(self.n_layers, n_stages)))
-        cuts = list(islice(bound.cuts(limit), MOST_CUTS + 1))
-        if len(cuts) > MOST_CUTS:
-            return False
-        for counts in cuts:
+        for i, counts in enumerate(bound.cuts(limit)):
             self.n_played += 1
-            if not plays.refuted(counts, bound, held, limit):
+            if i == MOST_CUTS or not plays.refuted(counts, bound, held, limit):
                 return False
         return True
 

@@ -89,9 +89,7 @@ def chain_of(graph: Graph) -> Chain:
     layers = order[again[0] : again[-1] + 1]
     most = max(often[row[i]] for i in layers)
     main = min(row[i] for i in layers if often[row[i]] == most)
-    return Chain(
-        tuple(order[: again[0]]), tuple(layers), tuple(order[again[-1] + 1 :]), tuple(row[i] for i in layers), main
-    )
+    return Chain(tuple(order[: again[0]]), tuple(layers), tuple(order[again[-1] + 1 :]), tuple(row[i] for i in layers), main)
 
 
 def pools(cluster: Cluster) -> list[Pool]:
@@ -146,9 +144,7 @@ def _sorts_first(cluster: Cluster, by_node: NDArray[np.int64]) -> list[NDArray[n
         return []
     devices = by_node.tolist()
     return [
-        np.array(
-            [i for i in devices if sort[node[i]] == own] + [i for i in devices if sort[node[i]] != own], dtype=np.int64
-        )
+        np.array([i for i in devices if sort[node[i]] == own] + [i for i in devices if sort[node[i]] != own], dtype=np.int64)
         for own in sorts[1:]
     ]
 
@@ -215,7 +211,9 @@ def forms(mesh: Mesh, n_microbatches: int, n_layers: int, limits: Mapping[str, A
         if p > 1 and schedule == "zb_v":
             every = [2] if n_layers >= 2 * p and n_microbatches >= 2 * p else []
         elif p > 1 and schedule == "interleaved_1f1b":
-            whole = [v for v in range(2, (n_layers + 2) // p + 1) if v <= 4 or 0 in (n_layers % (v * p), (n_layers + 2) % (v * p))]
+            whole = [
+                v for v in range(2, (n_layers + 2) // p + 1) if v <= 4 or 0 in (n_layers % (v * p), (n_layers + 2) % (v * p))
+            ]
             every = whole if n_microbatches % p == 0 else []
         yield from (Form(schedule, v) for v in every if not limits["uniform"] or n_layers % (p * v) == 0)
 

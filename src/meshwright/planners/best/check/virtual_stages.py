@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.planners.best.check.prices import Prices, Table
@@ -113,7 +112,14 @@ class VirtualStages:
     """
 
     def __init__(
-        self, prices: Prices, mesh: Mesh, form: Form, tables: list[Table], of_rank: list[int], kinds: list[int], moments: Moments
+        self,
+        prices: Prices,
+        mesh: Mesh,
+        form: Form,
+        tables: list[Table],
+        of_rank: list[int],
+        kinds: list[int],
+        moments: Moments,
     ) -> None:
         p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
         self.form, self.moments, self.is_equal = form, moments, prices.chain.is_equal
@@ -123,7 +129,9 @@ class VirtualStages:
         self.counts = even_counts(self.n_layers, p * form.n_chunks)
         self.stages: list[list[_Stage]] = [[] for _ in range(p)]
         start, last = 0, len(self.counts) - 1
-        for i, (rank, count) in enumerate(zip(schedules.load(form.schedule).placement(p, form.n_chunks).tolist(), self.counts, strict=True)):
+        for i, (rank, count) in enumerate(
+            zip(schedules.load(form.schedule).placement(p, form.n_chunks).tolist(), self.counts, strict=True)
+        ):
             own = self.sums[of_rank[rank]]
             ends = [*([own.prefix] if i == 0 else []), *([own.suffix] if i == last else [])]
             self.stages[rank].append(_Stage.of(own, start, start + count, ends))
