@@ -96,8 +96,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def check(
         certificate: str = typer.Argument(
-            help="An answer of --search best (also that nothing fits), a plan file of --search piper, partition or stage_mapping, or a "
-            "file written by --set certificate=FILE."
+            help="An answer of --search best (also that nothing fits), a plan file of --search piper, partition or "
+            "stage_mapping, or a file written by --set certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
