@@ -169,7 +169,7 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], where: str, lim
     rest = ("how much memory is missing, and what would fit", *_NOT_CHECKED[1:])
     if proof.open:
         return Verdict(False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest))
-    return Verdict(True, *nothing, "", ("no plan of the space fits its devices", _sets(proof)), rest)
+    return Verdict(True, *nothing, "", ("no plan of the space fits its devices", _asked(problem), _sets(proof)), rest)
 
 
 def _same_question(problem: Problem, entry: Mapping[str, Any], where: str, limits: Mapping[str, Any]) -> Problem:
@@ -195,6 +195,7 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], where: str, limit
         ("batch.sequence_length", problem.graph.sequence_length, (asked["sequence_length"],)),
     ]
     same += [(f"training.{name}", value, (asked["training"].get(name),)) for name, value in entry.get("training", {}).items()]
+    same.append(("the framework of the question", problem.framework, (found.framework,)))
     for field, value, allowed in same:
         if value not in allowed:
             raise _Refused(f"{field} is {value!r}; the certificate is of a question where it is {allowed[-1]!r}")
@@ -259,6 +260,16 @@ def _compare(proof: Proof, sets: Any, where: str) -> None:
     missing = [shape for shape in proof.sets if shape not in claimed]
     if missing:
         raise _Refused(f"certificate.sets: {len(missing)} sets of the space are missing, the first: {_words(missing[0])}")
+
+
+def _asked(problem: Problem) -> str:
+    """Say what was asked, as far as only the certificate holds it."""
+    batch, training = problem.batch, problem.training
+    held = ", ".join(f"{name[:-6]} {getattr(training, name)}" for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
+    return (
+        f"asked: {batch.global_batch} samples of {batch.sequence_length} tokens a step, products in {training.precision}, bytes of each "
+        f"parameter: {held}"
+    )
 
 
 def _words(shape: Shape) -> str:

@@ -121,7 +121,8 @@ class Plays:
             return (bound is not None and self.prices.chain.is_equal) or self._never_fits(counts, moments)
         plan = self.plan(counts, words)
         assert plan is not None
-        only = bound is None or self.form.is_split or self.prices.chain.is_equal or not plan.recomputes
+        alike = self.prices.limits["uniform"]  # then all layers must recompute the same, which the least work need not
+        only = not plan.recomputes or (not alike and (bound is None or self.form.is_split or self.prices.chain.is_equal))
         if not only:
             return False
         if (
