@@ -238,7 +238,8 @@ def _compare(proof: Proof, sets: Any, where: str) -> None:
     claimed: dict[Shape, dict[str, Any]] = {}
     try:
         for i, one in enumerate(sets):
-            shape = Shape(*(int(one[name]) for name in Shape._fields[:-1]), str(one["by"]))
+            pool, tensor, context, expert, micro_batch = (int(one[name]) for name in Shape._fields[:-1])
+            shape = Shape(pool, tensor, context, expert, micro_batch, str(one["by"]))
             if shape in claimed:
                 raise _Refused(f"certificate.sets[{i}]: {_words(shape)} are there twice")
             claimed[shape] = one

@@ -91,9 +91,10 @@ class _Stage(NamedTuple):
             return float(sums[stop] - sums[start] + sum(getattr(part, name) for part in ends))
 
         overhead = max([part.overhead_bytes for part in ends] + [own.overhead_bytes if stop > start else 0.0])
-        names = ("forward", "backward", "weight", "work", "static_bytes", "kept_bytes")
-        largest = max(own.reducing[start:stop], default=0.0)
-        return cls(start, stop, *(both(name) for name in names), overhead, both("reduce"), both("update"), largest)
+        return cls(
+            start, stop, both("forward"), both("backward"), both("weight"), both("work"), both("static_bytes"), both("kept_bytes"),
+            overhead, both("reduce"), both("update"), max(own.reducing[start:stop], default=0.0),
+        )  # fmt: skip
 
 
 class VirtualStages:

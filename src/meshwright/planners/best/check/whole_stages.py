@@ -149,8 +149,8 @@ class WholeStages:
         self.passes = _sums([min(column) for column in zip(*(own.passing for own in self.sums), strict=True)])
         self.returns = _sums([min(column) for column in zip(*(own.returning for own in self.sums), strict=True)])
         back = "returns" if form.is_split else "backward"
-        self.head, self.head_back = self.prefix.forward, getattr(self.prefix, back)
-        self.tail, self.tail_back = self.suffix.forward, getattr(self.suffix, back)
+        self.head, self.head_back = self.prefix.forward, float(getattr(self.prefix, back))
+        self.tail, self.tail_back = self.suffix.forward, float(getattr(self.suffix, back))
         self.there = self.passes[-1] + self.head + self.tail + self.arrives[-1]
         self.trip = self.there + self.returns[-1] + self.head_back + self.tail_back + self.arrives[-1]
         self._repeated: dict[tuple[int, int], float] = {}
