@@ -41,6 +41,8 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
 
     file_format = entry.get("format") if isinstance(entry, dict) else None
     if file_format == "meshwright/plan/1":
+        if entry.get("feasible") is False:
+            return _nothing_fits(entry, place, model)
         result = plan_files.load(place, model=model)
         check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
         if check_plan is None:
@@ -63,13 +65,41 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
     return found
 
 
+def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
+    """Return what is found of the answer that nothing fits."""
+    from meshwright import api
+    from meshwright.base import registry
+    from meshwright.base.errors import InputError
+    from meshwright.core import plan_fields
+    from meshwright.core.problem import Batch
+    from meshwright.writers import plan_json
+
+    plan_fields.check({name: value for name, value in entry.items() if value is not None}, place)
+    try:
+        search, costs = str(entry["search"]), str(entry["costs"])
+        spec, file_format = (model, "") if model else (str(entry["model"]["spec"]), str(entry["model"]["format"]))
+        check = getattr(registry.load("search", search, "search"), "check_infeasible", None)
+        if check is None:
+            raise InputError(f"{place}: that nothing fits cannot be checked of --search {search}; of --search best it can")
+        length = int(entry["certificate"]["question"]["sequence_length"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
+    cluster = plan_json.cluster_from_json(entry, place)
+    problem = api.make_problem(
+        spec, cluster, costs=costs, batch=Batch(sequence_length=0 if length == 1 else length), file_format=file_format
+    )
+    found: Verdict = check(problem, entry, place)
+    return found
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
     @app.command()
     def check(
         certificate: str = typer.Argument(
-            help="A file written by --set certificate=FILE, or a plan file of --search piper, partition or stage_mapping."
+            help="An answer of --search best (also that nothing fits), a plan file of --search piper, partition or "
+            "stage_mapping, or a file written by --set certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
@@ -88,9 +118,18 @@ def register(app: typer.Typer) -> None:
         if json_:
             found = {"value": verdict.value, "bound": verdict.bound_value}
             numbers = {name: None if math.isnan(number) else number for name, number in found.items()}
-            print(json.dumps({"format": "meshwright/check/1", "valid": verdict.valid, **numbers, "reason": verdict.reason}))
+            listed = {name: list(getattr(verdict, name)) for name in ("checked", "not_checked") if hasattr(verdict, name)}
+            head = {"format": "meshwright/check/1", "valid": verdict.valid, **numbers, "reason": verdict.reason}
+            print(json.dumps({**head, **listed}))
+            return 0 if verdict.valid else 2
+        if verdict.valid and hasattr(verdict, "checked"):
+            print(f"valid: {verdict.checked[0]}")
         elif verdict.valid:
             print(f"valid: the plan costs {verdict.value:.17g}, and no plan costs less than {verdict.bound_value:.17g}")
         else:
             print(f"refused: {verdict.reason}")
+        for line in getattr(verdict, "checked", ())[1 if verdict.valid else 0 :]:
+            print(f"  checked: {line}")
+        for line in getattr(verdict, "not_checked", ()):
+            print(f"  not checked: {line}")
         return 0 if verdict.valid else 2

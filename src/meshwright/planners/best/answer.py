@@ -50,7 +50,7 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
         first = sorted(plain.found, key=rank)[: params.alternatives]
     state = _searched(problem, params, stop, first)
     state.runners_up()
-    found = state.answer(notes)
+    found = replace(state.answer(notes), certificate=state.certificate())
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
 
 

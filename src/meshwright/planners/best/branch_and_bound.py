@@ -6,6 +6,7 @@ import heapq
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.best import bounds, limits, plans
+from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, alternatives, degrees_key, describe, rank
 from meshwright.planners.best.layer_sums import chain_of
@@ -44,6 +46,7 @@ class BestFirstSearch:
         self.found: list[Incumbent] = []
         self.others: list[tuple[float, Config, int, Plan | None]] = []
         self.refused: dict[str, int] = {}
+        self.record = Record()
         self.too_large: list[tuple[int, Config, bool]] = []
         self.n_built = self.n_evaluations = 0
         self.open_bound = math.inf
@@ -78,8 +81,10 @@ class BestFirstSearch:
                 legal[key] = self.model.illegal(problem, strategy, mesh.micro_batch)
             if legal[key]:
                 self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
+                self.record.illegal[len(self.costs) - 1, mesh] = None
                 continue
             bound = flops / (peak * mesh.rank_size * mesh.pipeline)
+            self.record.bound(len(self.costs) - 1, mesh, bound)
             heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, mesh, None))
 
     def run(self) -> None:
@@ -96,6 +101,7 @@ class BestFirstSearch:
             if isinstance(config, MeshDegrees):
                 if level < _WITH_COMMUNICATION:
                     quick = bounds.of_mesh(costs, config, self.n_microbatches(config), with_communication=level == _COMPUTE)
+                    self.record.bound(pool, config, max(bound, quick))
                     self._push(max(bound, quick), level + 1, pool, config)
                 else:
                     self._expand(costs, config, pool)
@@ -236,6 +242,11 @@ class BestFirstSearch:
     def proven(self) -> float:
         """Return the smallest bound on any plan not played."""
         return min(self.best_seconds, self.open_bound, *(bound for bound, _, _ in self.open))
+
+    def certificate(self) -> dict[str, Any]:
+        """Return what was closed by which bound: of all plans, or of all configurations where nothing fits."""
+        seconds, own = self.proven if self.found else math.inf, [costs.pool for costs in self.costs]
+        return certificate(self.problem, self.params, own, self.record, len(self.chain.layers), seconds)
 
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""

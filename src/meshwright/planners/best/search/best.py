@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
-from meshwright.base import registry
+from meshwright.base import options, registry
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
-from meshwright.core.result import Answer
+from meshwright.core.result import Answer, Result
 from meshwright.planners.best import answer as joint
+from meshwright.planners.best.check import answers
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import COSTS, with_batch, within_limits
 
-__all__ = ["BASELINES", "Params", "data_parallel", "search"]
+__all__ = ["BASELINES", "Params", "check_infeasible", "check_plan", "data_parallel", "search"]
 
 BASELINES = ("data_parallel", "megatron_grid")
 
@@ -64,7 +66,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))
     if found.plan is None and not found.missing_bytes:  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
-    return found
+    return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
 
 
 def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
@@ -91,3 +93,20 @@ def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -
     one = (1,)
     limits = Params(tensor=one, context=one, expert=one, pipeline=one, data=(n,), schedules=("1f1b",))
     return within_limits(joint.answer(problem, limits, stop, tuple(notes)), "data_parallel")
+
+
+def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.Verdict:
+    """Check what a plan file of this search claims, without the search: see `meshwright.planners.best.check.answers`.
+
+    Raises `InputError` when a field is missing or of the wrong kind.
+    """
+    return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")))
+
+
+def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> answers.Verdict:
+    """Check the answer that nothing fits, without the search.
+
+    `problem`: model and cluster of the file. Raises `InputError` when a field is missing or of the wrong kind.
+    """
+    settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
+    return answers.check_infeasible(problem, entry, place, asdict(options.parse(Params, settings, "search best")))

@@ -1,0 +1,120 @@
+"""The certificate of an answer: which sets of meshes the search closed by which bound, at which value. The check proves them anew."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from meshwright.core.problem import Framework, Problem
+from meshwright.planners.best.limits import Limits, variants
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees, schedules_of
+
+__all__ = ["FORMAT", "Record", "certificate", "question"]
+
+FORMAT = "meshwright/certificate/best/1"
+
+_ROUNDING = 1e-9
+_BY = ("peak", "compute", "communication")
+
+
+class Record:
+    """What a search found of meshes as a whole, in order of work: peak of devices, compute of layers, communication inside them."""
+
+    def __init__(self) -> None:
+        self.bounds: dict[tuple[int, MeshDegrees], tuple[float, ...]] = {}
+        self.illegal: dict[tuple[int, MeshDegrees], None] = {}
+
+    def bound(self, pool: int, mesh: MeshDegrees, seconds: float) -> None:
+        """Keep the next bound of a mesh."""
+        self.bounds[pool, mesh] = (*self.bounds.get((pool, mesh), ()), seconds)
+
+
+def question(problem: Problem, params: Limits) -> dict[str, Any]:
+    """Return the question that a search answered, JSON-ready: all that decides its space and its prices but model and cluster.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question, its batch decided.
+    params : Limits
+        What may be fixed.
+    """
+    usual = asdict(Framework())
+    return {
+        "global_batch": problem.batch.global_batch,
+        "micro_batch": problem.batch.micro_batch,
+        "sequence_length": problem.graph.sequence_length,
+        "training": asdict(problem.training),
+        "framework": {name: value for name, value in asdict(problem.framework).items() if value != usual[name]},
+        "limits": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(params).items()},
+    }
+
+
+def certificate(
+    problem: Problem, params: Limits, pools: list[DevicePool], record: Record, n_layers: int, bound_seconds: float
+) -> dict[str, Any]:
+    """Return the certificate of a bound, JSON-ready.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question, its batch decided.
+    params : Limits
+        What may be fixed.
+    pools : list of DevicePool
+        Devices, in the order of the record.
+    record : Record
+        What the search found of every mesh.
+    n_layers : int
+        Layers that stages are made of.
+    bound_seconds : float
+        What no plan stays below; inf where nothing fits.
+
+    Returns
+    -------
+    dict
+        ``question``, ``bound_seconds`` (None where nothing fits), and ``sets``: every mesh of the space lies in one. A set is the meshes
+        of a pool of one tensor, context and expert degree and micro-batch that are closed by the same: ``illegal``; ``peak``,
+        ``compute`` or ``communication`` of the mesh as a whole, with the least ``seconds`` of them; else each of its
+        ``configurations``, at the bound of the answer; or ``memory`` where nothing fits.
+    """
+    limit = bound_seconds * (1.0 - _ROUNDING)
+    sets: dict[tuple[int, int, int, int, int, str], list[Any]] = {}
+    for pool, mesh in record.illegal:
+        sets.setdefault((pool, *_shape(mesh), "illegal"), [0, math.inf, 0])[0] += 1
+    for (pool, mesh), bounds in record.bounds.items():
+        closed = [(by, seconds) for by, seconds in zip(_BY, bounds, strict=False) if seconds >= limit]
+        by, seconds = closed[0] if closed else ("configurations" if math.isfinite(bound_seconds) else "memory", bound_seconds)
+        own = sets.setdefault((pool, *_shape(mesh), by), [0, math.inf, 0])
+        own[0] += 1
+        own[1] = min(own[1], seconds)
+        own[2] += 0 if closed else _n_configurations(problem, params, pools[pool], mesh, n_layers)
+    names = ("pool", "tensor", "context", "expert", "micro_batch", "by")
+    return {
+        "format": FORMAT,
+        "question": question(problem, params),
+        "bound_seconds": bound_seconds if math.isfinite(bound_seconds) else None,
+        "sets": [
+            dict(zip(names, key, strict=True))
+            | {"n_meshes": n_meshes}
+            | ({"seconds": seconds} if math.isfinite(seconds) else {})
+            | ({"n_configurations": n_configurations} if key[-1] in ("configurations", "memory") else {})
+            for key, (n_meshes, seconds, n_configurations) in sorted(sets.items())
+        ],
+    }
+
+
+def _shape(mesh: MeshDegrees) -> tuple[int, int, int, int]:
+    return mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch
+
+
+def _n_configurations(problem: Problem, params: Limits, pool: DevicePool, mesh: MeshDegrees, n_layers: int) -> int:
+    """Return how many configurations a mesh falls into."""
+    n_microbatches = problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+    n_forms = sum(
+        not params.uniform or n_layers % (mesh.pipeline * chunks) == 0
+        for _, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules)
+    )
+    config = Config(mesh, 0, 0, "1f1b", 1, "")
+    return n_forms * len(variants(config, problem, pool, params.shard))

@@ -1,0 +1,321 @@
+"""Checks what an answer of search best claims: its plan, its bound and its gap, or that nothing fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright import sim
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
+from meshwright.core.result import Result
+from meshwright.planners.best.check.member import outside
+from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, Proof, Shape
+
+__all__ = ["Verdict", "check_infeasible", "check_plan", "posed"]
+
+_FORMAT = "meshwright/certificate/best/1"
+_WEAKER = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.25, 0.1)
+_NOT_CHECKED = ("the runners-up", "the notes", "the cost model itself, which both search and check go by")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check found; fields as of `meshwright.solvers.pairwise.certificate.Verdict`.
+
+    Parameters
+    ----------
+    valid : bool
+        Whether all that is listed in `checked` holds, and it is all that the answer claims of optimality.
+    value : float
+        The simulated step of the plan; nan where nothing fits.
+    bound_value : float
+        The bound that the check proves itself; nan where it proves none.
+    reason : str
+        Why it is refused; empty when valid.
+    checked, not_checked : tuple of str
+        What was confirmed, and what nobody looked at.
+    """
+
+    valid: bool
+    value: float
+    bound_value: float
+    reason: str = ""
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+
+class _Refused(Exception):
+    """The answer is refused, with the reason."""
+
+
+def posed(problem: Problem, entry: Mapping[str, Any], place: str) -> Problem:
+    """Return the question that an answer's certificate names, on the model and cluster of a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model and cluster.
+    entry : mapping
+        The answer as JSON.
+    place : str
+        Its file, for messages.
+
+    Raises
+    ------
+    InputError
+        When the certificate's question is missing or of the wrong kind.
+    """
+    try:
+        asked = entry["certificate"]["question"]
+        numbers = {name: int(asked[name]) for name in ("global_batch", "micro_batch", "sequence_length")}
+        training, framework = MixedPrecision(**asked["training"]), Framework(**asked["framework"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{place}: certificate.question: a field is missing or of the wrong kind: {error}") from None
+    return replace(problem, batch=Batch(**numbers), training=training, framework=framework)
+
+
+def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Verdict:
+    """Check a plan of search best and its bound.
+
+    Parameters
+    ----------
+    result : Result
+        The answer's file taken up again: its plan was simulated anew.
+    entry : mapping
+        The file.
+    place : str
+        Its name, for messages.
+    limits : mapping
+        The options of the search as the file's settings give them.
+
+    Returns
+    -------
+    Verdict
+        Whether all of it holds.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    if result.timeline is None:
+        return Verdict(False, math.nan, math.nan, "the plan cannot be simulated")
+    value = result.timeline.step_seconds
+    try:
+        problem = _same_question(result.problem, entry, place, limits)
+        bound = _claims(result, entry, place, problem, limits, value)
+        proof = Proof(problem, limits, bound)
+        proof.run()
+        _compare(proof, entry["certificate"]["sets"], place)
+    except _Refused as error:
+        return Verdict(False, value, math.nan, str(error), not_checked=_NOT_CHECKED)
+    if proof.open:
+        proven = _weaker(proof)
+        weaker = "nothing less is proven here" if math.isnan(proven) else f"what is proven here is {proven!r} seconds"
+        return Verdict(
+            False, value, proven,
+            f"the plan holds, but the bound claimed, {bound!r} seconds, is not confirmed: {_open(proof)}; {weaker}",
+            ("the plan: its step, its memory, its place in the space",), ("the bound claimed", *_NOT_CHECKED),
+        )  # fmt: skip
+    gap = value / bound - 1.0
+    checked = (
+        f"the plan takes {value!r} seconds, fits, and is one of the space",
+        f"no plan of the space takes less than {bound!r} seconds: gap {gap:.4%}",
+        _sets(proof),
+    )
+    return Verdict(True, value, bound, "", checked, _NOT_CHECKED)
+
+
+def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Verdict:
+    """Check the answer of search best that nothing fits.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question (`posed`).
+    entry, where, limits
+        As of `check_plan`.
+
+    Returns
+    -------
+    Verdict
+        Valid where every plan of the space is shown not to fit.
+
+    Raises
+    ------
+    InputError
+        When a field is missing or of the wrong kind.
+    """
+    nothing = (math.nan, math.nan)
+    if entry.get("bound") is not None or entry.get("objective") is not None or entry.get("stages"):
+        return Verdict(False, *nothing, "says that nothing fits, and holds an objective, a bound or stages")
+    if entry.get("infeasible_proven") is not True:
+        return Verdict(
+            False, *nothing, "says itself that it is not proven that nothing fits, so there is nothing to confirm",
+            not_checked=("whether anything fits",),
+        )  # fmt: skip
+    try:
+        problem = _same_question(problem, entry, place, limits)
+        if entry["certificate"].get("bound_seconds") is not None:
+            raise _Refused("certificate.bound_seconds: there is no bound where nothing fits")
+        proof = Proof(problem, limits, math.inf)
+        proof.run()
+        _compare(proof, entry["certificate"]["sets"], place)
+    except _Refused as error:
+        return Verdict(False, *nothing, str(error))
+    rest = ("how much memory is missing, and what would fit", *_NOT_CHECKED[1:])
+    if proof.open:
+        return Verdict(False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest))
+    return Verdict(True, *nothing, "", ("no plan of the space fits its devices", _asked(problem), _sets(proof)), rest)
+
+
+def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Problem:
+    """Return the question of the certificate; refuse where the rest of the file says another one."""
+    held = entry.get("certificate")
+    if not isinstance(held, dict):
+        raise _Refused("certificate: there is none, so neither the bound nor that nothing fits can be checked; plan again")
+    if held.get("format") != _FORMAT:
+        raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
+    found = posed(problem, entry, place)
+    asked = held["question"]
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in limits.items()}
+    for name in sorted({*given, *asked.get("limits", {})}):
+        if asked.get("limits", {}).get(name) != given.get(name):
+            raise _Refused(
+                f"certificate.question.limits.{name} is {asked.get('limits', {}).get(name)!r}, by the settings it is {given.get(name)!r}"
+            )
+    schedule, batch = entry.get("schedule") or {}, entry.get("batch", {})
+    same = [
+        ("schedule.global_batch", schedule.get("global_batch", asked["global_batch"]), (asked["global_batch"],)),
+        ("batch.asked_global_batch", batch.get("asked_global_batch", 0), (0, asked["global_batch"])),
+        ("batch.asked_micro_batch", batch.get("asked_micro_batch", asked["micro_batch"]), (asked["micro_batch"],)),
+        ("batch.sequence_length", problem.graph.sequence_length, (asked["sequence_length"],)),
+    ]
+    same += [(f"training.{name}", value, (asked["training"].get(name),)) for name, value in entry.get("training", {}).items()]
+    same.append(("the framework of the question", problem.framework, (found.framework,)))
+    for field, value, allowed in same:
+        if value not in allowed:
+            raise _Refused(f"{field} is {value!r}; the certificate is of a question where it is {allowed[-1]!r}")
+    return found
+
+
+def _claims(
+    result: Result, entry: Mapping[str, Any], place: str, problem: Problem, limits: Mapping[str, Any], value: float
+) -> float:
+    """Return the bound that an answer claims, after its objective, its gap, and its plan were compared with what they are."""
+    try:
+        objective, name = float(entry["objective"]["value"]), entry["objective"]["name"]
+        bound, gap = float(entry["bound"]["value"]), float(entry["bound"]["gap_ratio"])
+        held = float(entry["certificate"]["bound_seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
+    if name != "step_seconds" or not abs(objective - value) <= ROUNDING * value:
+        raise _Refused(f"objective: the plan takes {value!r} seconds, not {objective!r}")
+    stated = entry.get("step_seconds")
+    if not isinstance(stated, float) or not abs(stated - value) <= ROUNDING * value:
+        raise _Refused(f"step_seconds: the plan takes {value!r} seconds, not {stated!r}")
+    if not 0.0 < bound < math.inf or bound != held:
+        raise _Refused(f"bound.value is {bound!r}, and certificate.bound_seconds {held!r}")
+    if bound > value * (1.0 + ROUNDING):
+        raise _Refused(f"bound.value, {bound!r}, is above the {value!r} seconds that the plan takes")
+    if not abs(gap - (objective / bound - 1.0)) <= ROUNDING:
+        raise _Refused(f"bound.gap_ratio is {gap!r}; of this objective and bound it is {objective / bound - 1.0!r}")
+    assert result.timeline is not None
+    over = sim.excess_bytes(problem, result.plan, result.timeline.peak_bytes, float(limits["memory_ratio"]))
+    if over > 0.0:
+        raise _Refused(f"the plan does not fit: its fullest device lacks {over:.0f} bytes")
+    why = outside(problem, result.plan, limits)
+    if why:
+        raise _Refused(f"the plan is none of the space: {why}")
+    return bound
+
+
+def _compare(proof: Proof, sets: Any, place: str) -> None:
+    """Refuse a certificate whose sets are not those that the space falls into, member by member and value by value."""
+    claimed: dict[Shape, dict[str, Any]] = {}
+    try:
+        for i, one in enumerate(sets):
+            pool, tensor, context, expert, micro_batch = (int(one[name]) for name in Shape._fields[:-1])
+            shape = Shape(pool, tensor, context, expert, micro_batch, str(one["by"]))
+            if shape in claimed:
+                raise _Refused(f"certificate.sets[{i}]: {_words(shape)} are there twice")
+            claimed[shape] = one
+            found = proof.sets.get(shape)
+            if found is None:
+                raise _Refused(f"certificate.sets[{i}]: no mesh is closed so here: {_words(shape)}")
+            if one["n_meshes"] != found.n_meshes or one.get("n_configurations", 0) != found.n_configurations:
+                raise _Refused(
+                    f"certificate.sets[{i}]: {_words(shape)}: {one['n_meshes']} meshes of {one.get('n_configurations', 0)} configurations, "
+                    f"not {found.n_meshes} of {found.n_configurations}"
+                )
+            seconds = float(one.get("seconds", math.inf))
+            if seconds != found.seconds and not abs(seconds - found.seconds) <= ROUNDING * found.seconds:
+                raise _Refused(
+                    f"certificate.sets[{i}]: {_words(shape)}: the least is {found.seconds!r} seconds, not {seconds!r}"
+                )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{place}: certificate.sets: a field is missing or of the wrong kind: {error}") from None
+    missing = [shape for shape in proof.sets if shape not in claimed]
+    if missing:
+        raise _Refused(f"certificate.sets: {len(missing)} sets of the space are missing, the first: {_words(missing[0])}")
+
+
+def _asked(problem: Problem) -> str:
+    """Say what was asked, as far as only the certificate holds it."""
+    batch, training = problem.batch, problem.training
+    held = ", ".join(f"{name[:-6]} {getattr(training, name)}" for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
+    return (
+        f"asked: {batch.global_batch} samples of {batch.sequence_length} tokens a step, products in {training.precision}, bytes of each "
+        f"parameter: {held}"
+    )
+
+
+def _words(shape: Shape) -> str:
+    return (
+        f"pool {shape.pool}, tensor {shape.tensor}, context {shape.context}, expert {shape.expert}, micro-batch {shape.micro_batch}, by "
+        f"{shape.by}"
+    )
+
+
+def _open(proof: Proof) -> str:
+    """Say which configurations the check cannot close."""
+    mesh, form, strategy = proof.open[0].mesh, proof.open[0].form, proof.open[0].strategy
+    degrees = ", ".join(f"{name} {getattr(mesh, name)}" for name in ("pipeline", "data", "context", "tensor", "expert"))
+    return (
+        f"{len(proof.open)}{' or more' if len(proof.open) >= MOST_OPEN else ''} configurations are left, the first: {degrees}, micro-batch {mesh.micro_batch}, sharding level {strategy.shard}, "
+        f"{form.schedule} with {form.n_chunks} stages per rank"
+    )
+
+
+def _weaker(proof: Proof) -> float:
+    """Return a smaller bound that holds for the configurations left open too; nan where none of those tried does."""
+    left = list(proof.open)
+    if len(left) >= MOST_OPEN:
+        return math.nan
+    for share in _WEAKER:
+        left = [one for one in left if not proof.refuted(one, proof.limit * share)]
+        if not left:
+            return proof.limit * share
+    return math.nan
+
+
+def _sets(proof: Proof) -> str:
+    """Say by what the members of the space are closed."""
+    by: dict[str, int] = {}
+    n_configurations = 0
+    for shape, own in proof.sets.items():
+        by[shape.by] = by.get(shape.by, 0) + own.n_meshes
+        n_configurations += own.n_configurations
+    words = {
+        "illegal": "illegal for the model", "peak": "by the devices' peak", "compute": "by the compute of their layers",
+        "communication": "by compute and communication", "configurations": "by each of their configurations",
+        "memory": "by the memory of each of their configurations",
+    }  # fmt: skip
+    listed = ", ".join(f"{by[name]} {words[name]}" for name in words if name in by)
+    return (
+        f"every one of {sum(by.values())} meshes: {listed} ({n_configurations} configurations; {proof.n_played} splits of the layers were "
+        "played)"
+    )

@@ -1,0 +1,64 @@
+"""Whether a plan belongs to the space of search best, by the space's definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.planners.best.check.space import (
+    Form,
+    Mesh,
+    chain_of,
+    even_counts,
+    forms,
+    meshes,
+    pools,
+    ranks_of,
+    strategies,
+)
+
+__all__ = ["outside"]
+
+
+def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
+    """Return why a plan is not one of the space; empty where it is.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    plan : Plan
+        A plan of the model on the cluster (`meshwright.sim.check_plan`).
+    limits : mapping
+        The options of the search.
+    """
+    own, chain = plan.stages[0].strategy, chain_of(problem.graph)
+    if any(stage.strategy != own or stage.ring for stage in plan.stages):
+        return "its stages have different degrees, which are no part of the space"
+    ranks = plan.ranks()
+    mesh = Mesh(own.tensor, own.context, own.expert, plan.micro_batch, own.data, len(ranks))
+    form = Form(plan.schedule, len(plan.stages) // len(ranks))
+    if plan.n_microbatches * mesh.data * mesh.micro_batch != problem.batch.global_batch:
+        return f"its micro-batches are not those of a batch of {problem.batch.global_batch} samples"
+    ops = [op for stage in plan.stages for op in stage.ops]
+    if ops != [*chain.prefix, *chain.layers, *chain.suffix]:
+        return "its layers are not in the order of the model"
+    counts = [sum(op in set(chain.layers) for op in stage.ops) for stage in plan.stages]
+    if (form.n_chunks > 1 or limits["uniform"]) and counts != even_counts(len(chain.layers), len(counts)):
+        return "its virtual stages are not spread evenly"
+    words = {
+        word for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False) if op in set(chain.layers)
+    }
+    if not words <= set(limits["recompute"]):
+        return f"it recomputes what is not allowed ({', '.join(sorted(words - set(limits['recompute'])))})"
+    if form not in forms(mesh, plan.n_microbatches, len(chain.layers), limits):
+        return f"schedule {form.schedule} with {form.n_chunks} stages per rank is not allowed here"
+    for pool in pools(problem.required_cluster):
+        if mesh.pipeline > pool.n_ranks(mesh.rank_size) or mesh not in meshes(problem, pool, len(chain.layers), limits):
+            continue
+        for strategy, layout in strategies(problem, mesh, limits, len(pool.devices)):
+            if strategy == own and [tuple(devices.tolist()) for devices in ranks_of(pool, mesh, layout)[0]] == list(ranks):
+                return ""
+    return "its degrees, its sharding or its devices are not those of any mesh that the options allow"

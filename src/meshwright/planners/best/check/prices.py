@@ -1,0 +1,235 @@
+"""What layers of a mesh do and hold on each of its ranks, as the cost model prices them, for the check of answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base import registry
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.planners.best.check.space import Chain, Mesh, Pool, ranks_of, sharded, strategies
+
+__all__ = ["Layer", "Prices", "Table"]
+
+MOST_PRICED = 16
+"""Ranks of one kind of device that are priced, those at like places once; others are taken to communicate in no time."""
+
+
+_SILENT = "nothing sent"
+
+
+class Layer(NamedTuple):
+    """One layer under one way to recompute: seconds and bytes of one micro-batch (once a step: reduction, update)."""
+
+    forward: float
+    backward: float
+    """Without recomputation, both gradients."""
+    weight: float
+    """The part of `backward` that may wait."""
+    again: float
+    """What recomputation takes."""
+    static_bytes: float
+    kept_bytes: float
+    working_bytes: float
+    reserved_bytes: float
+    reduce: float
+    update: float
+    output_bytes: float
+
+    @property
+    def work(self) -> float:
+        """Everything that a micro-batch takes."""
+        return self.forward + self.backward + self.again
+
+
+Table = dict[tuple[int, str], Layer]
+"""``(row, word) -> Layer``."""
+
+
+class Prices:
+    """Prices of layers on the devices of one pool; remembered while one answer is checked."""
+
+    def __init__(self, problem: Problem, pool: Pool, chain: Chain, limits: Mapping[str, Any]) -> None:
+        self.problem, self.pool, self.chain, self.limits = problem, pool, chain, limits
+        self.cluster = problem.required_cluster
+        self.model = registry.load("costs", problem.costs, "cost model")
+        self.devices = [self.cluster.device(int(own[0])) for own in pool.devices]
+        self._tables: dict[tuple[object, ...], Table] = {}
+        self.sums: dict[tuple[int, bool], tuple[Table, Any]] = {}  # of whole_stages, by identity of the table, which is kept
+        self._compute: dict[tuple[object, ...], dict[int, float]] = {}
+        self._unsharded: dict[Mesh, list[Table]] = {}
+
+    def memory_bytes(self, kind: int) -> float:
+        """Return what a plan may fill of a device."""
+        return float(self.limits["memory_ratio"]) * self.devices[kind].memory_bytes
+
+    def compute(self, mesh: Mesh, kind: int) -> dict[int, float]:
+        """Return the compute of every distinct layer, whatever the network."""
+        key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, mesh.data * mesh.context % mesh.expert, kind)
+        if key not in self._compute:
+            strategy = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
+            self._compute[key] = self.model.compute_seconds(self.problem, strategy, mesh.micro_batch, self.devices[kind])
+        return self._compute[key]
+
+    def of_ranks(
+        self, mesh: Mesh, strategy: Strategy, layout: str, *, inside_only: bool
+    ) -> tuple[list[Table], list[int], list[int]]:
+        """Return the different tables of a mesh's ranks, which one each rank has, and the kind of device of each rank.
+
+        Lemma (like places): a cluster's periods say in which blocks of ids devices are wired alike, so that ranks which lie alike in
+        such blocks have one price. Ranks beyond `MOST_PRICED` places of a kind are priced as if nothing was sent: no more than what
+        they take.
+
+        Parameters
+        ----------
+        mesh : Mesh
+            The mesh.
+        strategy : Strategy
+            With its sharding.
+        layout : str
+            As of `ranks_of`.
+        inside_only : bool
+            Whether what happens between replicas is left out: no more than what all takes.
+        """
+        ranks, kinds = ranks_of(self.pool, mesh, layout)
+        n_kept = mesh.rank_size
+        if inside_only and mesh.data * mesh.context % mesh.expert == 0:  # one group of each axis inside is enough
+            n_replicas = math.lcm(mesh.context, mesh.expert)
+            if mesh.data * mesh.context % n_replicas == 0:
+                n_kept = n_replicas * mesh.tensor
+        number: dict[tuple[object, ...], int] = {}
+        n_priced = [0] * len(self.devices)
+        tables: list[Table] = []
+        kind_of_table: list[int] = []
+        of_rank = []
+        for devices, kind in zip(ranks, kinds, strict=True):
+            place: tuple[object, ...] = (kind, *_place(devices[:n_kept], self.cluster.periods))
+            if place not in number and n_priced[kind] >= MOST_PRICED:
+                place = (kind, _SILENT)
+            if place not in number:
+                n_priced[kind] += 1
+                table = self._table(mesh, strategy, devices, inside_only, place)
+                alike = [i for i, own in enumerate(tables) if kind_of_table[i] == kind and own == table]
+                if not alike:
+                    tables.append(table)
+                    kind_of_table.append(kind)
+                number[place] = alike[0] if alike else len(tables) - 1
+            of_rank.append(number[place])
+        return tables, of_rank, kinds
+
+    def _table(
+        self, mesh: Mesh, strategy: Strategy, devices: NDArray[np.int64], inside_only: bool, place: tuple[object, ...]
+    ) -> Table:
+        """Return the prices of a rank."""
+        key = (strategy, mesh.micro_batch, inside_only, place)
+        if key not in self._tables:
+            ids: Sequence[int] = devices.tolist()
+            if ids[-1] - ids[0] == len(ids) - 1 and ids == list(range(ids[0], ids[-1] + 1)):
+                ids = range(ids[0], ids[-1] + 1)
+            priced = self.model.row_costs(self.problem, strategy, ids, mesh.micro_batch, inside_only=inside_only)
+            self._tables[key] = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
+        return self._tables[key]
+
+    def unsharded(self, mesh: Mesh) -> list[Table]:
+        """Return, by kind of device, what layers take at least inside a micro-batch, whatever is sharded and wherever ranks lie.
+
+        Lemma: sharding adds communication, copies and buffers to a micro-batch and takes nothing off, so nothing sharded (ZeRO-0) is
+        below all; of the ranks of a kind, and of layouts, every figure is the least. Nothing between replicas is counted.
+        """
+        if mesh not in self._unsharded:
+            zero = dict(self.limits, shard=(0,))
+            found: dict[int, list[Table]] = {}
+            for strategy, layout in strategies(self.problem, mesh, zero, len(self.pool.devices)):
+                tables, of_rank, kinds = self.of_ranks(mesh, strategy, layout, inside_only=True)
+                for own, kind in sorted(set(zip(of_rank, kinds, strict=True))):
+                    found.setdefault(kind, []).append(tables[own])
+            self._unsharded[mesh] = [least(found[kind]) for kind in sorted(found)]
+        return self._unsharded[mesh]
+
+    def any_sharding(self, mesh: Mesh) -> tuple[list[Table], list[int], list[int]]:
+        """Return tables below those of every sharding and layout of a mesh, as `of_ranks` does.
+
+        Lemma: as `unsharded`; of what is held all the time the least of all levels allowed counts, sharded over all ranks that it may
+        be (over fewer, more is held). What follows the last task is left out.
+        """
+        base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
+        _, kinds = ranks_of(self.pool, mesh, "pipeline")
+        used = sorted(set(kinds))
+        static: dict[tuple[int, tuple[int, str]], float] = {}
+        for strategy in {own for own, _ in strategies(self.problem, mesh, self.limits, 0) if not own.shard_degree}:
+            tables, of_rank, _ = self.of_ranks(mesh, sharded(base, strategy.shard), "pipeline", inside_only=True)
+            for kind in used:
+                for key, layer in tables[of_rank[kinds.index(kind)]].items():
+                    static[kind, key] = min(static.get((kind, key), math.inf), layer.static_bytes)
+        found = [
+            {key: layer._replace(static_bytes=static[kind, key], reduce=0.0, update=0.0) for key, layer in own.items()}
+            for kind, own in zip(used, self.unsharded(mesh), strict=True)
+        ]
+        return found, [used.index(kind) for kind in kinds], kinds
+
+    def words(self, table: Table) -> tuple[str, ...]:
+        """Return what layers may recompute, the least first; cheap activations only where that frees any."""
+        row = self.chain.main_row
+        useful = (row, "selective") in table and table[row, "selective"].kept_bytes < table[row, "none"].kept_bytes
+        allowed = [word for word in RECOMPUTE if word in self.limits["recompute"] and (row, word) in table]
+        return tuple(word for word in allowed if word != "selective" or useful)
+
+
+def least(tables: Sequence[Table]) -> Table:
+    """Return a table whose every figure is the least of several."""
+    if len(tables) == 1:
+        return tables[0]
+    return {key: Layer(*(min(own) for own in zip(*(table[key] for table in tables), strict=True))) for key in tables[0]}
+
+
+def _layer(load: StageCost, *, silent: bool) -> Layer:
+    """Return the figures of a layer; `silent`: as if nothing was sent."""
+    forward = load.forward_seconds if silent else load.forward_total_seconds
+    inside = load.backward_input_seconds + load.backward_weight_seconds
+    sent = 0.0 if silent else load.backward_total_seconds - inside - load.recompute_seconds
+    return Layer(
+        forward=forward,
+        backward=inside + sent,
+        weight=load.backward_weight_seconds,
+        again=load.recompute_seconds,
+        static_bytes=load.static_bytes,
+        kept_bytes=load.activation_bytes,
+        working_bytes=load.working_bytes,
+        reserved_bytes=load.reserved_bytes,
+        reduce=0.0 if silent else load.reduce_seconds,
+        update=load.optimizer_seconds + (0.0 if silent else load.gather_seconds),
+        output_bytes=load.output_bytes,
+    )
+
+
+def _place(devices: NDArray[np.int64], periods: tuple[int, ...]) -> tuple[object, ...]:
+    """Return where devices lie, alike for ranks that lie alike in the blocks that are wired alike (nodes, pods).
+
+    Neighbours are told by where they begin in a node, and where they leave their pod if they do. Of others, nodes and pods are counted
+    anew from 0 in the order of their ids, which keeps every order among them.
+    """
+    if len(devices) == 1:
+        return (1,)
+    if not periods:
+        return (devices.tobytes(),)
+    node, pod, first, n = periods[0], periods[-1], int(devices[0]), len(devices)
+    if int(devices[-1]) - first == n - 1 and bool((devices[1:] > devices[:-1]).all()):
+        left = pod - first % pod
+        return (n, first % node, left if left < n else 0)
+    of_node = devices // node
+    nodes = np.unique(of_node)
+    own_pods = nodes // (pod // node)
+    names: dict[int, int] = {}
+    pods: dict[int, list[int]] = {}
+    for block, own in zip(nodes.tolist(), own_pods.tolist(), strict=True):
+        inside = pods.setdefault(own, [])
+        names[block] = (len(pods) - 1) * (pod // node) + len(inside)
+        inside.append(block)
+    renamed = np.array([names[block] for block in of_node.tolist()]) * node + devices % node
+    return (renamed.tobytes(),)

@@ -1,0 +1,238 @@
+"""Goes through the whole space of a question and shows, member by member, that none takes less than a bound, or that none fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwright import schedules
+from meshwright.core.flops import forward_flops
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Problem
+from meshwright.core.strategy import Strategy
+from meshwright.planners.best.check.plays import Plays
+from meshwright.planners.best.check.prices import Prices, Table
+from meshwright.planners.best.check.space import Form, Mesh, chain_of, even_counts, forms, meshes, pools, ranks_of, strategies
+from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, moments_of
+from meshwright.planners.best.check.whole_stages import WholeStages
+
+__all__ = ["MOST_OPEN", "ROUNDING", "Closed", "Proof", "Shape"]
+
+ROUNDING = 1e-9
+"""Relative distance of seconds that counts as none."""
+
+MOST_CUTS, MOST_OPEN = 2_000, 20
+"""Splits of one configuration that are played at most, and configurations left open after which no more are looked at."""
+
+
+class Shape(NamedTuple):
+    """What the meshes of a set have in common, and what closes them."""
+
+    pool: int
+    tensor: int
+    context: int
+    expert: int
+    micro_batch: int
+    by: str
+
+
+@dataclass
+class Closed:
+    """A set of meshes: how many there are, the least seconds proven for any, and how many configurations they fall into."""
+
+    n_meshes: int = 0
+    seconds: float = math.inf
+    n_configurations: int = 0
+
+    def add(self, seconds: float, n_configurations: int = 0) -> None:
+        """Count a mesh."""
+        self.n_meshes += 1
+        self.seconds = min(self.seconds, seconds)
+        self.n_configurations += n_configurations
+
+
+class Open(NamedTuple):
+    """A configuration that was not shown to take as long as the bound says."""
+
+    prices: Prices
+    mesh: Mesh
+    form: Form
+    strategy: Strategy
+    layout: str
+
+
+@dataclass
+class Proof:
+    """The proof of one bound.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    limits : mapping
+        The options of the search.
+    bound_seconds : float
+        What no plan is said to stay below; inf where nothing is said to fit.
+    """
+
+    problem: Problem
+    limits: Mapping[str, Any]
+    bound_seconds: float
+    sets: dict[Shape, Closed] = field(default_factory=dict)
+    open: list[Open] = field(default_factory=list)
+    n_played: int = 0
+    _moments: dict[tuple[Form, int, int], Moments] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.chain = chain_of(self.problem.graph)
+        self.n_layers = len(self.chain.layers)
+        self.limit = self.bound_seconds * (1.0 - ROUNDING)
+        self.flops = _sample_flops(self.problem.graph) * self.problem.batch.global_batch
+
+    def run(self) -> None:
+        """Go through all meshes: each closed by its devices' peak, its compute, its communication, or all its configurations."""
+        cluster, precision = self.problem.required_cluster, self.problem.training.precision
+        for number, pool in enumerate(pools(cluster)):
+            prices = Prices(self.problem, pool, self.chain, self.limits)
+            peak = max(device.peak(precision) for device in prices.devices)
+            legal: dict[tuple[int, ...], bool] = {}
+            for mesh in meshes(self.problem, pool, self.n_layers, self.limits):
+                key = mesh[:4]
+                if key not in legal:
+                    strategy = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
+                    legal[key] = not prices.model.illegal(self.problem, strategy, mesh.micro_batch)
+                if not legal[key]:
+                    self._set(number, mesh, "illegal").add(math.inf)
+                    continue
+                self._mesh(number, prices, mesh, self.flops / (peak * mesh.rank_size * mesh.pipeline))
+
+    def _set(self, pool: int, mesh: Mesh, by: str) -> Closed:
+        return self.sets.setdefault(Shape(pool, *mesh[:4], by), Closed())
+
+    def _mesh(self, number: int, prices: Prices, mesh: Mesh, seconds: float) -> None:
+        """Close a mesh: by all its work at the devices' peak, by its layers, or by its configurations.
+
+        Lemma (peak): every sample's products are done by some device of the mesh, at its peak at most.
+        """
+        for by in ("peak", "compute", "communication"):
+            if by != "peak":
+                seconds = max(seconds, self._work(prices, mesh, sends=by == "communication"))
+            if seconds >= self.limit:
+                self._set(number, mesh, by).add(seconds)
+                return
+        n_variants = len(list(strategies(self.problem, mesh, self.limits, len(prices.pool.devices))))
+        every = list(forms(mesh, self._n_microbatches(mesh), self.n_layers, self.limits))
+        by = "configurations" if math.isfinite(self.bound_seconds) else "memory"
+        self._set(number, mesh, by).add(self.bound_seconds, n_variants * len(every))
+        if every and len(self.open) < MOST_OPEN:
+            self._configurations(prices, mesh, every)
+
+    def _n_microbatches(self, mesh: Mesh) -> int:
+        return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+
+    def _work(self, prices: Prices, mesh: Mesh, *, sends: bool) -> float:
+        """Return what a mesh takes at least: the work of its layers, in whole layers, shared among its ranks as well as can be.
+
+        Lemma: let a second on a rank of kind k be worth 1 / S_k, S_k being all layers' seconds there. Wherever a layer lies, it costs
+        its least worth or more, and ranks that work T seconds earn T times the sum of their worths; so T is no less than the quotient. And
+        some rank has the layers divided by the ranks, rounded up.
+        """
+        _, kinds = ranks_of(prices.pool, mesh, "pipeline")
+        used = sorted(set(kinds))
+        if sends:
+            seconds = []
+            for table in prices.unsharded(mesh):
+                word = prices.words(table)[0]
+                own = {row: table[row, word if row in self.chain.rows else "none"].work for row, _ in table}
+                seconds.append(own)
+        else:
+            seconds = [prices.compute(mesh, kind) for kind in used]
+        everything = (*self.chain.prefix, *self.chain.rows, *self.chain.suffix)
+        whole = [math.fsum(own[row] for row in everything) for own in seconds]
+        worth = math.fsum(min(own[row] / alone for own, alone in zip(seconds, whole, strict=True)) for row in everything)
+        earned = math.fsum(kinds.count(kind) / alone for kind, alone in zip(used, whole, strict=True))
+        of_a_rank = -(-self.n_layers // mesh.pipeline) * min(own[row] for own in seconds for row in set(self.chain.rows))
+        return self._n_microbatches(mesh) * max(worth / earned, of_a_rank)
+
+    def _configurations(self, prices: Prices, mesh: Mesh, every: list[Form]) -> None:
+        """Close all configurations of a mesh: its schedules by what all shardings take at least, or each with its own prices."""
+        shared = prices.any_sharding(mesh)
+        for form in every:
+            if self._bounded(prices, mesh, form, shared).refuted(self.limit):
+                continue
+            for strategy, layout in strategies(self.problem, mesh, self.limits, len(prices.pool.devices)):
+                one = Open(prices, mesh, form, strategy, layout)
+                if not self.refuted(one, self.limit):
+                    self.open.append(one)
+                if len(self.open) >= MOST_OPEN:
+                    return
+
+    def _bounded(
+        self,
+        prices: Prices,
+        mesh: Mesh,
+        form: Form,
+        priced: tuple[list[Table], list[int], list[int]],
+        hops: tuple[float, ...] = (),
+    ) -> WholeStages | VirtualStages:
+        """Return what the ranks of a configuration take at least."""
+        if form.n_chunks == 1:
+            return WholeStages(prices, mesh, form, *priced, hops)
+        return VirtualStages(prices, mesh, form, *priced, self._held(mesh, form))
+
+    def _held(self, mesh: Mesh, form: Form) -> Moments:
+        """Return what every order of a schedule holds at least at its moments."""
+        p, m = mesh.pipeline, self._n_microbatches(mesh)
+        module = schedules.load(form.schedule)
+        if form.n_chunks == 1:
+            return [(np.array([[float(n)]]), np.zeros(1, dtype=np.int64)) for n in module.in_flight(p, 1, m)]
+        key = (form, p, VirtualStages.n_ordered(p, m))
+        if key not in self._moments:
+            self._moments[key] = moments_of(module.order(p, form.n_chunks, key[2], None), early=True)
+        return self._moments[key]
+
+    def refuted(self, one: Open, limit: float) -> bool:
+        """Return whether every plan of a configuration is shown to take `limit` or longer, or not to fit.
+
+        By its layers inside micro-batches; with what happens between replicas; with transfers between ranks; and by playing every
+        split that is left.
+        """
+        prices, mesh, form, strategy, layout = one
+        priced = prices.of_ranks(mesh, strategy, layout, inside_only=True)
+        if self._bounded(prices, mesh, form, priced).refuted(limit):
+            return True
+        priced = prices.of_ranks(mesh, strategy, layout, inside_only=False)
+        bound = self._bounded(prices, mesh, form, priced)
+        if bound.refuted(limit):
+            return True
+        plays = Plays(prices, mesh, form, strategy, layout, priced)
+        held = self._held(mesh, form)
+        n_stages = mesh.pipeline * form.n_chunks
+        if isinstance(bound, VirtualStages) or self.limits["uniform"]:
+            self.n_played += 1
+            whole = bound if isinstance(bound, WholeStages) else None
+            return plays.refuted(even_counts(self.n_layers, n_stages), whole, held, limit)
+        if mesh.pipeline > 1:
+            bound = WholeStages(prices, mesh, form, *priced, plays.hop_seconds(even_counts(self.n_layers, n_stages)))
+        for i, counts in enumerate(bound.cuts(limit)):
+            self.n_played += 1
+            if i == MOST_CUTS or not plays.refuted(counts, bound, held, limit):
+                return False
+        return True
+
+
+def _sample_flops(graph: Graph) -> float:
+    """Return the operations of a sample forward and backward at least.
+
+    Gradients cost two more passes, of inputs and weights; one where there are no weights but for attention, which has two operands.
+    """
+    total = 0.0
+    for op in graph.ops:
+        for operator in op.body:
+            both = operator.n_parameters or operator.kind in ("attention", "causal_attention")
+            total += (3.0 if both else 2.0) * forward_flops(operator)
+    return total

@@ -1,0 +1,259 @@
+"""The space of search best by its definition (docs/explanation/best.md), listed for the check of its answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.core.cluster import Cluster
+from meshwright.core.graph import Graph
+from meshwright.core.problem import Problem
+from meshwright.core.strategy import Strategy
+
+__all__ = ["Chain", "Form", "Mesh", "Pool", "chain_of", "even_counts", "forms", "meshes", "pools", "ranks_of", "strategies"]
+
+_LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
+_MOST_SORTS = 4
+
+
+class Mesh(NamedTuple):
+    """Degrees and micro-batch: what all ranks of a pipeline share."""
+
+    tensor: int
+    context: int
+    expert: int
+    micro_batch: int
+    data: int
+    pipeline: int
+
+    @property
+    def rank_size(self) -> int:
+        """Devices of a pipeline rank."""
+        return self.tensor * self.context * self.data
+
+
+class Form(NamedTuple):
+    """What runs a mesh: schedule, and stages of each rank."""
+
+    schedule: str
+    n_chunks: int
+
+    @property
+    def is_split(self) -> bool:
+        """Whether weight gradients are tasks of their own."""
+        return self.schedule.startswith("zb")
+
+
+class Pool(NamedTuple):
+    """Devices in the order in which ranks take them, by kind."""
+
+    devices: tuple[NDArray[np.int64], ...]
+
+    @property
+    def n_devices(self) -> int:
+        """How many there are."""
+        return sum(len(own) for own in self.devices)
+
+    def n_ranks(self, size: int) -> int:
+        """How many ranks of so many like devices there are."""
+        return sum(len(own) // size for own in self.devices)
+
+
+class Chain(NamedTuple):
+    """The model as a chain: what is pinned to the first stage, the layers, what is pinned to the last; `rows` names like layers."""
+
+    prefix: tuple[int, ...]
+    layers: tuple[int, ...]
+    suffix: tuple[int, ...]
+    rows: tuple[int, ...]
+    main_row: int
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all layers are alike."""
+        return len(set(self.rows)) == 1
+
+
+def chain_of(graph: Graph) -> Chain:
+    """Return the model as a chain: from the first layer that occurs again to the last one; all of it where none does."""
+    order = list(graph.topological_order())
+    row = {i: graph.ops[i].like if graph.ops[i].like >= 0 else i for i in order}
+    often: dict[int, int] = {}
+    for i in order:
+        often[row[i]] = often.get(row[i], 0) + 1
+    again = [place for place, i in enumerate(order) if often[row[i]] > 1] or [0, len(order) - 1]
+    layers = order[again[0] : again[-1] + 1]
+    most = max(often[row[i]] for i in layers)
+    main = min(row[i] for i in layers if often[row[i]] == most)
+    return Chain(tuple(order[: again[0]]), tuple(layers), tuple(order[again[-1] + 1 :]), tuple(row[i] for i in layers), main)
+
+
+def pools(cluster: Cluster) -> list[Pool]:
+    """Return the orders of devices that ranks may be taken from, as the space defines them.
+
+    One kind of device: node by node; on a torus its boxes too; where nodes have unlike links, each sort of node first. Several:
+    all in either order, and each kind alone.
+    """
+    of_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
+    of_kind = [own for own in of_kind if len(own)]
+    if len(of_kind) > 1:
+        return [Pool(tuple(of_kind)), Pool(tuple(of_kind[::-1])), *(Pool((own,)) for own in of_kind)]
+    levels = [level.tolist() for level in cluster.groups[::-1]]
+    by_node = np.array(sorted(range(cluster.n_devices), key=lambda i: (*(level[i] for level in levels), i)), dtype=np.int64)
+    orders = [by_node]
+    boxes = _boxes(cluster)
+    if boxes is not None and not np.array_equal(boxes, by_node):
+        orders.append(boxes)
+    return [Pool((order,)) for order in (*orders, *_sorts_first(cluster, by_node))]
+
+
+def _boxes(cluster: Cluster) -> NDArray[np.int64] | None:
+    """Return the devices of a torus box by box: coordinates' bits interleaved; None where devices have no coordinates."""
+    levels = cluster.groups
+    if not cluster.forwards or len(levels) < 2 or len(set(levels[0].tolist())) < cluster.n_devices:
+        return None
+    sizes = [len(set(level.tolist())) for level in levels] + [1]
+    places = [(level % (sizes[i] // sizes[i + 1])).tolist() for i, level in enumerate(levels)]
+
+    def code(device: int) -> int:
+        return sum(
+            ((place[device] >> bit) & 1) << (bit * len(places) + dim) for bit in range(32) for dim, place in enumerate(places)
+        )
+
+    return np.array(sorted(range(cluster.n_devices), key=lambda i: (code(i), i)), dtype=np.int64)
+
+
+def _sorts_first(cluster: Cluster, by_node: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the orders in which nodes of one sort come first; sorts differ by the rates of the links out of their devices."""
+    if cluster.periods or cluster.forwards:
+        return []
+    rates: dict[int, list[float]] = {}
+    for source, rate in zip(cluster.links.source.tolist(), cluster.links.bytes_per_second.tolist(), strict=True):
+        rates.setdefault(source, []).append(rate)
+    of_node: dict[int, list[tuple[float, ...]]] = {}
+    node = cluster.node_of_device.tolist()
+    for i in by_node.tolist():
+        of_node.setdefault(node[i], []).append(tuple(sorted(rates.get(i, []))))
+    sort = {own: tuple(sorted(members)) for own, members in of_node.items()}
+    sorts = list(dict.fromkeys(sort.values()))
+    if len(sorts) > _MOST_SORTS:
+        return []
+    devices = by_node.tolist()
+    return [
+        np.array([i for i in devices if sort[node[i]] == own] + [i for i in devices if sort[node[i]] != own], dtype=np.int64)
+        for own in sorts[1:]
+    ]
+
+
+def _divisors(number: int) -> list[int]:
+    small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
+def meshes(problem: Problem, pool: Pool, n_layers: int, limits: Mapping[str, Any]) -> Iterator[Mesh]:
+    """Yield every mesh of a pool: degrees that divide heads, experts and batch, on all of its devices or fewer.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    pool : Pool
+        The devices.
+    n_layers : int
+        Layers that stages are made of.
+    limits : mapping
+        The options of the search.
+    """
+    n, batch = pool.n_devices, problem.batch.global_batch
+    heads = experts = 0
+    for op in problem.graph.ops:
+        for operator in op.body:
+            heads = math.gcd(heads, operator.size("heads", 0))
+            experts = math.gcd(experts, operator.size("experts", 0) if operator.expert else 0)
+    context = [2**i for i in range(11) if 2**i <= min(n, max(1, problem.graph.sequence_length // _TOKENS_OF_A_CONTEXT_RANK))]
+    micro = [problem.batch.micro_batch] if problem.batch.micro_batch else [
+        size for size in _divisors(batch) if size <= _LARGEST_MICRO_BATCH
+    ]  # fmt: skip
+    tensors = _given(limits["tensor"], [size for size in _divisors(heads or 1) if size <= min(n, _LARGEST_TENSOR)])
+    contexts, micros = _given(limits["context"], context), _given(limits["micro_batch"], micro)
+    every_expert = _given(limits["expert"], [size for size in _divisors(experts or 1) if size <= n])
+    for tensor in tensors:
+        for own in contexts:
+            for data in _given(limits["data"], _divisors(batch)):
+                size = tensor * own * data
+                most = 0 if batch % data or tensor * own > n else pool.n_ranks(size)
+                pipelines = range(1, min(most, n_layers) + 1)
+                if len(pool.devices) > 1:  # with several kinds, as many ranks as there are
+                    pipelines = range(most, most + 1 if 1 <= most <= n_layers else most)
+                allowed = [p for p in pipelines if not limits["pipeline"] or p in limits["pipeline"]]
+                shares = [size for size in micros if (batch // data) % size == 0]
+                for expert in every_expert:
+                    if data * own % expert == 0:
+                        yield from (Mesh(tensor, own, expert, share, data, p) for share in shares for p in allowed)
+
+
+def _given(asked: tuple[int, ...], usual: list[int]) -> list[int]:
+    """Return what is asked for, each once; else what is usual."""
+    return list(dict.fromkeys(asked)) if asked else usual
+
+
+def forms(mesh: Mesh, n_microbatches: int, n_layers: int, limits: Mapping[str, Any]) -> Iterator[Form]:
+    """Yield the schedules of a mesh: every stage needs a layer, and virtual stages enough micro-batches."""
+    p = mesh.pipeline
+    for schedule in dict.fromkeys(limits["schedules"]):
+        every = [1]
+        if p == 1 and schedule != "1f1b":
+            continue
+        if p > 1 and schedule == "zb_v":
+            every = [2] if n_layers >= 2 * p and n_microbatches >= 2 * p else []
+        elif p > 1 and schedule == "interleaved_1f1b":
+            whole = [
+                v for v in range(2, (n_layers + 2) // p + 1) if v <= 4 or 0 in (n_layers % (v * p), (n_layers + 2) % (v * p))
+            ]
+            every = whole if n_microbatches % p == 0 else []
+        yield from (Form(schedule, v) for v in every if not limits["uniform"] or n_layers % (p * v) == 0)
+
+
+def strategies(problem: Problem, mesh: Mesh, limits: Mapping[str, Any], n_kinds: int) -> Iterator[tuple[Strategy, str]]:
+    """Yield every sharding of a mesh with every layout: ranks as blocks of neighbours (``pipeline``), or replicas (``data``)."""
+    cluster = problem.required_cluster
+    base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
+    apart = mesh.pipeline > 1 and mesh.data > 1 and mesh.expert == 1 and n_kinds == 1
+    in_node = int((cluster.node_of_device == cluster.node_of_device[0]).sum()) // (mesh.tensor * mesh.context)
+    levels = [level for level in dict.fromkeys(limits["shard"]) if level == 0 or mesh.data * mesh.context > 1] or [0]
+    for level in levels:
+        hybrid = level == 3 and 1 < in_node < mesh.data and mesh.data % in_node == 0
+        for degree in (0, in_node) if hybrid else (0,):
+            for layout in ("pipeline", "data") if apart else ("pipeline",):
+                yield sharded(base, level, degree), layout
+
+
+def sharded(base: Strategy, level: int, degree: int = 0) -> Strategy:
+    """Return a strategy with another sharding."""
+    return Strategy(base.data, base.tensor, base.context, base.expert, base.sequence_parallel, level, degree)
+
+
+def ranks_of(pool: Pool, mesh: Mesh, layout: str) -> tuple[list[NDArray[np.int64]], list[int]]:
+    """Return the devices of every rank in mesh order, and its kind of device (its place in the pool)."""
+    size, p = mesh.rank_size, mesh.pipeline
+    if layout == "data":
+        width = mesh.tensor * mesh.context
+        block = pool.devices[0][: p * size].reshape(mesh.data, p, width)
+        return [np.ascontiguousarray(block[:, i].ravel()) for i in range(p)], [0] * p
+    found = [
+        (own[i * size : (i + 1) * size], kind) for kind, own in enumerate(pool.devices) for i in range(len(own) // size)
+    ][:p]  # fmt: skip
+    return [devices for devices, _ in found], [kind for _, kind in found]
+
+
+def even_counts(n_layers: int, n_stages: int) -> list[int]:
+    """Return the layers of virtual stages: the quotient, what is left over first to middle stages in order, then to the ends."""
+    quotient, rest = divmod(n_layers, n_stages)
+    counts = [quotient] * n_stages
+    for stage in [*range(1, n_stages - 1), *sorted({0, n_stages - 1})][:rest]:
+        counts[stage] += 1
+    return counts

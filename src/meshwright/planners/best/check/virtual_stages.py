@@ -1,0 +1,230 @@
+"""Virtual stages, whose layers lie in one way only: what ranks take and hold at least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright import schedules
+from meshwright.planners.best.check.prices import Prices, Table
+from meshwright.planners.best.check.space import Form, Mesh, even_counts
+from meshwright.planners.best.check.whole_stages import Ends, Sums, sums_of
+from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
+
+__all__ = ["Moments", "VirtualStages", "moments_of", "stage_rows"]
+
+_RANKS_OF_STEADY_STATE = 3
+
+Moments = list[tuple[NDArray[np.float64], NDArray[np.int64]]]
+"""Of every rank, what it holds while tasks run: micro-batches of each of its stages (a row per moment), and the stage at work."""
+
+
+def moments_of(slots: Actions, *, early: bool) -> Moments:
+    """Return what ranks hold while their tasks run, each different moment once.
+
+    Parameters
+    ----------
+    slots : Actions
+        The order of work.
+    early : bool
+        Whether activations are taken to be freed by the gradient of the input already: no order that only moves gradients of
+        weights holds less.
+    """
+    found: Moments = []
+    own = [np.flatnonzero(slots.rank_of_stage == rank).tolist() for rank in range(slots.n_ranks)]
+    for rank, stages in enumerate(own):
+        chunk = {stage: i for i, stage in enumerate(stages)}
+        tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
+        phases = slots.phase[tasks].tolist()
+        freeing = {BACKWARD_WEIGHT} if BACKWARD_WEIGHT in phases and not early else {BACKWARD_INPUT, BACKWARD}
+        held, seen = [0] * len(stages), set()
+        for stage, phase in zip(slots.stage[tasks].tolist(), phases, strict=True):
+            i = chunk[stage]
+            held[i] += phase == FORWARD
+            seen.add((tuple(held), i))
+            held[i] -= phase in freeing
+        every = sorted(seen)
+        found.append((np.array([held for held, _ in every], dtype=float), np.array([at for _, at in every], dtype=np.int64)))
+    return found
+
+
+def stage_rows(prices: Prices, counts: Sequence[int]) -> list[list[tuple[int, bool]]]:
+    """Return of every stage its layers by row, and whether each is pinned."""
+    chain, found, start = prices.chain, [], 0
+    for stage, count in enumerate(counts):
+        rows = [(row, False) for row in chain.rows[start : start + count]]
+        start += count
+        if stage == 0:
+            rows = [(i, True) for i in chain.prefix] + rows
+        if stage == len(counts) - 1:
+            rows += [(i, True) for i in chain.suffix]
+        found.append(rows)
+    return found
+
+
+class _Stage(NamedTuple):
+    """A virtual stage on its rank, nothing recomputed: sums over its layers, what is pinned to it included."""
+
+    start: int
+    stop: int
+    forward: float
+    backward: float
+    weight: float
+    work: float
+    static_bytes: float
+    kept_bytes: float
+    overhead_bytes: float
+    reduce: float
+    update: float
+    largest_reduce: float
+
+    @classmethod
+    def of(cls, own: Sums, start: int, stop: int, ends: Sequence[Ends]) -> _Stage:
+        """Return the stage of some layers of the chain, and what is pinned to it."""
+
+        def both(name: str) -> float:
+            sums = getattr(own, name)
+            return float(sums[stop] - sums[start] + sum(getattr(part, name) for part in ends))
+
+        overhead = max([part.overhead_bytes for part in ends] + [own.overhead_bytes if stop > start else 0.0])
+        return cls(
+            start, stop, both("forward"), both("backward"), both("weight"), both("work"), both("static_bytes"), both("kept_bytes"),
+            overhead, both("reduce"), both("update"), max(own.reducing[start:stop], default=0.0),
+        )  # fmt: skip
+
+
+class VirtualStages:
+    """A configuration with several stages per rank.
+
+    Parameters
+    ----------
+    prices : Prices
+        Of the pool.
+    mesh, form
+        The configuration.
+    tables, of_rank, kinds
+        As `Prices.of_ranks` or `Prices.any_sharding` return them.
+    moments : list
+        Of `moments_of` for the schedule's order with as many micro-batches as `n_ordered` says.
+    """
+
+    def __init__(
+        self,
+        prices: Prices,
+        mesh: Mesh,
+        form: Form,
+        tables: list[Table],
+        of_rank: list[int],
+        kinds: list[int],
+        moments: Moments,
+    ) -> None:
+        p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+        self.form, self.moments, self.is_equal = form, moments, prices.chain.is_equal
+        self.n_layers = len(prices.chain.layers)
+        self.memory_bytes = [prices.memory_bytes(kind) for kind in kinds]
+        self.of_rank, self.sums = of_rank, [sums_of(prices, table, is_split=form.is_split) for table in tables]
+        self.counts = even_counts(self.n_layers, p * form.n_chunks)
+        self.stages: list[list[_Stage]] = [[] for _ in range(p)]
+        start, last = 0, len(self.counts) - 1
+        for i, (rank, count) in enumerate(
+            zip(schedules.load(form.schedule).placement(p, form.n_chunks).tolist(), self.counts, strict=True)
+        ):
+            own = self.sums[of_rank[rank]]
+            ends = [*([own.prefix] if i == 0 else []), *([own.suffix] if i == last else [])]
+            self.stages[rank].append(_Stage.of(own, start, start + count, ends))
+            start += count
+
+    @staticmethod
+    def n_ordered(n_ranks: int, n_microbatches: int) -> int:
+        """Return with how many micro-batches the order is looked at.
+
+        Lemma: with more micro-batches the steady state repeats, and every moment up to the last forward task of the shorter step is
+        one of the longer step too, so what is held there is held in the longer step.
+        """
+        return min(n_microbatches, _RANKS_OF_STEADY_STATE * n_ranks)
+
+    def excess(self, rank: int) -> tuple[float, NDArray[np.float64]]:
+        """Return by how much a rank exceeds its memory at least with nothing recomputed, and what it holds of its stages then.
+
+        Lemma: at each of the moments it holds the state of all its layers, the activations of its stages as often as the order says, and
+        what the most demanding layer of the stage at work needs: at least what is pinned, or the least demanding layer of all.
+        """
+        stages, (times, at) = self.stages[rank], self.moments[rank]
+        overhead = np.array([stage.overhead_bytes for stage in stages])
+        moving = times @ np.array([stage.kept_bytes for stage in stages]) + overhead[at]
+        fullest = int(np.argmax(moving))
+        static = sum(stage.static_bytes for stage in stages)
+        return float(static + moving[fullest] - self.memory_bytes[rank]), times[fullest]
+
+    def repeated(self, rank: int) -> float:
+        """Return the seconds of a micro-batch that a rank must recompute at least, over all its stages; inf where nothing helps.
+
+        Lemma: a layer gives up at most its savings as often as its stage is held at the fullest moment, and any layers no more than
+        as many of those that are held most often.
+        """
+        excess, held = self.excess(rank)
+        if excess <= 0.0:
+            return 0.0
+        own, stages = self.sums[self.of_rank[rank]], self.stages[rank]
+        times = np.sort(np.repeat(held, [stage.stop - stage.start for stage in stages]))[::-1]
+        if not own.any_saved or not len(times):
+            return math.inf
+        freed = np.concatenate(([0.0], np.cumsum(times)))
+        n_strong = np.arange(len(freed))
+        rest = np.maximum(excess * (1.0 - 1e-9) - own.any_saved[-1] * freed, 0.0)
+        n_weak = np.where(rest > 0.0, len(freed), 0)
+        if len(own.any_saved) > 1:
+            n_weak = np.searchsorted(own.any_saved[0] * freed, rest)
+        seconds = n_strong * own.any_extra[-1] + n_weak * own.any_extra[0]
+        best = float(np.where(n_strong + n_weak < len(freed), seconds, math.inf).min())
+        if not self.is_equal and times[0] > 0.0:
+            for price, worth in own.worth:
+                best = max(best, price * excess / times[0] - sum(worth[stage.stop] - worth[stage.start] for stage in stages))
+        return best
+
+    def refuted(self, limit: float) -> bool:
+        """Return whether the configuration is shown to take `limit` or longer, whatever its layers recompute.
+
+        Lemma, of three parts. A rank begins when the first micro-batch has passed the first stages of the ranks before. (1) Then it
+        works for all micro-batches, and the last part of one of its stages' reductions and its updates follow. (2) Its reductions follow
+        each other; the first begins with the last task of the stage that is through first: by then all forward tasks of the rank are
+        over, and the backward tasks of that stage (but this one) and of its later stages. (3) Where backward passes are whole, the last
+        micro-batch returns from the rank through the first stages of those before, and the first rank updates.
+        """
+        again = []
+        for rank in range(len(self.stages)):
+            again.append(self.repeated(rank))
+            if again[-1] == math.inf:
+                return True
+        there = back = first_end = 0.0
+        for rank, stages in enumerate(self.stages):
+            work = self.m * (sum(stage.work for stage in stages) + again[rank])
+            update = sum(stage.update for stage in stages)
+            end = update + min(stage.largest_reduce for stage in stages)
+            first_end = end if rank == 0 else first_end
+            most = max(there + work + end, there + self._reduced(stages) + update)
+            if not self.form.is_split:
+                most = max(most, there + work + back + first_end)
+            if most >= limit:
+                return True
+            there += stages[0].forward
+            back += stages[0].backward
+        return False
+
+    def _reduced(self, stages: list[_Stage]) -> float:
+        """Return when a rank's reductions are over at least, from its first task on."""
+        forward = self.m * sum(stage.forward for stage in stages)
+        through = []
+        later = 0.0
+        for stage in reversed(stages):
+            if self.form.is_split:
+                later += self.m * (stage.backward - stage.weight)
+                through.append(later + (self.m - 1) * stage.weight)
+            else:
+                later += self.m * stage.backward
+                through.append(later - stage.backward)
+        return forward + min(through) + sum(stage.reduce for stage in stages)

@@ -1,0 +1,315 @@
+"""One stage per rank: what a rank takes at least for some layers, and whether layers can be cut into ranks within a time.
+
+All of it under 1F1B, ZB-H1 and GPipe. A *time* is a step that is asked about; what is shown not to fit into it is shown of every
+split of the layers and every mixture of recomputation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from meshwright import schedules
+from meshwright.planners.best.check.prices import Layer, Prices, Table
+from meshwright.planners.best.check.space import Form, Mesh
+
+__all__ = ["Ends", "Sums", "WholeStages", "sums_of"]
+
+_MOST_PRICES = 8
+
+
+def _sums(values: Sequence[float]) -> list[float]:
+    return list(accumulate(values, initial=0.0))
+
+
+class Ends:
+    """What is pinned to one end of the chain, added up."""
+
+    def __init__(self, layers: Sequence[Layer], *, is_split: bool) -> None:
+        self.forward = sum(own.forward for own in layers)
+        self.backward = sum(own.backward for own in layers)
+        self.work = sum(own.work for own in layers)
+        self.weight = sum(own.weight for own in layers)
+        self.static_bytes = sum(own.static_bytes for own in layers)
+        self.kept_bytes = sum(own.kept_bytes for own in layers)
+        self.reduce = sum(own.reduce for own in layers)
+        self.update = sum(own.update for own in layers)
+        self.exposed = self.reduce - (self.weight if is_split else self.backward)
+        self.overhead_bytes = max((own.working_bytes for own in layers), default=0.0)
+        self.overhead_bytes += max((own.reserved_bytes for own in layers), default=0.0)
+
+    @property
+    def returns(self) -> float:
+        """Gradients of inputs: what the rank before waits for where weight gradients may wait."""
+        return self.backward - self.weight
+
+
+class Sums:
+    """Running sums over the layers of the chain under one table of prices."""
+
+    def __init__(self, prices: Prices, table: Table, *, is_split: bool) -> None:
+        chain = prices.chain
+        self.words = words = prices.words(table)
+        of_row = {row: [table[row, word] for word in words] for row in set(chain.rows)}
+        ways = [of_row[row] for row in chain.rows]
+        base = [own[0] for own in ways]
+        self.passing = [own.forward for own in base]
+        self.forward = _sums(self.passing)
+        self.work = _sums([own.work for own in base])
+        self.weight = _sums([own.weight for own in base])
+        self.backward = _sums([own.backward for own in base])
+        self.static_bytes = _sums([own.static_bytes for own in base])
+        self.kept_bytes = _sums([own.kept_bytes for own in base])
+        self.reduce = _sums([own.reduce for own in base])
+        self.update = _sums([own.update for own in base])
+        last = {row: max(one.weight if is_split else one.backward + one.again for one in own) for row, own in of_row.items()}
+        exposed = {row: own[0].reduce - last[row] for row, own in of_row.items()}
+        # a layer whose task outlasts its reduction hides those of others: then none is counted, so that more layers never take less
+        self.is_exposed = min(exposed.values()) >= 0.0
+        self.exposed = _sums([exposed[row] if self.is_exposed else 0.0 for row in chain.rows])
+        returning = {
+            row: min(one.backward + one.again - (one.weight if is_split else 0.0) for one in own) for row, own in of_row.items()
+        }
+        self.returning = [returning[row] for row in chain.rows]
+        self.reducing = [own.reduce for own in base]
+        self.overhead_bytes = min(min(one.working_bytes for one in own) + own[0].reserved_bytes for own in of_row.values())
+        self.prefix = Ends([table[i, "none"] for i in chain.prefix], is_split=is_split)
+        self.suffix = Ends([table[i, "none"] for i in chain.suffix], is_split=is_split)
+        # ways to recompute: what each layer gives up of a micro-batch, and what that takes
+        saved = {row: [max(0.0, own[0].kept_bytes - one.kept_bytes) for one in own[1:]] for row, own in of_row.items()}
+        extra = {row: [max(0.0, one.work - own[0].work) for one in own[1:]] for row, own in of_row.items()}
+        self.saved, self.extra = [saved[row] for row in chain.rows], [extra[row] for row in chain.rows]
+        self.most_saved = _sums([max(own, default=0.0) for own in self.saved])
+        # of any layer: the most that it gives up by each way, and the least that this takes
+        self.any_saved = [max(own) for own in zip(*saved.values(), strict=True)]
+        self.any_extra = [min(own) for own in zip(*extra.values(), strict=True)]
+
+    @cached_property
+    def worth(self) -> list[tuple[float, list[float]]]:
+        """Prices of a byte, and for each what recomputing earns at most, its own seconds taken off, as running sums.
+
+        Lemma: to free E bytes takes at least ``price * E`` less what the layers earn at that price, each by its best way (or none).
+        """
+        kinds = {(tuple(saved), tuple(extra)) for saved, extra in zip(self.saved, self.extra, strict=True)}
+        found = set()
+        for saved, extra in kinds:
+            points = [(0.0, 0.0), *zip(saved, extra, strict=True)]
+            found |= {(e - f) / (s - t) for s, e in points for t, f in points if s > t and e > f}
+        prices = sorted(found)
+        if len(prices) > _MOST_PRICES:
+            prices = [prices[round(i * (len(prices) - 1) / (_MOST_PRICES - 1))] for i in range(_MOST_PRICES)]
+        return [
+            (price, _sums([
+                max(0.0, *(price * s - e for s, e in zip(saved, extra, strict=True))) if saved else 0.0
+                for saved, extra in zip(self.saved, self.extra, strict=True)
+            ]))
+            for price in prices
+        ]  # fmt: skip
+
+
+def sums_of(prices: Prices, table: Table, *, is_split: bool) -> Sums:
+    """Return the running sums of a table, remembered with it."""
+    key = (id(table), is_split)
+    if key not in prices.sums:
+        prices.sums[key] = table, Sums(prices, table, is_split=is_split)
+    found: Sums = prices.sums[key][1]
+    return found
+
+
+class WholeStages:
+    """A configuration with one stage per rank: what ranks take at least.
+
+    Parameters
+    ----------
+    prices : Prices
+        Of the pool.
+    mesh, form
+        The configuration.
+    tables, of_rank, kinds
+        As `Prices.of_ranks` or `Prices.any_sharding` return them.
+    hop_seconds : sequence of float
+        The least that a transfer from each rank to the next takes in any split; empty for nothing.
+    """
+
+    def __init__(
+        self, prices: Prices, mesh: Mesh, form: Form, tables: list[Table], of_rank: list[int], kinds: list[int],
+        hop_seconds: Sequence[float] = (),
+    ) -> None:  # fmt: skip
+        p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+        self.p, self.form, self.of_rank = p, form, of_rank
+        self.n_layers, self.is_equal = len(prices.chain.layers), prices.chain.is_equal
+        self.sums = [sums_of(prices, table, is_split=form.is_split) for table in tables]
+        self.memory_bytes = [prices.memory_bytes(kind) for kind in kinds]
+        self.held = [float(n) for n in schedules.load(form.schedule).in_flight(p, 1, self.m)]
+        self.lead = [float(min(p - rank, self.m)) for rank in range(p)]
+        self.prefix, self.suffix = self.sums[of_rank[0]].prefix, self.sums[of_rank[-1]].suffix
+        self.arrives = _sums(hop_seconds or [0.0] * (p - 1))
+        self.passes = _sums([min(column) for column in zip(*(own.passing for own in self.sums), strict=True)])
+        self.returns = _sums([min(column) for column in zip(*(own.returning for own in self.sums), strict=True)])
+        back = "returns" if form.is_split else "backward"
+        self.head, self.head_back = self.prefix.forward, float(getattr(self.prefix, back))
+        self.tail, self.tail_back = self.suffix.forward, float(getattr(self.suffix, back))
+        self.there = self.passes[-1] + self.head + self.tail + self.arrives[-1]
+        self.trip = self.there + self.returns[-1] + self.head_back + self.tail_back + self.arrives[-1]
+        self._repeated: dict[tuple[int, int], float] = {}
+        first = [self._end(n) for n in range(self.n_layers + 1)]
+        self.least_end = list(accumulate(reversed(first), min))[::-1]
+
+    def _end(self, n_first: int) -> float:
+        """Return what follows on the first rank, with so many layers, at least after its last backward pass (of inputs)."""
+        own = self.sums[self.of_rank[0]]
+        parts = [self.prefix, *([self.suffix] if self.p == 1 else [])]
+        update = own.update[n_first] + sum(part.update for part in parts)
+        if self.form.is_split:
+            return own.reduce[n_first] + sum(part.reduce for part in parts) + update
+        return update + self._exposed(0, own.exposed[n_first])
+
+    def _exposed(self, rank: int, seconds: float) -> float:
+        """Return what of a rank's reductions comes at least after its last task, for that of its layers of the chain."""
+        if not self.sums[self.of_rank[rank]].is_exposed:
+            return 0.0
+        return max(0.0, seconds + sum(part.exposed for part in self._parts(rank)))
+
+    def _parts(self, rank: int) -> list[Ends]:
+        return [*([self.prefix] if rank == 0 else []), *([self.suffix] if rank == self.p - 1 else [])]
+
+    def repeated(self, rank: int, start: int, stop: int) -> float:
+        """Return the seconds of a micro-batch that a rank must recompute at least to hold some layers; inf where nothing helps.
+
+        Lemma: at its fullest moment a rank holds the state of its layers and the activations of as many micro-batches as its schedule
+        keeps in flight, and with them the working and reserved bytes of the most demanding layer: at least of what is pinned to it,
+        or of the least demanding of all. What exceeds its memory must be given up, in whole layers where all are alike.
+        """
+        own, held = self.sums[self.of_rank[rank]], self.held[rank]
+        parts = self._parts(rank)
+        n_bytes = own.static_bytes[stop] - own.static_bytes[start] + held * (own.kept_bytes[stop] - own.kept_bytes[start])
+        n_bytes += sum(part.static_bytes + held * part.kept_bytes for part in parts)
+        n_bytes += max([part.overhead_bytes for part in parts] + [own.overhead_bytes if stop > start else 0.0])
+        excess = n_bytes - self.memory_bytes[rank]
+        if excess <= 0.0:
+            return 0.0
+        if excess > held * (own.most_saved[stop] - own.most_saved[start]) * (1.0 + 1e-9):
+            return math.inf
+        if not self.is_equal:
+            return max([0.0, *(price * excess / held - worth[stop] + worth[start] for price, worth in own.worth)])
+        key = (rank, stop - start)
+        if key not in self._repeated:
+            self._repeated[key] = least_extra(excess / held, stop - start, own.saved[0], own.extra[0])
+        return self._repeated[key]
+
+    def seconds(self, rank: int, start: int, stop: int, end: float) -> float:
+        """Return what a step takes at least where a rank has layers start..stop-1; inf where they do not fit.
+
+        Parameters
+        ----------
+        rank, start, stop : int
+            The rank and its layers.
+        end : float
+            What follows on the first rank at least after its last backward pass.
+
+        Notes
+        -----
+        Lemma, of four parts; the step is no shorter than any of them. (1) The first micro-batch passes all ranks before; then the rank
+        works for all micro-batches; a reduction begins with its last task at the earliest; then it updates. Under 1F1B and ZB-H1 also:
+        (2) From the rank the last micro-batch goes back through all ranks before to the first, which then ends the step. (3) Before
+        its first backward pass the rank waits for the first micro-batch to go on to the last rank and back; only so many forward
+        passes as it runs before that (its lead) hide in this wait. (4) The round trip of the first micro-batch down to the last rank and
+        up to the first, the other passes of this rank except the forward ones that hide, and the end on the first rank follow each
+        other. Under ZB-H1 weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
+        and (4). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
+        """
+        again = self.repeated(rank, start, stop)
+        if again == math.inf:
+            return math.inf
+        own, m, parts = self.sums[self.of_rank[rank]], self.m, self._parts(rank)
+        work = own.work[stop] - own.work[start] + again + sum(part.forward + part.backward for part in parts)
+        after = own.update[stop] - own.update[start] + sum(part.update for part in parts)
+        after += self._exposed(rank, own.exposed[stop] - own.exposed[start])
+        before = self.passes[start] + self.arrives[rank] + (self.head if rank else 0.0)
+        most = before + m * work + after
+        if self.form.schedule == "gpipe":
+            return most
+        forward = own.forward[stop] - own.forward[start] + sum(part.forward for part in parts)
+        back = self.returns[-1] - self.returns[stop] + self.arrives[-1] - self.arrives[rank]
+        back += self.tail_back if rank < self.p - 1 else 0.0
+        most = max(most, self.there + back + m * work - self.lead[rank] * forward + after)
+        if self.form.is_split:
+            work -= own.weight[stop] - own.weight[start] + sum(part.weight for part in parts)
+        elif rank == 0:
+            end = after
+        before += self.returns[start] + self.arrives[rank] + (self.head_back if rank else 0.0)
+        return max(most, before + m * work + end, self.trip + (m - 1) * work - (self.lead[rank] - 1.0) * forward + end)
+
+    def _earliest(self, rank: int, stop: int, end: float, limit: float) -> int:
+        """Return the first layer from which on a rank can take all up to `stop` within a limit; `stop` where it can take none."""
+        low, high = 0, stop
+        while low < high:
+            middle = (low + high) // 2
+            if self.seconds(rank, middle, stop, end) < limit:
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    def _starts(self, n_first: int, limit: float) -> list[int]:
+        """Return where ranks begin at the earliest, when from the last one back each takes all that it can."""
+        starts = [0] * self.p + [self.n_layers]
+        for rank in range(self.p - 1, 0, -1):
+            starts[rank] = self._earliest(rank, starts[rank + 1], self.least_end[n_first], limit)
+        return starts
+
+    def refuted(self, limit: float) -> bool:
+        """Return whether every split of the layers, whatever they recompute, is shown to take `limit` or longer.
+
+        Lemma: seconds of a rank never fall when it takes a layer more at either end, since what a layer takes on its own rank is no
+        less than what it delays others. So no rank begins before the place found from the back, and the first rank has all before.
+        """
+        n_first = 0
+        while True:
+            if self.seconds(0, 0, n_first, self.least_end[n_first]) >= limit:
+                return True
+            least = self._starts(n_first, limit)[1] if self.p > 1 else self.n_layers
+            if least <= n_first:
+                return False
+            n_first = least
+
+    def cuts(self, limit: float) -> Iterator[tuple[int, ...]]:
+        """Yield every split (layers of each rank) that is not shown to take `limit` or longer."""
+        for n_first in range(self.n_layers + 1):
+            if self.seconds(0, 0, n_first, self.least_end[n_first]) >= limit:
+                return
+            starts = self._starts(n_first, limit) if self.p > 1 else [0, self.n_layers]
+            if starts[1] <= n_first and (self.p > 1 or n_first == self.n_layers):
+                yield from self._on(1, (n_first,), n_first, starts, limit)
+
+    def _on(self, rank: int, counts: tuple[int, ...], start: int, starts: list[int], limit: float) -> Iterator[tuple[int, ...]]:
+        """Yield the splits that go on from some."""
+        if rank == self.p:
+            yield counts
+            return
+        end = self.least_end[counts[0]]
+        for stop in range(max(start, starts[rank + 1]), self.n_layers + 1):
+            if self.seconds(rank, start, stop, end) >= limit:
+                break
+            yield from self._on(rank + 1, (*counts, stop - start), stop, starts, limit)
+
+
+def least_extra(n_bytes: float, n_layers: int, saved: Sequence[float], extra: Sequence[float]) -> float:
+    """Return the least seconds in which some of like layers free so many bytes of a micro-batch, in whole layers; inf where they cannot.
+
+    `saved`, `extra`: of one or two ways to recompute a layer, the weaker first.
+    """
+    if not saved:
+        return math.inf
+    best = math.inf
+    for n_strong in range(n_layers + 1):
+        rest, seconds = n_bytes - n_strong * saved[-1], n_strong * extra[-1]
+        if rest > 1e-9 * n_bytes:
+            n_weak = math.ceil(rest / saved[0] * (1.0 - 1e-9)) if saved[0] > 0.0 else n_layers + 1
+            if n_strong + n_weak > n_layers:
+                continue
+            seconds += n_weak * extra[0]
+        best = min(best, seconds)
+    return best

@@ -1,0 +1,142 @@
+"""Answers of best on small random problems: honest ones are confirmed, changed ones refused, no lemma refutes a plan."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import pathlib
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.base import options
+from meshwright.base.errors import InputError
+from meshwright.commands import check as command
+from meshwright.planners.best.check.proof import Proof
+from meshwright.planners.best.search import best
+from meshwright.writers import plan_json
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "oracle"))
+import joint_enumerator as enumerator
+
+N_BLOCKS = 10
+
+
+def answered(seed: int, folder: pathlib.Path) -> tuple[enumerator.Question, dict[str, Any]] | None:
+    """Return a random question with the JSON answer of search best; None where no plan is legal."""
+    question = enumerator.random_question(seed, folder)
+    if not enumerator.shapes(question.problem, question.settings):
+        return None
+    result = api.plan(question.problem, search="best", settings=question.settings)
+    return question, json.loads(json.dumps(plan_json.as_json(result)))
+
+
+def refusal(entry: dict[str, Any], path: pathlib.Path) -> str:
+    """Return why a file is refused; empty where it is confirmed."""
+    path.write_text(json.dumps(entry))
+    try:
+        verdict = command._verdict(entry, str(path), "")
+    except InputError as error:
+        return str(error)
+    return verdict.reason if not verdict.valid else ""
+
+
+def of_sets(entry: dict[str, Any], dice: random.Random) -> None:
+    """Remove a set, count it wrong, or raise its value."""
+    sets = entry["certificate"]["sets"]
+    i = dice.randrange(len(sets))
+    kind = dice.choice(("remove", "count", "raise"))
+    if kind == "raise" and "seconds" in sets[i]:
+        sets[i]["seconds"] *= dice.choice((1.00001, 1.02, 2.0))
+    elif kind == "count":
+        sets[i]["n_meshes"] += 1
+    else:
+        del sets[i]
+
+
+def of_question(entry: dict[str, Any], dice: random.Random) -> None:
+    """Change the batch, the micro-batch or the options, in the certificate too or in one place only."""
+    asked = entry["certificate"]["question"]
+    kind = dice.choice(("batch", "sequence", "option", "both", "shard"))
+    if kind == "batch":
+        asked["global_batch"] *= 2
+    elif kind == "sequence":
+        asked["sequence_length"] *= 2
+    elif kind == "option":
+        entry["settings"]["tensor"] = "8"
+    elif kind == "both":
+        entry["settings"]["pipeline"], asked["limits"]["pipeline"] = "1000", [1000]
+    else:
+        asked["limits"]["shard"] = [level for level in (0, 1, 2, 3) if level not in asked["limits"]["shard"][:1]]
+
+
+def of_claims(entry: dict[str, Any], dice: random.Random) -> None:
+    """Change the bound, the gap, the objective, or the plan; or what is said of an infeasible answer."""
+    if not entry["feasible"]:
+        entry["infeasible_proven"] = False
+        return
+    kind = dice.choice(("bound", "all bounds", "gap", "objective", "recompute", "schedule", "memory"))
+    if kind == "bound":
+        entry["bound"]["value"] *= dice.choice((0.9, 1.1))
+    elif kind == "all bounds":
+        raised = entry["bound"]["value"] * 1.05
+        entry["certificate"]["bound_seconds"] = entry["bound"]["value"] = raised
+        entry["bound"]["gap_ratio"] = entry["objective"]["value"] / raised - 1.0
+    elif kind == "gap":
+        entry["bound"]["gap_ratio"] += 0.01
+    elif kind == "objective":
+        entry["objective"]["value"] *= 0.9
+    elif kind == "schedule":
+        entry["schedule"]["n_microbatches"] += 1
+    elif kind == "memory":
+        entry["settings"]["memory_ratio"] = "0.5"
+        entry["certificate"]["question"]["limits"]["memory_ratio"] = 0.01
+    else:
+        stage = entry["stages"][-1]
+        words = stage["recompute"] or ["none"] * len(stage["ops"])
+        stage["recompute"] = ["none" if word == "full" else "full" for word in words]
+
+
+@pytest.mark.parametrize("block", range(N_BLOCKS))
+def test_honest_answers_are_confirmed_and_changed_ones_refused(block: int, tmp_path: pathlib.Path) -> None:
+    n_confirmed = 0
+    for seed in range(1000 + block, 1030, N_BLOCKS):
+        found = answered(seed, tmp_path)
+        if found is None or found[1].get("infeasible_proven") is False:
+            continue
+        question, entry = found
+        assert refusal(entry, tmp_path / "plan.json") == "", question.name
+        n_confirmed += 1
+        dice = random.Random(seed)
+        for change in (of_sets, of_question, of_claims):
+            changed = copy.deepcopy(entry)
+            change(changed, dice)
+            assert refusal(changed, tmp_path / "plan.json"), (question.name, change)
+    assert n_confirmed >= 1
+
+
+@pytest.mark.parametrize("block", range(N_BLOCKS))
+def test_no_lemma_of_the_check_refutes_a_plan_that_can_be_played(block: int, tmp_path: pathlib.Path) -> None:
+    """A bound just above a plan that was played leaves something open, and so does the claim that nothing fits."""
+    n_played = 0
+    for seed in range(2000 + block, 2050, N_BLOCKS):
+        question = enumerator.random_question(seed, tmp_path)
+        shapes = enumerator.shapes(question.problem, question.settings)
+        if not shapes:
+            continue
+        player = enumerator.Player(question, 30, seed)
+        player.run(shapes)
+        if player.best is None:
+            continue
+        n_played += 1
+        limits = dataclasses.asdict(options.parse(best.Params, question.settings, "search best"))
+        for bound in (player.best.step_seconds * (1.0 + 1e-6), math.inf):
+            proof = Proof(question.problem, limits, bound)
+            proof.run()
+            assert proof.open, (question.name, bound, player.best)
+    assert n_played >= 2

@@ -1,0 +1,124 @@
+"""``meshwright check`` on answers of best: confirmed, feasible or not, and refused with the field that was changed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import pathlib
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from meshwright import cli
+
+TINY = pathlib.Path(__file__).resolve().parents[4] / "data" / "tiny_llama.json"
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """Run one command; return its exit code and what it said."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch("sys.argv", ["meshwright", *words]), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as stopped,
+    ):  # fmt: skip
+        cli.main()
+    return int(stopped.value.code or 0), out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Plan a small model once, where it fits, and a large one where it does not."""
+    folder = tmp_path_factory.mktemp("answers")
+    plan = ["--global-batch", "8", "--no-what-if"]
+    run("plan", str(TINY), "--cluster", "pcie-a100:4", *plan, "--out", str(folder / "fits.json"))
+    run("plan", "llama-3.1-8b", "--cluster", "flat:2,device=l4-24gb", *plan, "--out", str(folder / "nothing.json"))
+    return folder
+
+
+def checked(entry: dict[str, Any], path: pathlib.Path) -> tuple[int, dict[str, Any], str]:
+    """Return exit code and JSON of a check, and what was said on standard error."""
+    path.write_text(json.dumps(entry))
+    code, out, err = run("check", str(path), "--json")
+    return code, json.loads(out) if out else {}, err
+
+
+def test_the_plan_and_its_bound_are_confirmed(folder: pathlib.Path) -> None:
+    entry = json.loads((folder / "fits.json").read_text())
+    code, said, _ = checked(entry, folder / "again.json")
+    assert code == 0 and said["valid"] and said["bound"] == entry["bound"]["value"] == entry["certificate"]["bound_seconds"]
+    assert said["checked"] and "the runners-up" in said["not_checked"]
+    assert sum(own["n_meshes"] for own in entry["certificate"]["sets"]) > 10
+
+
+def test_that_nothing_fits_is_confirmed_and_not_where_a_device_has_more_memory(folder: pathlib.Path) -> None:
+    entry = json.loads((folder / "nothing.json").read_text())
+    assert not entry["feasible"] and entry["infeasible_proven"]
+    code, said, _ = checked(entry, folder / "again.json")
+    assert code == 0 and said["valid"] and said["value"] is None and "no plan of the space fits" in said["checked"][0]
+    entry["cluster"]["name"] = "flat:2,device=h100-sxm-80gb"
+    code, said, _ = checked(entry, folder / "again.json")
+    assert code == 2 and not said["valid"] and "not confirmed" in said["reason"]
+
+
+def changed(entry: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """Return the answer with another value at a path."""
+    entry = copy.deepcopy(entry)
+    at = entry
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value(at[path[-1]]) if callable(value) else value
+    return entry
+
+
+@pytest.mark.parametrize(("reason", "path", "value"), [
+    ("bound.value", ("bound", "value"), lambda seconds: seconds * 1.0001),
+    ("bound.value", ("bound", "value"), lambda seconds: seconds * 0.9),
+    ("bound.gap_ratio", ("bound", "gap_ratio"), lambda ratio: ratio + 1e-6),
+    ("objective", ("objective", "value"), lambda seconds: seconds * 0.99),
+    ("step_seconds", ("step_seconds",), lambda seconds: seconds * 0.99),
+    ("bound_seconds", ("certificate", "bound_seconds"), lambda seconds: seconds * 1.01),
+    ("limits.tensor", ("settings",), {"tensor": "8"}),
+    ("limits.tensor", ("certificate", "question", "limits", "tensor"), [8]),
+    ("schedule.global_batch", ("certificate", "question", "global_batch"), 16),
+    ("n_microbatches", ("schedule", "n_microbatches"), lambda count: count + 1),
+    ("sequence_length", ("certificate", "question", "sequence_length"), 4096),
+    ("training.optimizer_bytes", ("certificate", "question", "training", "optimizer_bytes"), 2),
+    ("certificate", ("certificate",), None),
+    ("are missing", ("certificate", "sets"), lambda sets: sets[1:]),
+    ("are missing", ("certificate", "sets"), []),
+    ("there twice", ("certificate", "sets"), lambda sets: [*sets, sets[0]]),
+    ("meshes", ("certificate", "sets", 0, "n_meshes"), lambda count: count + 1),
+    ("the least is", ("certificate", "sets", 0, "seconds"), lambda seconds: seconds * 1.001),
+    ("the least is", ("certificate", "sets", -1, "seconds"), lambda seconds: seconds * 1.001),
+    ("is closed so", ("certificate", "sets", 0, "by"), "memory"),
+    ("wrong kind", ("certificate", "sets", 0, "pool"), [1]),
+])  # fmt: skip
+def test_a_changed_answer_is_refused_with_the_field(
+    reason: str, path: tuple[Any, ...], value: Any, folder: pathlib.Path
+) -> None:
+    entry = changed(json.loads((folder / "fits.json").read_text()), path, value)
+    code, said, err = checked(entry, folder / "changed.json")
+    told = said.get("reason") or err
+    assert code == 2 and (reason in told or (path[0] == "schedule" and told)), told
+    assert "Traceback" not in err
+
+
+def test_a_raised_bound_is_refused_although_all_of_the_file_agrees(folder: pathlib.Path) -> None:
+    """Plan and claims raised together above the truth: a slower plan of the space called optimal."""
+    entry = json.loads((folder / "fits.json").read_text())
+    slower = entry["alternatives"][0]
+    entry["stages"], entry["schedule"] = slower["stages"], slower["schedule"]
+    entry["objective"] = slower["objective"]
+    entry["step_seconds"] = entry["bound"]["value"] = entry["certificate"]["bound_seconds"] = slower["objective"]["value"]
+    entry["bound"]["gap_ratio"] = 0.0
+    code, said, _ = checked(entry, folder / "changed.json")
+    assert code == 2 and not said["valid"] and "certificate.sets" in said["reason"]
+
+
+def test_an_answer_that_proves_nothing_is_not_called_valid(folder: pathlib.Path) -> None:
+    entry = json.loads((folder / "nothing.json").read_text())
+    code, said, _ = checked(changed(entry, ("infeasible_proven",), False), folder / "changed.json")
+    assert code == 2 and not said["valid"] and "not proven" in said["reason"]
