@@ -26,7 +26,7 @@ __all__ = ["ROOMS", "beside", "checked", "each", "home", "load", "names", "packa
 ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "commands": ("register(app)",),
-        "costs": ("loads(problem, plan)",),
+        "costs": ("stage_costs(problem, plan)",),
         "readers": ("recognises(source)", "read(source)"),
         "schedules": (
             "order(n_ranks, n_chunks, n_microbatches, times)",

@@ -299,8 +299,8 @@ def _mappings(
     random = np.random.default_rng(seed).permutation(len(seconds_per_byte))
     begun = [*(devices for _, devices in starts), consecutive(graph, random)]
     found: FoundMapping = backtrack(
-        counted, seconds_per_byte, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t, params.nodes,
-        timeout_seconds=params.timeout or math.inf,
+        counted, seconds_per_byte, begun, params.parallel_degree // params.parallel_same_t, params.parallel_same_t,
+        params.nodes, timeout_seconds=params.timeout or math.inf,
     )  # fmt: skip
     words = " and ".join(word for word, on in (("transfers", transfers), ("rings", rings)) if on) or "compute only"
     yield evaluate(graph, seconds_per_byte, found.devices, fixed_rings=True), f"backtracking on {words}", found
