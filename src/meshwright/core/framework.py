@@ -57,7 +57,8 @@ class FrameworkLimits:
     gradient_rings : bool
         Whether the order of a gradient ring can be told.
     recompute : tuple of str
-        What a layer may recompute, as `meshwright.core.strategy.is_recompute` has it; the least first.
+        What a layer may recompute, as `meshwright.core.strategy.is_recompute` has it; the least first. Modules that stand in any
+        of them may be combined otherwise too; searches keep to these.
     recompute_scope : str
         One of `SCOPES`.
     block_recompute : bool
@@ -270,7 +271,8 @@ def _recompute(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
     """Return what is wrong with what layers recompute."""
     words = inner_words(plan, graph)
     every = list(dict.fromkeys(word for stage in words for word in stage))
-    unknown = [word for word in every if word not in limits.recompute]
+    modules = {module for word in limits.recompute for module in word.split("+")} - set(RECOMPUTE)
+    unknown = [word for word in every if word not in limits.recompute and not set(word.split("+")) <= modules]
     if unknown:
         return [f"recomputation '{word}'; it has {_listed(limits.recompute)}" for word in unknown]
     if limits.recompute_scope == "plan" and len(every) > 1:

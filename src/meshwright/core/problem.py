@@ -126,7 +126,9 @@ class Problem:
     training : MixedPrecision
         Precision and optimizer.
     framework : Framework
-        How the program that trains carries out the plan.
+        How the framework that trains carries out the plan, and what it can run.
+    framework_asked : str
+        How the user named it; empty where one is assumed.
     """
 
     model_spec: ModelSpec
@@ -135,6 +137,7 @@ class Problem:
     batch: Batch = Batch()
     training: MixedPrecision = MixedPrecision()
     framework: Framework = Framework()
+    framework_asked: str = ""
 
     @property
     def graph(self) -> Graph:

@@ -125,6 +125,8 @@ def _question(result: Result) -> str:
         where = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
         if problem.model_spec.instance is None:
             where += f", products in {problem.training.precision}"
+        if problem.framework.name:
+            where += f"\nframework {problem.framework.word}" + ("" if problem.framework_asked else " (assumed; --for names another)")
     return (
         f"{model}{where}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
     )
