@@ -13,10 +13,12 @@ import pytest
 import meshwright
 from meshwright import frameworks, schedules
 from meshwright.base import registry
+from meshwright.base.errors import ExportError
 from meshwright.core import framework_file
 from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits, exceeded
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
+from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy, is_recompute
 
 NAMES = frameworks.names()
@@ -145,6 +147,32 @@ def test_what_is_inside_the_limits_is_refused_by_none_and_every_limit_by_a_plan_
         assert any(what in reason for reason in reasons), (what, reasons)
         assert all(reason and "\n" not in reason and not reason.endswith(".") for reason in reasons)
         assert set(exceeded(limits, plan, _problem().graph)) <= set(reasons)
+
+
+WRITING = [name for name in NAMES if hasattr(frameworks.load(name), "write")]
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_what_is_written_and_read_again_is_the_same_plan_and_what_is_refused_leaves_no_file(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    module, limits = frameworks.load(name), frameworks.plain(name).limits
+    inside = [_plan(shard=level, word=word) for level in limits.shards for word in ("none", "full") if word in limits.recompute]
+    for i, plan in enumerate((*inside, *_outside(limits).values())):
+        path = tmp_path / f"{i}"
+        result = Result(_problem(), "best", 0, Answer(plan))
+        if frameworks.refusals(frameworks.plain(name), plan, _problem()):
+            with pytest.raises(ExportError) as error:
+                module.write(result, str(path))
+            assert "\n" not in str(error.value) and not path.exists()
+            continue
+        notes = module.write(result, str(path))
+        assert all(isinstance(note, str) and "\n" not in note for note in notes or ())
+        once = path.read_bytes()
+        module.write(result, str(path))
+        assert path.read_bytes() == once
+        if hasattr(module, "read"):
+            assert module.read(str(path)) == plan
 
 
 def test_the_block_method_is_inside_where_equally_many_first_layers_of_each_stage_recompute() -> None:

@@ -109,7 +109,7 @@ def _training_on(cluster: Cluster | None) -> MixedPrecision:
     return training(usual)
 
 
-def plan(
+def plan(  # noqa: PLR0913  as many as the command line has
     model: str | ModelSpec | Problem,
     cluster: str | Cluster | None = None,
     *,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright import api, sim
+from meshwright.api import targets
 from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.core import plan_fields
@@ -83,6 +84,7 @@ def restore(path: str, cluster: str = "", model: str = "", *, framework: str = "
                 f"{path}: stage {i}: recompute has {len(stage.recompute)} words for {len(stage.ops)} layers; give one for "
                 "each, or none"
             )
+    targets.checked(Result(problem, search, seed, Answer(plan=plan)))
     loads, timeline = api.judge(problem, plan)
     answer = Answer(plan=plan) if cluster or model or framework else _answer(entry, Answer(plan=plan), path)
     return Result(problem, search, seed, answer, loads, timeline, planning_seconds, settings, asked)

@@ -11,8 +11,9 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
+from meshwright.core.timeline import Timeline
 
-__all__ = ["Target", "as_json", "checked", "framework_of", "runs_on", "with_targets"]
+__all__ = ["Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "with_targets"]
 
 COSTS = ("analytic", "sharded")
 """Cost models that know frameworks; others reproduce published figures or measured times."""
@@ -120,3 +121,35 @@ def with_targets(result: Result) -> Result:
             notes.append(f"frameworks that cannot run this plan ('--for NAME' plans for one): {cannot}")
     extra = {**result.answer.extra, **as_json(targets)}
     return replace(result, answer=replace(result.answer, notes=(*result.answer.notes, *notes), extra=extra))
+
+
+def nearest(result: Result, name: str) -> tuple[str, Timeline] | None:
+    """Return how all layers of a plan may recompute so that a framework runs it, and the step then: the quickest that fits.
+
+    None where there is no such setting, or none fits: then stages, degrees or the schedule have to change too.
+    """
+    from meshwright import api, sim
+    from meshwright.costs import analytic
+
+    problem, plan = result.problem, result.plan
+    if problem.costs not in COSTS or not plan.recomputes:
+        return None
+    own = frameworks.for_problem(name, problem.graph, problem.cluster, problem.training.precision)
+    posed, found = replace(problem, framework=own), None
+    for word in analytic.distinct_settings(problem.graph, own.limits.recompute):
+        stages = tuple(
+            replace(
+                stage,
+                recompute=tuple("none" if problem.graph.ops[op].kind in ("embedding", "head") else word for op in stage.ops),
+            )
+            for stage in plan.stages
+        )
+        near = replace(plan, stages=stages)
+        if frameworks.refusals(own, near, posed):
+            continue
+        _, timeline = api.judge(posed, near)
+        if timeline is None or sim.excess_bytes(posed, near, timeline.peak_bytes) > 0.0:
+            continue
+        if found is None or timeline.step_seconds < found[1].step_seconds:
+            found = word, timeline
+    return found

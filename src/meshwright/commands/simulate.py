@@ -31,6 +31,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "samples_per_second": plan.global_batch / timeline.step_seconds if timeline.step_seconds else None,
         "fits": missing == 0.0,
         "missing_bytes": missing,
+        "for": result.problem.framework_asked or None,
+        "framework": result.problem.framework.word or None,
         "schedule": {
             "name": plan.schedule,
             "n_microbatches": plan.n_microbatches,

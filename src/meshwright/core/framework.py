@@ -57,8 +57,8 @@ class FrameworkLimits:
     gradient_rings : bool
         Whether the order of a gradient ring can be told.
     recompute : tuple of str
-        What a layer may recompute, as `meshwright.core.strategy.is_recompute` has it; the least first. Modules that stand in any
-        of them may be combined otherwise too; searches keep to these.
+        What a layer may recompute, as `meshwright.core.strategy.is_recompute` has it; the least first. Modules that stand in
+        any of them may be combined otherwise too; searches keep to these.
     recompute_scope : str
         One of `SCOPES`.
     block_recompute : bool

@@ -69,7 +69,7 @@ def _stage(stage: Any, where: str) -> None:
             _one(value, str if words else int, None if words else 0, f"{where}: {key}")
     wrong = [word for word in stage.get("recompute", []) if not is_recompute(word)]
     if wrong:
-        raise InputError(f"{where}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}, and settings of frameworks")
+        raise InputError(f"{where}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}, settings of frameworks")
 
 
 def _one(value: Any, kind: type, minimum: int | None, where: str) -> None:

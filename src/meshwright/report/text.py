@@ -126,7 +126,8 @@ def _question(result: Result) -> str:
         if problem.model_spec.instance is None:
             where += f", products in {problem.training.precision}"
         if problem.framework.name:
-            where += f"\nframework {problem.framework.word}" + ("" if problem.framework_asked else " (assumed; --for names another)")
+            assumed = "" if problem.framework_asked else " (assumed; --for names another)"
+            where += f"\nframework {problem.framework.word}{assumed}"
     return (
         f"{model}{where}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
     )

@@ -62,7 +62,8 @@ def _check_mesh(i: int, stage: Stage) -> None:
             raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
     for kind in stage.recompute:
         if not is_recompute(kind):
-            raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}, or a setting of a framework")
+            known = ", ".join(RECOMPUTE)
+            raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {known}, or a setting of a framework")
 
 
 def _check_layers(graph: Graph, plan: Plan) -> None:

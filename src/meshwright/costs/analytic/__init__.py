@@ -15,9 +15,8 @@ from meshwright.core.problem import Framework, MixedPrecision, Problem
 from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs.analytic import legal as _legal
-from meshwright.costs.analytic import recomputation
+from meshwright.costs.analytic import recomputation, traffic
 from meshwright.costs.analytic import stage as _stage
-from meshwright.costs.analytic import traffic
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
@@ -244,7 +243,7 @@ def loads(
 
 
 def _with_settings(problem: Problem, plan: Plan) -> Problem:
-    """Return the problem with the plan's own combinations of modules that its framework can recompute, so that they are priced."""
+    """Return the problem with the plan's own combinations of the modules of its framework, so that they are priced."""
     limits = problem.framework.limits
     modules = {module for word in limits.recompute for module in word.split("+")} - set(RECOMPUTE)
     used = dict.fromkeys(word for stage in plan.stages for word in stage.recompute if word not in words(problem.framework))

@@ -1,9 +1,9 @@
 """Which operators of a layer a framework's recomputation setting repeats, and what of their outputs is then not kept.
 
 Modules are Megatron-LM's, each as its code runs it: some are checkpoints (`mlp`, `moe`, `core_attn`, `shared_experts`), which
-repeat all of the module, collectives included; others throw outputs away (`layernorm`, `moe_act`, `mla_up_proj`) and repeat what
-makes them. Where Transformer Engine fuses a norm with the product after it (dense layers), there is no norm to recompute by
-itself, and it belongs to the module of its product.
+repeat all of the module, collectives included; others throw outputs away (`layernorm`, `moe_act`, `mla_up_proj`) and repeat
+what makes them. Where Transformer Engine fuses a norm with the product after it (dense layers), there is no norm to recompute
+by itself, and it belongs to the module of its product.
 
 References
 ----------
@@ -21,7 +21,13 @@ from meshwright.core.strategy import ALTERNATE
 
 __all__ = ["Repeated", "repeated_parts"]
 
-_LATENT = ("attention.query_norm", "attention.query_up", "attention.key_value_norm", "attention.key_value_up", "attention.rotary")
+_LATENT = (
+    "attention.query_norm",
+    "attention.query_up",
+    "attention.key_value_norm",
+    "attention.key_value_up",
+    "attention.rotary",
+)
 _CORE = ("attention.core", "attention.softmax")
 _PRODUCTS = ("matmul",)
 
@@ -83,8 +89,8 @@ def _alternate(body: tuple[Operator, ...]) -> tuple[Repeated, ...]:
     """Return what torchtitan's selective checkpointing repeats: every second product in the order of calls, norms and
     elementwise operators, all-gathers and all-reduces; outputs of attention, reduce-scatters and exchanges are kept.
 
-    The products of a gated feed-forward network are two, made one after the other; those of queries, keys and values one. Routers
-    are repeated and not counted; grouped products are in no list of what is kept.
+    The products of a gated feed-forward network are two, made one after the other; those of queries, keys and values one.
+    Routers are repeated and not counted; grouped products are in no list of what is kept.
     """
     found, n_products = [], 0
     for i, operator in enumerate(body):

@@ -9,9 +9,9 @@ import numpy as np
 
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
+from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.framework import AXES
 from meshwright.core.strategy import ALTERNATE, MODULES, RECOMPUTE
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
@@ -158,7 +158,11 @@ def variants(config: Config, problem: Problem, pool: Pool, shards: tuple[int, ..
         replace(config, shard=level, shard_degree=degree, layout=layout)
         for level in levels
         for layout in layouts
-        for degree in (shard_degrees(problem, mesh.tensor * mesh.context, mesh.data) if level == 3 and level in framework.hybrid_shards else (0,))
+        for degree in (
+            shard_degrees(problem, mesh.tensor * mesh.context, mesh.data)
+            if level == 3 and level in framework.hybrid_shards
+            else (0,)
+        )
     ]
 
 

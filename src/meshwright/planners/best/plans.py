@@ -194,9 +194,7 @@ def _recompute_of_ranks(
     return words
 
 
-def _blocks_of_ranks(
-    costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks
-) -> list[tuple[str, ...]] | None:
+def _blocks_of_ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks) -> list[tuple[str, ...]] | None:
     """Return the words of stages whose first layers recompute all, as few of each as fit on every rank; None where none fit.
 
     The fewest are the quickest: every layer more takes longer and shortens nothing.
