@@ -91,8 +91,11 @@ def _point(row: int, fields: Mapping[str, str], where: Clusters, graphs: dict[tu
             graphs[model], where(fields["cluster"].strip()), (strategy,), pipeline=pipeline, virtual=virtual,
             micro_batch=micro_batch, global_batch=global_batch, recompute=recompute, schedule=schedule, training=training,
             overlap=True, framework=_framework(fields, graphs[model], where(fields["cluster"].strip()), training.precision),
+            framework_told=bool(fields.get("framework", "").strip()),
         )  # fmt: skip
         predicted = predict(run)
+    except CellError:
+        raise
     except InputError as error:
         return Skipped(row, str(error))
     group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {global_batch} {training.precision}"
