@@ -108,14 +108,17 @@ def with_targets(result: Result) -> Result:
     if not problem.framework.name or result.answer.plan is None:
         return result
     targets = runs_on(result)
-    others = [one for one in targets if one.word != problem.framework.word]
+    others = sorted((one for one in targets if one.word != problem.framework.word), key=lambda one: -one.step_seconds)
     run = ", ".join(f"{one.word} ({one.step_seconds:.4g} s)" for one in others if not one.refusals)
     cannot = "; ".join(f"{one.word}: {one.refusals[0]}" for one in others if one.refusals)
-    notes = []
+    notes, exactly = (
+        [],
+        f"others that run this plan exactly, the slowest first: {run}" if run else "no other one runs it exactly",
+    )
     if not problem.framework_asked:
         notes.append(
-            f"no --for given: {problem.framework.word} is assumed, which runs every plan"
-            + (f"; as others that run this plan exactly: {run}" if run else "; no other framework runs this plan exactly")
+            f"no --for given: {problem.framework.word}, our own runtime, is assumed, with the cost model's plain figures (none "
+            f"are fitted to it); {exactly}"
         )
         if cannot:
             notes.append(f"frameworks that cannot run this plan ('--for NAME' plans for one): {cannot}")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import pytest
+
 from meshwright import api
 from meshwright.api import plan_files
+from meshwright.base.errors import InputError
 from meshwright.frameworks import megatron
+from meshwright.runtime.ranks import plan_file
 
 
 def test_a_plan_for_a_framework_is_kept_exported_and_read_back_to_the_last_digit(
@@ -66,3 +70,18 @@ def test_own_runs_are_predicted_by_the_framework_that_is_named(meshwright: Any, 
     (tmp_path / "runs.csv").write_text(f"{columns}\n{row.format('none', 'nobody')}\n")
     done = meshwright("validate", "runs.csv")
     assert done.code == 2 and "row 1, column framework" in done.err
+
+
+def test_our_runtime_refuses_settings_that_are_another_frameworks(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    asked = ("--cluster", "dgx-h100:2", "--global-batch", "8", "--for", "megatron", "--set", "recompute=mlp")
+    assert meshwright("plan", tiny, *asked, "--out", "plan.json", "--json").json["stages"][0]["recompute"][1] == "mlp"
+    with pytest.raises(InputError, match="'mlp', a setting of megatron; our runtime has none, selective, full"):
+        plan_file.read_plan(str(tmp_path / "plan.json"))
+
+
+def test_assuming_a_framework_is_said_with_the_others_the_slowest_first(meshwright: Any, tiny: str) -> None:
+    entry = meshwright("plan", tiny, "--cluster", "dgx-h100:2", "--global-batch", "8", "--json").json
+    said = next(note for note in entry["notes"] if note.startswith("no --for given: meshwright"))
+    exact = [one for one in entry["frameworks"] if not one["refusals"] and one["name"] != "meshwright"]
+    places = [said.index(f" {one['name']} (") for one in sorted(exact, key=lambda one: -one["step_seconds"])]
+    assert exact and places == sorted(places)
