@@ -57,7 +57,7 @@ def test_every_built_in_model_is_told_in_options_that_megatron_knows() -> None:
 
 @pytest.mark.parametrize("model", ["gpt2-xl", "mixtral-8x7b"])
 def test_a_plan_is_told_in_options_that_megatron_knows(model: str) -> None:
-    result = api.plan(model, "dgx-h100:64", search="megatron_grid", batch=Batch(128))
-    options, _ = megatron_args.arguments(result)
+    result = api.plan(model, "dgx-h100:64", search="megatron_grid", batch=Batch(128), framework="megatron")
+    options = megatron_args.arguments(result)
     check(options)
     assert ("--global-batch-size", "128") in options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from meshwright.api import plan_files
+from meshwright.api import plan_files, targets
 from meshwright.base import files, registry
 from meshwright.base.errors import ExportError, InputError, UnknownNameError
 from meshwright.core.result import Result
@@ -16,8 +16,32 @@ _WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what 
 
 
 def names() -> tuple[str, ...]:
-    """Return the writers that take a plan: those whose first argument is called ``result``."""
-    return tuple(sorted(name for name, module in registry.each("writers", "export") if _takes_plans(module)))
+    """Return what takes a plan: writers whose first argument is called ``result``, and frameworks that can be told one."""
+    writers = {name for name, module in registry.each("writers", "export") if _takes_plans(module)}
+    told = {name for name, module in registry.each("frameworks", "framework") if hasattr(module, "write")}
+    return tuple(sorted(writers | told))
+
+
+def _writer(to: str) -> ModuleType:
+    """Return what writes a plan: a writer, or a framework that can be told one.
+
+    Raises `UnknownNameError` when there is none of this name, `ExportError` when it is made from something else.
+    """
+    wanted = to.replace("-", "_")
+    if wanted in registry.names("writers"):
+        writer = registry.load("writers", wanted, "export")
+        if _takes_plans(writer):
+            return writer
+        raise ExportError(
+            f"--to {to}: is not made from a plan but by 'meshwright codesign' and its options; plans go to: "
+            f"{', '.join(names())}"
+        )
+    if wanted in registry.names("frameworks"):
+        framework = registry.load("frameworks", wanted, "framework")
+        if hasattr(framework, "write"):
+            return framework
+        raise ExportError(f"--to {to}: there is no writer of its configuration yet; plans go to: {', '.join(names())}")
+    raise UnknownNameError("export", to, names())
 
 
 def _takes_plans(module: ModuleType) -> bool:
@@ -32,7 +56,7 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     plan : Result or str
         What `meshwright.plan` returned, or a file written by ``meshwright plan --out``.
     to : str
-        A file of `meshwright.writers` that takes plans: ``piper_json``, ``megatron_args``, ``chrome_trace``, ...
+        A writer that takes plans, or a framework that can be told one: ``megatron``, ``piper_json``, ``chrome_trace``, ...
     path : str
         The file to write.
     cluster, model : str
@@ -52,15 +76,7 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     ExportError
         When the format cannot say what the plan says.
     """
-    wanted = to.replace("-", "_")
-    if wanted not in registry.names("writers"):
-        raise UnknownNameError("export", to, names())
-    writer = registry.load("writers", wanted, "export")
-    if not _takes_plans(writer):
-        raise ExportError(
-            f"--to {to}: is not made from a plan but by 'meshwright codesign' and its options; plans go to: "
-            f"{', '.join(names())}"
-        )
+    wanted, writer = to.replace("-", "_"), _writer(to)
     files.check_target(path, "--out")
     if isinstance(plan, str):
         result = plan_files.load(plan, cluster, model)
@@ -70,8 +86,21 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         result = plan
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
-    notes: tuple[str, ...] | None = writer.write(result, path)
+    try:
+        notes: tuple[str, ...] | None = writer.write(result, path)
+    except ExportError as error:
+        raise ExportError(f"{error}{_nearest(result, wanted)}") from None
     notes = notes or ()
     if wanted not in _WITH_RINGS and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)
     return notes
+
+
+def _nearest(result: Result, to: str) -> str:
+    """Say which setting of recomputation makes a plan one that a framework runs, and what a step takes then; empty for none."""
+    name = {"megatron_args": "megatron"}.get(to, to)
+    near = targets.nearest(result, name) if name in registry.names("frameworks") else None
+    if near is None:
+        return ""
+    word, timeline = near
+    return f". Nearest with the same stages: all layers recompute '{word}', {timeline.step_seconds:.4g} s a step"

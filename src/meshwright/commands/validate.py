@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
         ),
         worst: int = typer.Option(0, min=0, help="Also print so many of the worst rows of each set, with their causes."),
         report: str = typer.Option("", help="Write a page with every row, predicted against measured, to this HTML file."),
+        for_: str = typer.Option("", "--for", help="The framework that trained your own runs, where they do not name it."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Predict every row of measured runs and print how far the predictions are off."""
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
         if report:
             files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
-        reports = [validation.validate(word) for word in words]
+        reports = [validation.validate(word, framework=for_) for word in words]
         if report:
             validation.write_page(reports, report)
         if json_:

@@ -50,13 +50,15 @@ class Report:
     unused: tuple[str, ...] = ()
 
 
-def validate(path: str | Path) -> Report:
+def validate(path: str | Path, *, framework: str = "") -> Report:
     """Predict every row of a file of measured runs.
 
     Parameters
     ----------
     path : str or Path
         A CSV file with the columns of one of the known sets, or the name of a built-in set.
+    framework : str
+        The framework that trained, as after ``--for``, of rows that do not name one; empty for the one that is assumed.
 
     Returns
     -------
@@ -73,6 +75,10 @@ def validate(path: str | Path) -> Report:
     measured = _table.read(path)
     kind, rows = measured.kind, measured.rows
     plugin = registry.load("validation", kind, "measured set")
+    if framework and "framework" not in getattr(plugin, "OPTIONAL", ()):
+        raise InputError(f"--for {framework}: the rows of {path} say which framework trained them; it is for runs of one's own")
+    if framework:
+        rows = tuple({**row, "framework": row.get("framework", "").strip() or framework} for row in rows)
     try:
         found = plugin.points(_table.located(path, rows, getattr(plugin, "PATHS", ())))
     except CellError as error:

@@ -71,6 +71,8 @@ class Run:
         What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
     graph_as_read : Graph or None
         The model as ``plan`` would read it, where `graph` says more of the set's program; None where it is `graph`.
+    framework_told : bool
+        Whether ``plan`` would be told the framework (``--for``).
     """
 
     graph: Graph
@@ -89,6 +91,7 @@ class Run:
     framework: Framework = Framework()
     recompute_of_stage: tuple[tuple[str, ...], ...] = ()
     graph_as_read: Graph | None = None
+    framework_told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +245,8 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
         change is None
         and run.graph_as_read is None
         and run.overlap
-        and (run.training, run.framework) == (training, Framework())
+        and run.training == training
+        and (run.framework_told or run.framework == Framework())
     ):
         return predicted
     return replace(predicted, planned=as_planned(run, plan))
@@ -259,7 +263,8 @@ def as_planned(run: Run, plan: Plan) -> Predicted | None:
         Its plan.
     """
     training = MixedPrecision.of(run.training.precision)
-    default = replace(run, graph=run.graph_as_read or run.graph, training=training, overlap=True, framework=Framework())
+    run_by = run.framework if run.framework_told else Framework()
+    default = replace(run, graph=run.graph_as_read or run.graph, training=training, overlap=True, framework=run_by)
     return _predicted(default, plan, None)
 
 

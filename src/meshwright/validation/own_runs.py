@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright import models
+from meshwright import frameworks, models
 from meshwright.base import registry
 from meshwright.base.errors import InputError
+from meshwright.core.cluster import Cluster
+from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision
-from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
 from meshwright.validation._points import CellError, Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, clusters, point, predict
 
@@ -25,11 +27,12 @@ MEMORY = (("reserved_gib", "reserved"), ("allocated_gib", "allocated"), ("nvidia
 OPTIONAL = (
     "sequence_length", "context", "expert", "virtual", "shard", "shard_degree", "sp", "recompute", "schedule", "precision",
     "gradient_bytes", *(name for name, _ in MEMORY), "job",
+    "framework",
 )  # fmt: skip
 """Columns that may be there: degrees of 1 otherwise, nothing sharded (over all where something is), sequence parallelism with
 a tensor
-degree, nothing recomputed, 1F1B, bf16, gradients as the precision has them, no memory measured; rows of one job did the same
-work."""
+degree, nothing recomputed, 1F1B, bf16, gradients as the precision has them, no memory measured; rows of one job
+did the same work; the framework that trained, else the one that is assumed."""
 
 PATHS = ("model", "cluster")
 """Columns that may name files: relative ones from where the CSV file lies."""
@@ -63,7 +66,11 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tu
     failed = fields["step_seconds"].strip().lower() in FAILED
     measured = math.inf if failed else ratio(fields, "step_seconds")
     model = (fields["model"].strip(), count(fields, "sequence_length", 0))
-    recompute = _word(fields, "recompute", RECOMPUTE, "none")
+    recompute = fields.get("recompute", "").strip() or "none"
+    if not is_recompute(recompute):
+        raise CellError(
+            "recompute", f"recompute is '{recompute}'; it must be one of {', '.join(RECOMPUTE)}, or a framework's setting"
+        )
     schedule = _word(fields, "schedule", ("", *registry.names("schedules")), "")
     training = MixedPrecision.of(_word(fields, "precision", PRECISIONS, "bf16"))
     training = replace(training, gradient_bytes=count(fields, "gradient_bytes", training.gradient_bytes))
@@ -83,13 +90,25 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tu
         run = Run(
             graphs[model], place(fields["cluster"].strip()), (strategy,), pipeline=pipeline, virtual=virtual,
             micro_batch=micro_batch, global_batch=global_batch, recompute=recompute, schedule=schedule, training=training,
-            overlap=True,
+            overlap=True, framework=_framework(fields, graphs[model], place(fields["cluster"].strip()), training.precision),
+            framework_told=bool(fields.get("framework", "").strip()),
         )  # fmt: skip
         predicted = predict(run)
+    except CellError:
+        raise
     except InputError as error:
         return Skipped(row, str(error))
     group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {global_batch} {training.precision}"
     return point(row, measured, predicted, held_bytes=held, memory=memory, group=group, ran=not failed)
+
+
+def _framework(fields: Mapping[str, str], graph: Graph, cluster: Cluster, precision: str) -> Framework:
+    """Return the framework that trained."""
+    word = fields.get("framework", "").strip()
+    try:
+        return frameworks.for_problem(word, graph, cluster, precision) if word else Framework()
+    except InputError as error:
+        raise CellError("framework", str(error)) from None
 
 
 def _shard(fields: Mapping[str, str]) -> int:

@@ -199,7 +199,7 @@ def megatron(tiny: str, counts: tuple[int, ...], strategy: Strategy, **changes: 
 
 
 def flags(result: Result) -> list[str]:
-    return [" ".join(words) for words in megatron_args.arguments(result)[0]]
+    return [" ".join(words) for words in megatron_args.arguments(result)]
 
 
 def test_megatron_is_told_degrees_batch_and_sharding(tiny: str) -> None:
@@ -217,16 +217,21 @@ def test_megatron_is_told_uneven_and_virtual_stages(tiny: str) -> None:
     assert "--num-virtual-stages-per-pipeline-rank 2" in flags(virtual)
 
 
-def test_megatron_recomputes_as_planned_or_holds_no_more(tiny: str) -> None:
+def test_megatron_recomputes_exactly_as_planned_or_the_plan_is_refused_with_the_nearest(
+    tiny: str, tmp_path: pathlib.Path
+) -> None:
     full = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "full", "full", "full", "full", "none"))
     assert {"--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"} <= set(flags(full))
-    assert megatron_args.arguments(full)[1] == ()
+    block = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "full", "none", "full", "none", "none"))
+    assert {"--recompute-method block", "--recompute-num-layers 1"} <= set(flags(block))
     some = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "full", "full", "full", "none", "none"))
-    assert {"--recompute-method block", "--recompute-num-layers 2"} <= set(flags(some))
-    assert "2, 1 layers of its stages" in megatron_args.arguments(some)[1][0]
     light = megatron(tiny, (3, 3), Strategy(tensor=2), recompute=("none", "selective", "none", "none", "none", "none"))
-    assert "--recompute-granularity selective" in flags(light)
-    assert "1 of 4 layers" in megatron_args.arguments(light)[1][1]
+    for outside, why in ((some, "recompute differently"), (light, "recomputation 'selective'")):
+        with pytest.raises(
+            ExportError, match=rf"{why}.*--for megatron.*Nearest with the same stages: .*'none', [0-9.e-]+ s a step"
+        ):
+            mw.export(outside, "megatron", str(tmp_path / "x.sh"))
+        assert not (tmp_path / "x.sh").exists()
 
 
 def test_a_plan_that_megatron_cannot_run_is_refused_with_the_reason(tiny: str, tmp_path: pathlib.Path) -> None:
@@ -239,16 +244,16 @@ def test_a_plan_that_megatron_cannot_run_is_refused_with_the_reason(tiny: str, t
         assert not (tmp_path / "x.sh").exists()
 
     first, second = good.plan.stages
-    refused("the plan has 2", stages=(first, replace(second, strategy=Strategy(tensor=4), devices=(2, 3, 4, 5))))
-    refused("the plan zb_h1", schedule="zb_h1")
-    refused("take others", stages=(first, replace(second, devices=(4, 5))))
+    refused("2 different sets of degrees", stages=(first, replace(second, strategy=Strategy(tensor=4), devices=(2, 3, 4, 5))))
+    refused("schedule zb_h1; it has 1f1b, interleaved_1f1b", schedule="zb_h1")
+    refused("devices out of order", stages=(first, replace(second, devices=(4, 5))))
     refused(
-        "keeps the embedding on the first",
+        "embedding is not on the first stage",
         stages=(replace(first, ops=(1, 2, 3)), replace(second, ops=(0, 4, 5))),
     )
     with pytest.raises(ExportError, match="trains decoders"):
         mw.export(api.plan("bert-base", "dgx-h100:2", batch=Batch(8)), "megatron_args", str(tmp_path / "x.sh"))
-    with pytest.raises(ExportError, match="read from piper_json"):
+    with pytest.raises(ExportError, match="a model read from piper_json"):
         mw.export(api.plan(piper_file(tmp_path)), "megatron_args", str(tmp_path / "x.sh"))
 
 

@@ -60,7 +60,7 @@ def test_all_means_every_built_in_set(meshwright: Any, monkeypatch: pytest.Monke
     pathlib.Path("runs.csv").write_text(RUNS)
     read: list[str] = []
 
-    def count_rows(word: str) -> validation.Report:
+    def count_rows(word: str, framework: str = "") -> validation.Report:
         read.append(word)
         return validation.Report(word, "vtrain", (), ())
 

@@ -1,1 +1,40 @@
-"""Megatron-LM."""
+"""Megatron-LM: options of ``pretrain_gpt.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
+
+FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "megatron.toml")
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan is outside its limits or has no option, and what of the model its options cannot say."""
+    from meshwright.frameworks.megatron import model, options
+
+    found = options.refusals(plan, problem)
+    spec = problem.model_spec
+    if spec.format == "huggingface" and spec.spec:
+        reason = model.no_decoder(spec.spec)
+        return (*found, reason) if reason else found
+    return found
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write a script that starts it on every node; returns what of the model's configuration it leaves out."""
+    from meshwright.frameworks.megatron.writers import megatron_args
+
+    return megatron_args.write(result, path)
+
+
+def read(path: str) -> Plan:
+    """Return the plan that a script or command line says."""
+    from meshwright.frameworks.megatron import told
+
+    return told.read(path)

@@ -12,10 +12,13 @@ from meshwright.models import dense_families
 from meshwright.models.config import ModelConfig
 from meshwright.models.readers import huggingface
 
-__all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments"]
+__all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments", "no_decoder", "refusal"]
 
-FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
-"""Values of ``model_type`` that are written out; others need the user's own options."""
+LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+"""Families with latent attention, shared experts and routing by groups."""
+
+FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", *LATENT)
+"""Values of ``model_type`` that are written out; others are refused."""
 
 OTHER_SCRIPTS = ("bert", "t5", "vit")
 """Families that are no language models of the kind ``pretrain_gpt.py`` trains."""
@@ -32,26 +35,20 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     Returns
     -------
     options : tuple of tuple of str
-        Options and their values; empty where the family is not written out.
+        Options and their values.
     notes : tuple of str
         What the configuration does not say (``rope_theta`` of the built-in models) or the options do not.
 
     Raises
     ------
     ExportError
-        When it is no model for ``pretrain_gpt.py``.
+        When the family is not written out.
     """
-    source = Source(spec)
-    fields: Mapping[str, Any]
-    if source.path is not None:
-        fields = source.json if isinstance(source.json, dict) else {}
-    else:
-        fields = huggingface.configuration(spec) if spec in huggingface.names() else {}
+    fields = _fields(spec)
     family = fields.get("model_type")
-    if family in OTHER_SCRIPTS:
-        raise ExportError(f"megatron_args: pretrain_gpt.py trains decoders, and {spec} is of the family {family}")
-    if family not in FAMILIES:
-        return (), ()
+    reason = refusal(spec)
+    if reason:
+        raise ExportError(f"megatron: {reason}")
     if family == "gpt2":
         return _gpt2(fields, graph.sequence_length), ()
     rope, notes = _rope(fields)
@@ -66,6 +63,30 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     return (*_llama_like(fields, str(family), graph.sequence_length), *rope, *_expert_layers(graph)), notes
 
 
+def no_decoder(spec: str) -> str:
+    """Return that a model is none that ``pretrain_gpt.py`` trains, without a full stop; empty where it may be one."""
+    family = _fields(spec).get("model_type")
+    return f"pretrain_gpt.py trains decoders, and {spec} is of the family {family}" if family in OTHER_SCRIPTS else ""
+
+
+def refusal(spec: str) -> str:
+    """Return why a model's architecture cannot be told, without a full stop; empty where it can."""
+    family = _fields(spec).get("model_type")
+    if family in OTHER_SCRIPTS:
+        return no_decoder(spec)
+    if family not in FAMILIES:
+        return f"{spec} is of the family {family}, whose architecture is not written out; {', '.join(FAMILIES)} are"
+    return ""
+
+
+def _fields(spec: str) -> Mapping[str, Any]:
+    """Return the configuration of a built-in name or a ``config.json``."""
+    source = Source(spec)
+    if source.path is not None:
+        return source.json if isinstance(source.json, dict) else {}
+    return huggingface.configuration(spec) if spec in huggingface.names() else {}
+
+
 def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
     """Return the options of rotary positions, whose fields lie in ``rope_parameters`` since transformers 5,
     and what they leave out.
@@ -76,6 +97,10 @@ def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     options: list[tuple[str, ...]] = [("--rotary-base", f"{base:.12g}")] if base else []
     notes: tuple[str, ...] = () if base else ("the configuration has no rope_theta: add --rotary-base where it is not 10000",)
+    if fields.get("model_type") in LATENT:
+        if kind == "yarn" and (scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)) != (32, 1):
+            notes += ("YaRN's beta_fast and beta_slow of latent attention have no options: 32 and 1 are taken",)
+        return (*options, *_yarn(scaling, kind)), notes
     if kind == "llama3":
         options.append(("--use-rope-scaling", "--rope-scaling-factor", f"{scaling.get('factor', 8.0):.12g}"))
     elif kind != "default":
@@ -83,9 +108,46 @@ def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
     return tuple(options), notes
 
 
+def _yarn(scaling: Mapping[str, Any], kind: str) -> Options:
+    """Return the options of the rotary positions of latent attention, for which YaRN is Megatron-LM's default."""
+    if kind != "yarn":
+        return (("--rope-type", "rope"),)
+    named = (
+        ("factor", "--rotary-scaling-factor", 40.0),
+        ("mscale", "--mscale", 1.0),
+        ("mscale_all_dim", "--mscale-all-dim", 0.0),
+    )
+    return (("--rope-type", "yarn"), *((option, f"{scaling.get(field, usual):.12g}") for field, option, usual in named))
+
+
+def _latent(fields: Mapping[str, Any]) -> Options:
+    """Return the options of latent attention and of routing by groups, and of layers that predict further tokens."""
+    options: list[tuple[str, ...]] = [
+        ("--multi-latent-attention",),
+        *((("--q-lora-rank", str(fields["q_lora_rank"])),) if fields.get("q_lora_rank") else ()),
+        ("--kv-lora-rank", str(fields["kv_lora_rank"])),
+        ("--qk-head-dim", str(fields["qk_nope_head_dim"])),
+        ("--qk-pos-emb-head-dim", str(fields["qk_rope_head_dim"])),
+        ("--v-head-dim", str(fields["v_head_dim"])),
+        ("--qk-layernorm",),
+    ]
+    groups = int(fields.get("n_group") or 1)
+    if groups > 1:
+        options.append(("--moe-router-num-groups", str(groups), "--moe-router-group-topk", str(fields["topk_group"])))
+    if fields.get("routed_scaling_factor", 1.0) != 1.0:
+        options.append(("--moe-router-topk-scaling-factor", f"{fields['routed_scaling_factor']:.12g}"))
+    if fields.get("model_type") != "deepseek_v2":
+        options.append(("--moe-router-score-function", "sigmoid"))
+        options.append(("--moe-router-enable-expert-bias",))
+    if fields.get("num_nextn_predict_layers"):
+        options.append(("--mtp-num-layers", str(fields["num_nextn_predict_layers"])))
+    return tuple(options)
+
+
 def _expert_layers(graph: Graph) -> Options:
     """Return which layers have experts, where not all do."""
-    layers = [int(op.kind == "moe") for op in graph.ops if op.kind not in ("embedding", "head")]
+    own = [op for op in graph.ops if op.kind not in ("embedding", "head") and not op.name.startswith("mtp.")]
+    layers = [int(op.kind == "moe") for op in own]
     return (("--moe-layer-freq", f"[{','.join(map(str, layers))}]"),) if 0 < sum(layers) < len(layers) else ()
 
 
@@ -108,7 +170,7 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
     """Return the options of Llama's relatives: rotary positions, RMSNorm, gated linear units, grouped queries, experts."""
     hidden, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
     groups = int(fields.get("num_key_value_heads") or heads)
-    experts = int(fields.get("num_local_experts") or fields.get("num_experts") or 0)
+    experts = int(fields.get("num_local_experts") or fields.get("num_experts") or fields.get("n_routed_experts") or 0)
     width = (
         fields.get("moe_intermediate_size") if experts and fields.get("moe_intermediate_size") else fields["intermediate_size"]
     )
@@ -117,7 +179,7 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
         ("--hidden-size", str(hidden)),
         ("--ffn-hidden-size", str(fields["intermediate_size"])),
         ("--num-attention-heads", str(heads)),
-        ("--kv-channels", str(fields.get("head_dim") or hidden // heads)),
+        *((("--kv-channels", str(fields.get("head_dim") or hidden // heads)),) if family not in LATENT else ()),
         ("--seq-length", str(sequence_length)),
         ("--max-position-embeddings", str(max(sequence_length, int(fields.get("max_position_embeddings") or 0)))),
         ("--vocab-size", str(fields["vocab_size"])),
@@ -129,9 +191,11 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
     ]
     if fields.get("rms_norm_eps"):
         options.append(("--norm-epsilon", f"{fields['rms_norm_eps']:.12g}"))
-    if groups < heads:
+    if groups < heads and family not in LATENT:
         options.append(("--group-query-attention", "--num-query-groups", str(groups)))
-    if family == "qwen2":
+    if family in LATENT:
+        options += _latent(fields)
+    if family in ("qwen2", "qwen2_moe"):
         options.append(("--add-qkv-bias",))
     if family.startswith("qwen3"):
         options.append(("--qk-layernorm",))
@@ -145,4 +209,11 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
             ("--moe-token-dispatcher-type", "alltoall"),
             ("--moe-grouped-gemm",),
         ]
+        shared = int(fields.get("shared_expert_intermediate_size") or 0)
+        if family in LATENT:
+            shared = int(fields.get("n_shared_experts") or 0) * int(fields["moe_intermediate_size"])
+        if shared:
+            options.append(("--moe-shared-expert-intermediate-size", str(shared)))
+        if shared and family == "qwen2_moe":
+            options.append(("--moe-shared-expert-gate",))
     return tuple(options)

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
+from meshwright.core.strategy import RECOMPUTE
 from meshwright.writers import plan_json
 
 __all__ = ["PlanFile", "read_plan"]
@@ -68,6 +69,12 @@ def read_plan(path: str) -> PlanFile:
     for i, stage in enumerate(plan.stages):
         if not stage.ops or list(stage.ops) != list(range(stage.ops[0], stage.ops[0] + len(stage.ops))):
             raise InputError(f"{path}: stage {i} holds no layers")
+        other = next((word for word in stage.recompute if word not in RECOMPUTE), "")
+        if other:
+            raise InputError(
+                f"{path}: stage {i} recomputes '{other}', a setting of {entry.get('framework') or 'another framework'}; our "
+                f"runtime has {', '.join(RECOMPUTE)}: plan without --for"
+            )
         if stage.recompute and len(stage.recompute) != len(stage.ops):
             raise InputError(f"{path}: stage {i}: recompute has {len(stage.recompute)} entries for {len(stage.ops)} layers")
     for name in ("n_microbatches", "micro_batch", "global_batch"):

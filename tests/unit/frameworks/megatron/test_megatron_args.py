@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.base.errors import ExportError
@@ -17,12 +19,13 @@ def result(stages: tuple[Stage, ...], schedule: str = "1f1b", n_microbatches: in
     """Return a plan of an embedding, four layers and a head."""
     kinds = ("embedding", *("attention_mlp",) * 4, "head")
     graph = Graph("small", tuple(Op(f"op{i}", kind) for i, kind in enumerate(kinds)), (), 128)
-    problem = Problem(ModelSpec("small", "huggingface", "small", graph), training=MixedPrecision(precision))
-    return Result(problem, "best", 0, Answer(Plan(stages, n_microbatches, 1, schedule, 32)))
+    data = stages[0].strategy.data
+    problem = Problem(ModelSpec("small", "huggingface", "small", graph), training=MixedPrecision.of(precision))
+    return Result(problem, "best", 0, Answer(Plan(stages, n_microbatches, 1, schedule, n_microbatches * data)))
 
 
 def flags(*arguments: object, **more: object) -> list[str]:
-    return [" ".join(words) for words in megatron_args.arguments(result(*arguments, **more))[0]]  # type: ignore[arg-type]
+    return [" ".join(words) for words in megatron_args.arguments(result(*arguments, **more))]  # type: ignore[arg-type]
 
 
 def one(strategy: Strategy) -> tuple[Stage, ...]:
@@ -54,6 +57,8 @@ def test_gradients_and_weights_are_sharded_by_megatrons_fsdp() -> None:
             said
         )
         assert "--overlap-grad-reduce" not in said
+    assert flags(one(Strategy(data=8))).count("--overlap-grad-reduce") == 1  # the plan hides the reduction
+    assert "--overlap-grad-reduce" not in flags(one(Strategy(tensor=8)))
     assert "--use-distributed-optimizer" not in flags(one(Strategy(data=8)))
     assert "--use-distributed-optimizer" not in flags(one(Strategy(tensor=8, shard=1)))  # nobody to shard over
     assert "--use-distributed-optimizer" in flags(one(Strategy(context=2, shard=1)))
@@ -69,8 +74,35 @@ def test_degrees_are_said_where_they_are_more_than_one() -> None:
 
 
 def test_precision_is_said_in_megatrons_words() -> None:
-    last = {precision: flags(one(Strategy()), precision=precision)[-1] for precision in ("bf16", "fp16", "fp8", "fp32")}
-    assert last == {"bf16": "--bf16", "fp16": "--fp16", "fp8": "--fp8-format hybrid", "fp32": "--global-batch-size 32"}
+    last = {precision: flags(one(Strategy()), precision=precision)[4:] for precision in ("bf16", "fp16", "fp8", "mxfp8", "fp4")}
+    assert last == {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp8": ["--bf16", "--fp8-format hybrid --fp8-recipe tensorwise"],
+        "mxfp8": ["--bf16", "--fp8-format e4m3 --fp8-recipe mxfp8"],
+        "fp4": ["--bf16", "--fp4-format e2m1 --fp4-recipe nvfp4"],
+    }
+    assert flags(one(Strategy()), precision="fp32")[-1] == "--global-batch-size 8"
+
+
+def test_bytes_that_megatron_does_not_hold_are_refused_and_those_of_gradients_said() -> None:
+    plain = result(one(Strategy()))
+    for training, said in (
+        (MixedPrecision(gradient_bytes=2), "--grad-reduce-in-bf16"), (MixedPrecision(optimizer_bytes=8), ""),
+        (MixedPrecision(weight_bytes=4), ""),
+    ):  # fmt: skip
+        asked = replace(plain, problem=replace(plain.problem, training=training))
+        if said:
+            assert (said,) in megatron_args.arguments(asked)
+        else:
+            with pytest.raises(ExportError, match="bytes"):
+                megatron_args.arguments(asked)
+
+
+def test_experts_are_split_over_the_tensor_axis_unless_they_are_spread_over_it() -> None:
+    """Four experts over two data ranks: each split in two; over two data and two tensor ranks: whole on their devices."""
+    assert not [words for words in flags(one(Strategy(data=2, tensor=2, expert=2))) if "expert-tensor" in words]
+    assert "--expert-tensor-parallel-size 1" in flags(one(Strategy(data=2, tensor=2, expert=4)))
 
 
 def test_the_order_of_devices_is_pipeline_outermost_or_data_outermost() -> None:
@@ -78,7 +110,7 @@ def test_the_order_of_devices_is_pipeline_outermost_or_data_outermost() -> None:
     strategy = Strategy(data=2, tensor=2)
     assert "--use-tp-pp-dp-mapping" not in flags(two(strategy, (0, 1, 2, 3), (4, 5, 6, 7)))
     assert "--use-tp-pp-dp-mapping" in flags(two(strategy, (0, 1, 4, 5), (2, 3, 6, 7)))
-    with pytest.raises(ExportError, match="take others"):
+    with pytest.raises(ExportError, match="out of order"):
         flags(two(strategy, (0, 1, 6, 7), (2, 3, 4, 5)))
 
 
@@ -88,21 +120,38 @@ def test_interleaving_deals_stages_out_in_turn_and_needs_whole_rounds_of_micro_b
     assert "--num-virtual-stages-per-pipeline-rank 2" in flags(stages, "interleaved_1f1b")
     with pytest.raises(ExportError, match="multiple of the 2 ranks"):
         flags(stages, "interleaved_1f1b", 7)
-    with pytest.raises(ExportError, match="the plan 1f1b"):
+    with pytest.raises(ExportError, match="1f1b over virtual stages"):
         flags(stages, "1f1b")
     folded = tuple(Stage(stage.ops, on) for stage, on in zip(stages, ((0,), (1,), (1,), (0,)), strict=True))
     with pytest.raises(ExportError, match="in turn"):
         flags(folded, "interleaved_1f1b")
 
 
-def test_recomputation_that_differs_between_layers_is_said_by_the_largest_number_of_a_stage() -> None:
-    def stages(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[Stage, ...]:
-        return (Stage((0, 1, 2), (0,), recompute=first), Stage((3, 4, 5), (1,), recompute=second))
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (("none", "full", "none"), ("full", "none", "none"), "--recompute-method block --recompute-num-layers 1"),
+        (("none", "full", "full"), ("full", "full", "none"), "--recompute-method uniform --recompute-num-layers 1"),
+        (("none", "mlp", "mlp"), ("mlp", "mlp", "none"), "--recompute-modules mlp"),
+        (("none", "mlp+moe", "mlp+moe"), ("mlp+moe", "mlp+moe", "none"), "--recompute-modules mlp moe"),
+        (("none", "none", "none"), (), ""),
+    ],
+)  # fmt: skip
+def test_a_setting_of_recomputation_is_said_exactly(first: tuple[str, ...], second: tuple[str, ...], said: str) -> None:
+    stages = (Stage((0, 1, 2), (0,), recompute=first), Stage((3, 4, 5), (1,), recompute=second))
+    told = " ".join(words for words in flags(stages) if words.startswith("--recompute-") and "granularity" not in words)
+    assert told == said
 
-    even = stages(("none", "full", "none"), ("none", "full", "none"))
-    options, notes = megatron_args.arguments(result(even))
-    assert ("--recompute-num-layers", "1") in options and ("--recompute-method", "block") in options and not notes
-    _, notes = megatron_args.arguments(result(stages(("none", "full", "none"), ("none", "none", "none"))))
-    assert "1, 0 layers" in notes[0]
-    _, notes = megatron_args.arguments(result(stages(("none", "full", "none"), ("none", "selective", "none"))))
-    assert "1, 1 layers" in notes[0]
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("none", "full", "none"), ("none", "none", "none")), (("none", "none", "full"), ("none", "full", "none")),
+        (("none", "mlp", "none"), ("mlp", "mlp", "none")), (("none", "full", "mlp"), ("full", "mlp", "none")),
+        (("full", "full", "full"), ("full", "full", "none")), (("none", "selective", "selective"), ("none", "none", "none")),
+    ],
+)  # fmt: skip
+def test_what_no_setting_recomputes_is_refused(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    stages = (Stage((0, 1, 2), (0,), recompute=first), Stage((3, 4, 5), (1,), recompute=second))
+    with pytest.raises(ExportError, match="recomput"):
+        flags(stages)

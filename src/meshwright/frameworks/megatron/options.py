@@ -1,0 +1,185 @@
+"""Megatron-LM's options of a plan: every field of the plan has its option, or the plan is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.base.errors import ExportError
+from meshwright.core.framework import exceeded, inner_words, layout_of, recomputed_in_block
+from meshwright.core.plan import Plan
+from meshwright.core.problem import MixedPrecision, Problem
+from meshwright.core.result import Result
+from meshwright.frameworks import megatron
+
+__all__ = ["END_KINDS", "arguments", "refusals", "refused"]
+
+END_KINDS = ("embedding", "head")
+"""Layers that Megatron-LM puts on the first and the last stage by itself."""
+
+Options = list[tuple[str, ...]]
+
+PRECISIONS = {
+    "bf16": (("--bf16",),),
+    "fp16": (("--fp16",),),
+    "fp8": (("--bf16",), ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")),
+    "mxfp8": (("--bf16",), ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")),
+    "fp4": (("--bf16",), ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")),
+    "fp32": (),
+}
+"""Precision of products: one scale for each tensor (fp8), one for each block (mxfp8, fp4)."""
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan Megatron-LM cannot run, a sentence without a full stop each."""
+    found = list(exceeded(megatron.FRAMEWORK.limits, plan, problem.graph, problem.training.precision))
+    found += _schedule(plan)
+    found += _order(plan, problem)
+    found += _numbers(problem.training)
+    strategy = plan.stages[0].strategy
+    if plan.global_batch != plan.n_microbatches * plan.micro_batch * strategy.data:
+        found.append(f"a global batch of {plan.global_batch}, which its micro-batches do not make")
+    form = problem.model_spec.format
+    if form != "huggingface":
+        found.append(f"a model read from {form}; the architecture is told from a Hugging Face configuration")
+    return tuple(dict.fromkeys(found))
+
+
+def _schedule(plan: Plan) -> list[str]:
+    """Return what is wrong with a schedule beyond its name."""
+    found = []
+    n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
+    if n_ranks > 1 and plan.schedule == "1f1b" and n_stages > n_ranks:
+        found.append("schedule 1f1b over virtual stages; interleaving is its only schedule for them")
+    if n_ranks > 1 and plan.schedule == "interleaved_1f1b":
+        if n_stages == n_ranks:
+            found.append("schedule interleaved_1f1b with one stage of each rank; that is 1f1b")
+        if plan.n_microbatches % n_ranks:
+            found.append(f"{plan.n_microbatches} micro-batches; interleaving needs a multiple of the {n_ranks} ranks")
+    if n_stages > n_ranks and plan.rank_of_stage() != tuple(i % n_ranks for i in range(n_stages)):
+        found.append("stages that are not dealt out to the ranks in turn; virtual stages are")
+    return found
+
+
+def _order(plan: Plan, problem: Problem) -> list[str]:
+    """Return what is wrong with the order of layers, and whether an end of the model recomputes."""
+    found = []
+    for i, stage in enumerate(plan.stages):
+        for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
+            if problem.graph.ops[op].kind in END_KINDS and word != "none":
+                found.append(f"stage {i} recomputes the {problem.graph.ops[op].kind}; it recomputes layers only")
+    order = [op for stage in plan.stages for op in stage.ops]
+    if order != sorted(order):
+        found.append("layers or stages that do not follow each other through the model")
+    return found
+
+
+def _numbers(training: MixedPrecision) -> list[str]:
+    """Return which bytes of numbers differ from those of Megatron-LM's mixed-precision Adam; gradients may have two bytes."""
+    usual = MixedPrecision.of(training.precision)
+    return [
+        f"{name.replace('_', ' ')} {getattr(training, name)}; it has {getattr(usual, name)}"
+        for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes")
+        if getattr(training, name) != getattr(usual, name) and (name, getattr(training, name)) != ("gradient_bytes", 2)
+    ]
+
+
+def refused(reasons: Sequence[str]) -> ExportError:
+    """Return the error of a plan that Megatron-LM cannot run."""
+    return ExportError(
+        f"megatron: cannot run this plan: {'; '.join(reasons)}. 'meshwright plan ... --for megatron' finds the best plan that "
+        "it can run, 'meshwright run' runs this one"
+    )
+
+
+def arguments(result: Result) -> Options:
+    """Return the options that say how a plan is parallelised, each with its values.
+
+    Raises
+    ------
+    ExportError
+        When Megatron-LM cannot run the plan exactly.
+    """
+    plan, problem = result.plan, result.problem
+    reasons = refusals(plan, problem)
+    if reasons:
+        raise refused(reasons)
+    strategy, n_ranks = plan.stages[0].strategy, len(plan.ranks())
+    options: Options = [
+        ("--tensor-model-parallel-size", str(strategy.tensor)),
+        ("--pipeline-model-parallel-size", str(n_ranks)),
+    ]
+    if strategy.context > 1:
+        options.append(("--context-parallel-size", str(strategy.context)))
+    if strategy.expert > 1:
+        options.append(("--expert-model-parallel-size", str(strategy.expert)))
+    if strategy.tensor > 1 and strategy.folded:
+        options.append(("--expert-tensor-parallel-size", "1"))  # experts whole on their devices; else split like other products
+    if strategy.sequence_parallel and strategy.tensor > 1:
+        options.append(("--sequence-parallel",))
+    if layout_of(plan) == "data" and n_ranks > 1:
+        options.append(("--use-tp-pp-dp-mapping",))
+    options += _pipeline(result)
+    options += _sharding(plan)
+    options += _recompute(result)
+    options += [("--micro-batch-size", str(plan.micro_batch)), ("--global-batch-size", str(plan.global_batch))]
+    options += PRECISIONS[problem.training.precision]
+    if problem.training.gradient_bytes == 2:
+        options.append(("--grad-reduce-in-bf16",))
+    return options
+
+
+def _layers(result: Result, ops: Sequence[int]) -> list[int]:
+    """Return the layers that Megatron-LM counts: all but embedding, head and those that predict further tokens."""
+    graph = result.problem.graph
+    return [op for op in ops if graph.ops[op].kind not in END_KINDS and not graph.ops[op].name.startswith("mtp.")]
+
+
+def _pipeline(result: Result) -> Options:
+    """Return what says how layers are cut into stages and virtual stages."""
+    plan, graph = result.plan, result.problem.graph
+    n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
+    if n_stages == 1:
+        return []
+    counts = [len(_layers(result, stage.ops)) for stage in plan.stages]
+    ahead = [sum(graph.ops[op].name.startswith("mtp.") for op in stage.ops) for stage in plan.stages]
+    if len(set(counts)) == 1 and not any(ahead[:-1]):
+        return [("--num-virtual-stages-per-pipeline-rank", str(n_stages // n_ranks))] if n_stages > n_ranks else []
+    parts = [(f"t*{count}" if count else "") + "m" * more for count, more in zip(counts, ahead, strict=True)]
+    return [("--pipeline-model-parallel-layout", "E" + "|".join(parts) + "L")]
+
+
+def _sharding(plan: Plan) -> Options:
+    """Return what says what the data axis shards; whatever it is, gradients are reduced beside the backward pass."""
+    strategy = plan.stages[0].strategy
+    if strategy.data * strategy.context == 1:
+        return []
+    if strategy.shard == 0:
+        return [("--overlap-grad-reduce",)]
+    options: Options = [("--use-distributed-optimizer",)]
+    if strategy.shard == 1:
+        options += [("--overlap-grad-reduce",), ("--overlap-param-gather",)]
+    else:
+        word = "optim_grads" if strategy.shard == 2 else "optim_grads_params"
+        options += [
+            ("--use-megatron-fsdp",),
+            ("--data-parallel-sharding-strategy", word),
+            ("--no-gradient-accumulation-fusion",),
+            ("--ckpt-format", "fsdp_dtensor"),
+        ]
+    if 0 < strategy.shard_degree < strategy.data:
+        options.append(("--num-distributed-optimizer-instances", str(strategy.data // strategy.shard_degree)))
+    return options
+
+
+def _recompute(result: Result) -> Options:
+    """Return what says which layers recompute what."""
+    words = inner_words(result.plan, result.problem.graph)
+    every = {word for stage in words for word in stage}
+    if every <= {"none"}:
+        return []
+    if every == {"full"}:
+        return [("--recompute-granularity", "full"), ("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
+    if "full" in every:
+        count = str(recomputed_in_block(words))
+        return [("--recompute-granularity", "full"), ("--recompute-method", "block"), ("--recompute-num-layers", count)]
+    return [("--recompute-granularity", "selective"), ("--recompute-modules", *every.pop().split("+"))]

@@ -1,0 +1,199 @@
+"""The plan that Megatron-LM's options say: a script of ours, or any command line that has them, read back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.strategy import MODULES, Strategy
+
+__all__ = ["options_of", "plan_of", "read"]
+
+FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
+"""Options without a value that a plan depends on."""
+
+_LEVELS = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_MOST_DEVICES = 10**7
+
+
+def read(path: str) -> Plan:
+    """Return the plan of a script.
+
+    Layers are numbered as in our models: embedding, layers, layers that predict further tokens, head.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, an option that is needed is missing, or options contradict each other.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return plan_of(options_of(text, path), path)
+
+
+def options_of(text: str, place: str) -> dict[str, tuple[str, ...]]:
+    """Return the options of a script with their values; of one given twice the last counts, as in Megatron-LM's parser.
+
+    Raises
+    ------
+    InputError
+        When quotes are left open.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    name = ""
+    for n_line, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise InputError(f"{place}: line {n_line}: {error}") from None
+        for word in words:
+            if word.startswith("--"):
+                name, equals, value = word.partition("=")
+                found[name] = (value,) if equals else ()
+            elif word == ")":
+                name = ""
+            elif name:
+                found[name] = (*found[name], word)
+    return found
+
+
+def plan_of(options: Mapping[str, tuple[str, ...]], place: str) -> Plan:
+    """Return the plan that options say.
+
+    `place`: the file, for messages.
+
+    Raises
+    ------
+    InputError
+        When an option that is needed is missing or wrong, or options contradict each other.
+    """
+    tensor, ranks = (
+        _whole(options, "--tensor-model-parallel-size", place, 1),
+        _whole(options, "--pipeline-model-parallel-size", place, 1),
+    )
+    context, expert = (
+        _whole(options, "--context-parallel-size", place, 1),
+        _whole(options, "--expert-model-parallel-size", place, 1),
+    )
+    n_devices = _whole(options, "--nnodes", place, 1) * _whole(options, "--nproc-per-node", place)
+    if n_devices % (tensor * context * ranks) or n_devices > _MOST_DEVICES:
+        raise InputError(
+            f"{place}: {n_devices} devices are no multiple of tensor x context x pipeline = {tensor * context * ranks}"
+        )
+    data = n_devices // (tensor * context * ranks)
+    level, degree = _sharding(options, place, data * context, data)
+    strategy = Strategy(data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree)
+    if expert > 1 and tensor > 1 and strategy.folded != (options.get("--expert-tensor-parallel-size") == ("1",)):
+        raise InputError(
+            f"{place}: --expert-tensor-parallel-size: experts over {expert} ranks are split otherwise in our plans"
+        )
+    stages, n_virtual = _stages(options, place, ranks)
+    words = _recompute(options, place, stages)
+    micro, batch = _whole(options, "--micro-batch-size", place), _whole(options, "--global-batch-size", place)
+    if batch % (micro * data):
+        raise InputError(f"{place}: --global-batch-size {batch} is no multiple of --micro-batch-size {micro} x {data} replicas")
+    devices = _devices(strategy, ranks, "--use-tp-pp-dp-mapping" in options)
+    return Plan(
+        tuple(
+            Stage(ops, devices[i % ranks], strategy, word) for i, (ops, word) in enumerate(zip(stages, words, strict=True))
+        ),
+        batch // (micro * data), micro, "interleaved_1f1b" if n_virtual > 1 else "1f1b", batch,
+    )  # fmt: skip
+
+
+def _whole(options: Mapping[str, tuple[str, ...]], name: str, place: str, default: int = 0) -> int:
+    """Return a whole number from 1 on; a default of 0 stands for none."""
+    if name not in options and default:
+        return default
+    text = " ".join(options.get(name, ()))
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise InputError(
+            f"{place}: {name} is '{text}'; it must be a whole number from 1 on" if text else f"{place}: {name} is missing"
+        )
+    return int(text)
+
+
+def _sharding(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int, data: int) -> tuple[int, int]:
+    """Return what the data axis shards, and over how many of its ranks (0: all)."""
+    level = 1 if "--use-distributed-optimizer" in options else 0
+    if "--use-megatron-fsdp" in options:
+        word = " ".join(options.get("--data-parallel-sharding-strategy", ("no_shard",)))
+        if word not in _LEVELS and word != "no_shard":
+            raise InputError(
+                f"{place}: --data-parallel-sharding-strategy is '{word}'; it must be no_shard, {', '.join(_LEVELS)}"
+            )
+        level = _LEVELS.get(word, 0)
+    instances = _whole(options, "--num-distributed-optimizer-instances", place, 1)
+    if data % instances:
+        raise InputError(f"{place}: --num-distributed-optimizer-instances {instances} does not divide {data} replicas")
+    return (level if n_ranks > 1 else 0), (data // instances if instances > 1 and level else 0)
+
+
+def _stages(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int) -> tuple[list[tuple[int, ...]], int]:
+    """Return the layers of every stage, and how many stages a rank has."""
+    n_layers, n_ahead = _whole(options, "--num-layers", place), 0
+    if "--mtp-num-layers" in options:
+        n_ahead = _whole(options, "--mtp-num-layers", place)
+    layout = " ".join(options.get("--pipeline-model-parallel-layout", ()))
+    if layout:
+        parts = layout.split("|")
+        sizes = [sum(int(n or 1) for n in re.findall(r"t(?:\*(\d+))?", part)) for part in parts]
+        ahead = [part.count("m") for part in parts]
+        plain = [re.sub(r"t(\*\d+)?|m", "", part) for part in parts]
+        if plain != ["E", *[""] * (len(parts) - 2), "L"] and not (len(parts) == 1 and plain == ["EL"]):
+            raise InputError(f"{place}: --pipeline-model-parallel-layout {layout}: E comes first, L last, t*N and m between |")
+    else:
+        n_stages = n_ranks * _whole(options, "--num-virtual-stages-per-pipeline-rank", place, 1)
+        if n_layers % n_stages:
+            raise InputError(f"{place}: --num-layers {n_layers} is no multiple of {n_stages} stages; say a layout")
+        sizes, ahead = [n_layers // n_stages] * n_stages, [0] * (n_stages - 1) + [n_ahead]
+    if sum(sizes) != n_layers or sum(ahead) != n_ahead or len(sizes) % n_ranks:
+        raise InputError(
+            f"{place}: stages of {', '.join(map(str, sizes))} layers do not make {n_layers} layers on {n_ranks} pipeline ranks"
+        )
+    stages, layer, more = [], 1, n_layers + 1
+    for i, (size, own) in enumerate(zip(sizes, ahead, strict=True)):
+        ops = [0] * (i == 0) + list(range(layer, layer + size)) + list(range(more, more + own))
+        stages.append(tuple(ops + [n_layers + n_ahead + 1] * (i == len(sizes) - 1)))
+        layer, more = layer + size, more + own
+    return stages, len(sizes) // n_ranks
+
+
+def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[tuple[int, ...]]) -> list[tuple[str, ...]]:
+    """Return what every layer recomputes; embedding and head nothing."""
+    kind = " ".join(options.get("--recompute-granularity", ()))
+    last = max(op for ops in stages for op in ops)
+    n_first, word = 0, "none"
+    if kind == "selective":
+        modules = sorted(set(options.get("--recompute-modules", ("core_attn",))))
+        unknown = [module for module in modules if module not in MODULES]
+        if unknown or not modules:
+            raise InputError(f"{place}: --recompute-modules {' '.join(unknown)}: there are {', '.join(MODULES)}")
+        n_first, word = last, "+".join(modules)
+    elif kind == "full":
+        count, method = _whole(options, "--recompute-num-layers", place, 1), " ".join(options.get("--recompute-method", ()))
+        if method not in ("uniform", "block") or (method == "uniform" and count != 1):
+            raise InputError(f"{place}: --recompute-method {method} of {count} layers: our plans have uniform of 1, or block")
+        n_first, word = (last if method == "uniform" else count), "full"
+    elif kind:
+        raise InputError(f"{place}: --recompute-granularity is '{kind}'; it must be selective or full")
+    found = []
+    for ops in stages:
+        inner = iter(range(len(ops)))
+        found.append(tuple("none" if op in (0, last) or next(inner) >= n_first else word for op in ops))
+    return found
+
+
+def _devices(strategy: Strategy, n_ranks: int, data_outermost: bool) -> list[tuple[int, ...]]:
+    """Return the devices of every pipeline rank, in mesh order."""
+    size, width = strategy.n_devices, strategy.tensor * strategy.context
+    if not data_outermost or n_ranks == 1:
+        return [tuple(range(r * size, (r + 1) * size)) for r in range(n_ranks)]
+    row = width * n_ranks
+    return [tuple(d * row + r * width + k for d in range(strategy.data) for k in range(width)) for r in range(n_ranks)]

@@ -1,0 +1,87 @@
+"""``--for``: the framework of a question is searched for, named, kept in plan files, and refused where it cannot run a plan."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.api import plan_files
+from meshwright.base.errors import InputError
+from meshwright.frameworks import megatron
+from meshwright.runtime.ranks import plan_file
+
+
+def test_a_plan_for_a_framework_is_kept_exported_and_read_back_to_the_last_digit(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path
+) -> None:
+    asked = ("--cluster", "dgx-h100:8", "--global-batch", "32", "--sequence-length", "8192", "--for", "megatron")
+    entry = meshwright("plan", tiny, *asked, "--out", "plan.json", "--json").json
+    assert (entry["for"], entry["framework"]) == ("megatron", "megatron")
+    assert {"megatron", "meshwright"} <= set(entry["runs_on"])
+    assert not any("--for" in note for note in entry["notes"])
+    again = meshwright("simulate", "plan.json", "--json").json
+    assert again["step_seconds"] == entry["step_seconds"] and again["framework"] == "megatron"
+    assert meshwright("export", "plan.json", "--to", "megatron", "--out", "run.sh").code == 0
+    kept = plan_files.load(str(tmp_path / "plan.json"))
+    plan = megatron.read(str(tmp_path / "run.sh"))
+    assert plan == kept.plan
+    _, timeline = api.evaluate(kept.problem, plan)
+    assert timeline is not None and timeline.step_seconds == entry["step_seconds"]
+
+
+def test_without_it_a_framework_is_assumed_and_named_and_every_other_one_is_told_of(meshwright: Any, tiny: str) -> None:
+    asked = ("plan", tiny, "--cluster", "dgx-h100:2", "--global-batch", "8", "--no-what-if")
+    entry = meshwright(*asked, "--json").json
+    assert entry["for"] is None and entry["framework"] == "meshwright"
+    assert {one["name"] for one in entry["frameworks"]} >= {"megatron", "torchtitan", "deepspeed", "fsdp2", "maxtext"}
+    for one in entry["frameworks"]:
+        assert (one["step_seconds"] is None) == bool(one["refusals"]) == (one["name"] not in entry["runs_on"])
+    text = meshwright(*asked).out
+    assert "framework meshwright (assumed; --for names another)" in text
+
+
+def test_what_a_framework_cannot_run_is_refused_in_one_line(meshwright: Any, tiny: str) -> None:
+    asked = ("--cluster", "dgx-h100:4", "--global-batch", "16")
+    meshwright("plan", tiny, *asked, "--set", "pipeline=2", "--set", "data=2", "--set", "schedules=zb_h1", "--out", "plan.json")
+    done = meshwright("simulate", "plan.json", "--for", "megatron")
+    assert done.code == 2 and "schedule zb_h1; it has 1f1b, interleaved_1f1b" in done.err and not done.out
+    done = meshwright("export", "plan.json", "--to", "megatron", "--out", "run.sh")
+    assert done.code == 2 and "schedule zb_h1" in done.err
+    for words, told in (
+        (("plan", tiny, *asked, "--for", "megaton"), "megatron"),
+        (("plan", tiny, *asked, "--for", "megatron:x64"), "experts_x86"),
+        (("export", "plan.json", "--to", "deepspeed", "--out", "x"), "no writer"),
+        (("validate", "torchtitan", "--for", "megatron"), "say which framework trained them"),
+    ):  # fmt: skip
+        done = meshwright(*words)
+        assert done.code == 2 and told in done.err and "Traceback" not in done.err, done.err
+
+
+def test_own_runs_are_predicted_by_the_framework_that_is_named(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    columns = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,recompute,step_seconds,framework"
+    row = f"{tiny},dgx-h100:2,8,1,1,2,1,{{}},0.1,{{}}"
+    (tmp_path / "runs.csv").write_text(f"{columns}\n{row.format('mlp', 'megatron')}\n{row.format('mlp', '')}\n")
+    done = meshwright("validate", "runs.csv", "--json").json["sets"][0]
+    assert done["n_predicted"] == 1 and "'mlp' is none of" in done["skipped"][0]["reason"]
+    assert meshwright("validate", "runs.csv", "--for", "megatron", "--json").json["sets"][0]["n_predicted"] == 2
+    (tmp_path / "runs.csv").write_text(f"{columns}\n{row.format('none', 'nobody')}\n")
+    done = meshwright("validate", "runs.csv")
+    assert done.code == 2 and "row 1, column framework" in done.err
+
+
+def test_our_runtime_refuses_settings_that_are_another_frameworks(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    asked = ("--cluster", "dgx-h100:2", "--global-batch", "8", "--for", "megatron", "--set", "recompute=mlp")
+    assert meshwright("plan", tiny, *asked, "--out", "plan.json", "--json").json["stages"][0]["recompute"][1] == "mlp"
+    with pytest.raises(InputError, match="'mlp', a setting of megatron; our runtime has none, selective, full"):
+        plan_file.read_plan(str(tmp_path / "plan.json"))
+
+
+def test_assuming_a_framework_is_said_with_the_others_the_slowest_first(meshwright: Any, tiny: str) -> None:
+    entry = meshwright("plan", tiny, "--cluster", "dgx-h100:2", "--global-batch", "8", "--json").json
+    said = next(note for note in entry["notes"] if note.startswith("no --for given: meshwright"))
+    exact = [one for one in entry["frameworks"] if not one["refusals"] and one["name"] != "meshwright"]
+    places = [said.index(f" {one['name']} (") for one in sorted(exact, key=lambda one: -one["step_seconds"])]
+    assert exact and places == sorted(places)

@@ -1,0 +1,132 @@
+"""What Megatron-LM's options say is read back: the same plan, whatever it is; wrong options in one line."""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.base.errors import ExportError, InputError
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import ModelSpec, Problem
+from meshwright.core.result import Answer, Result
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks.megatron import options, told
+
+WORDS = ("none", "core_attn", "mlp", "core_attn+mlp", "layernorm+moe_act", "moe", "full", "block")
+
+
+def posed(n_layers: int, n_ahead: int = 0) -> Problem:
+    kinds = ["embedding", *["attention_mlp"] * n_layers, *["moe"] * n_ahead, "head"]
+    names = ["embed", *(f"layers.{i}" for i in range(n_layers)), *(f"mtp.{i}" for i in range(n_ahead)), "head"]
+    graph = Graph("small", tuple(Op(name, kind) for name, kind in zip(names, kinds, strict=True)), (), 128)
+    return Problem(ModelSpec("small", "huggingface", "small", graph))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Problem, Plan]:
+    """Return any plan that Megatron-LM runs: degrees, sharding, uneven and virtual stages, either layout, a setting of all."""
+    n_ranks, chunks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    chunks = chunks if n_ranks > 1 else 1
+    counts = draw(st.lists(st.integers(0, 4), min_size=n_ranks * chunks, max_size=n_ranks * chunks))
+    if not sum(counts):
+        counts[0] = 1
+    if n_ranks * chunks > 2:
+        counts[1:-1] = [max(1, count) for count in counts[1:-1]]
+    degree = st.sampled_from((1, 2, 3, 4))
+    data, tensor, context = draw(degree), draw(degree), draw(st.sampled_from((1, 2)))
+    expert = draw(st.sampled_from([d for d in (1, 2, 4) if (data * context) % d == 0 or (data * context * tensor) % d == 0]))
+    shard = draw(st.integers(0, 3)) if data * context > 1 else 0
+    degrees = [0, *(d for d in (1, 2) if d < data and data % d == 0)] if shard else [0]
+    strategy = Strategy(
+        data, tensor, context, expert, draw(st.booleans()) and tensor > 1, shard, draw(st.sampled_from(degrees))
+    )
+    n_microbatches = n_ranks * draw(st.integers(1, 3))
+    ahead = draw(st.integers(0, 1))
+    word, n_first = draw(st.sampled_from(WORDS[:-1] if ahead else WORDS)), draw(st.integers(1, 4))
+    outermost = draw(st.booleans()) and n_ranks > 1
+    width, size = tensor * context, strategy.n_devices
+    stages, first = [], 1
+    for i, count in enumerate(counts):
+        ops = [0] * (i == 0) + list(range(first, first + count))
+        if i == len(counts) - 1:
+            ops += [*range(first + count, first + count + ahead), first + count + ahead]
+        inner = iter(range(len(ops)))
+        ends = (0, sum(counts) + ahead + 1)
+        words = tuple(
+            "none" if op in ends else word if word != "block" else "full" if next(inner) < n_first else "none" for op in ops
+        )
+        first += count
+        r = i % n_ranks
+        devices = tuple(range(r * size, (r + 1) * size))
+        if outermost:
+            devices = tuple(d * width * n_ranks + r * width + k for d in range(data) for k in range(width))
+        stages.append(Stage(tuple(ops), devices, strategy, words))
+    micro = draw(st.sampled_from((1, 2)))
+    schedule = "interleaved_1f1b" if chunks > 1 else "1f1b"
+    return posed(sum(counts), ahead), Plan(tuple(stages), n_microbatches, micro, schedule, n_microbatches * micro * data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(plans())
+def test_every_plan_that_is_told_is_read_back_the_same(case: tuple[Problem, Plan]) -> None:
+    problem, plan = case
+    result = Result(problem, "best", 0, Answer(plan))
+    model = [("--num-layers", str(sum(op.name.startswith("layers.") for op in problem.graph.ops)))]
+    if any(op.name.startswith("mtp.") for op in problem.graph.ops):
+        model.append(("--mtp-num-layers", "1"))
+    launch = [("--nnodes", "1"), ("--nproc-per-node", str(plan.n_devices))]
+    said = "\n".join(" ".join(words) for words in (*launch, *model, *options.arguments(result)))
+    assert told.plan_of(told.options_of(said, "said"), "said") == plan
+
+
+GOOD = "--nproc-per-node 4 --num-layers 4 --micro-batch-size 1 --global-batch-size 8"
+
+
+def plan_of(text: str) -> Plan:
+    return told.plan_of(told.options_of(text, "run.sh"), "run.sh")
+
+
+def test_a_command_line_of_ones_own_is_read_with_its_defaults(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"# trains\ntorchrun {GOOD} \\\n  --tensor-model-parallel-size=2 # by hand\n")
+    plan = told.read(str(path))
+    assert plan.stages[0].strategy == Strategy(data=2, tensor=2) and plan.n_microbatches == 4
+    assert plan.stages[0].recompute == ("none",) * 6
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--tensor-model-parallel-size 3", "no multiple of tensor x context x pipeline = 3"),
+        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size is 'two'"),
+        ("--global-batch-size 9", "no multiple of --micro-batch-size"), ("--num-layers", "--num-layers is missing"),
+        ("--recompute-granularity half", "'half'; it must be"), ("--recompute-granularity full", "uniform of 1"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "uniform of 1"),
+        ("--recompute-granularity selective --recompute-modules nothing", "nothing"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|t|tt", "E comes first"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|t|ttL", "do not make 4"),
+        ("--pipeline-model-parallel-size 4 --num-layers 5", "no multiple of 4 stages"),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 3", "does not divide"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy all", "'all'"),
+        ("--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1", "expert-tensor"),
+        ("--num-layers '4", "line 1"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_line_with_the_option(more: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        plan_of(f"{GOOD} {more}")
+    assert str(error.value).startswith("run.sh: ") and "\n" not in str(error.value)
+
+
+def test_a_plan_of_layers_in_another_order_is_refused() -> None:
+    problem = posed(4)
+    plan = Plan((Stage((0, 1, 3), (0,)), Stage((2, 4, 5), (1,))), 2, 1, "1f1b", 2)
+    with pytest.raises(ExportError, match="do not follow each other"):
+        options.arguments(Result(problem, "best", 0, Answer(plan)))
+    with pytest.raises(ExportError, match="do not make"):
+        options.arguments(Result(problem, "best", 0, Answer(replace(plan, global_batch=3, stages=(plan.stages[0],)))))
