@@ -1,4 +1,11 @@
-"""Plays one training step of placed operators on a network: compute, point-to-point transfers, ring all-reduces in segments."""
+"""Plays one training step of placed operators on a network: compute, point-to-point transfers, ring all-reduces in segments.
+
+As the released simulator of TopoOpt (Wang et al., NSDI 2023) does it: a link serves one segment at a time, first come, first
+served, and the segments of a transfer follow each other over the links of its route. What happens in a step happens to an
+entity: compute tasks come first, then edges between tasks, of which those that carry bytes are transfers, then all-reduces,
+then their flows, one for each member and ring. An event is a time and an entity; its key counts up, so that events of one
+moment are taken in the order in which they were made.
+"""
 
 from __future__ import annotations
 

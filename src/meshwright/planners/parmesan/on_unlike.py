@@ -218,7 +218,9 @@ def _held_bytes(problem: Problem, posed: Question, n_in_flight: int) -> NDArray[
     memory = posed.operators.memory
     if problem.model_spec.format != "pipedream_txt":
         return memory
-    return memory + (n_in_flight - 1) * np.maximum(memory - 2.0 * posed.weight_bytes, 0.0)
+    activations: NDArray[np.float64] = np.maximum(memory - 2.0 * posed.weight_bytes, 0.0)
+    held: NDArray[np.float64] = memory + (n_in_flight - 1) * activations
+    return held
 
 
 def _devices_of(cut: UnlikeStages, kinds: Kinds, kept: Sequence[int], n_replicas: int) -> list[tuple[int, ...]]:
