@@ -48,13 +48,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     modules = [(name, registry.load("search", name, "search")) for name in names]
     best: Answer | None = None
     nothing: Answer | None = None
-    value = float("inf")
+    value, proven = float("inf"), True
     reached: dict[str, float | None] = {}
     for name, module in modules:
         answer: Answer = module.search(problem, module.Params(), seed=seed, stop=stop)
         reached[name] = None
         if answer.plan is None:
-            nothing = nothing or answer
+            nothing, proven = nothing or answer, proven and answer.infeasible_proven
             continue
         asked = answer.problem or problem
         loads = registry.load("costs", asked.costs, "cost model").loads(asked, answer.plan)
@@ -64,6 +64,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         over = sim.excess_bytes(asked, answer.plan, timeline.peak_bytes)
         if over > 0.0:
             nothing = nothing or Answer(None, missing_bytes=over, nearest="more devices, or devices with more memory")
+            proven = False  # that this plan does not fit says nothing of others
             continue
         seconds = timeline.step_seconds / answer.plan.global_batch
         reached[name] = seconds
@@ -71,7 +72,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             best, value = answer, seconds
     if best is None:
         if nothing is not None:
-            return nothing
+            return replace(nothing, infeasible_proven=proven)
         raise InputError(
             f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
         )

@@ -277,6 +277,7 @@ class Search:
             reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
                 None,
+                infeasible_proven=not self.too_large,
                 notes=(*notes, f"no plan of the space is legal for {self.problem.model_spec.name}: {reasons}"),
                 extra=extra,
             )
