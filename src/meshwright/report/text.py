@@ -29,6 +29,7 @@ from meshwright.core.formatting import (
 from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
+from meshwright.report import comparisons
 from meshwright.report.operators import operators
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
@@ -87,6 +88,7 @@ def explain(result: Result, changes: Sequence[Change] = ()) -> str:
             parts += [_causes(result), _memory(result), _room(result, plan), *_margin(result)]
         if result.answer.alternatives:
             parts.append(_alternatives(result))
+        parts += [*comparisons.others(result), *comparisons.why_not(result)]
     if changes:
         table = _table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
         for change in changes:
@@ -172,7 +174,7 @@ def _answer(result: Result) -> str:
         if answer.bound is not None:
             gap = answer.bound.gap_ratio(answer.objective)
             line += f"; proven bound {answer.bound.value:.6g} ({answer.bound.method}), gap {gap:.2%}"
-        lines.append(line)
+        lines += [line, *comparisons.fastest(result)]
     lines.append(f"plan: {describe(plan)}")
     return "\n".join(lines)
 

@@ -10,7 +10,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
 
-__all__ = ["Params", "search"]
+__all__ = ["STOPS_EARLY", "Params", "search"]
+
+STOPS_EARLY = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Run the searches one after the other and keep the plan with the best simulated time per sample.
 
-    Each search is given `problem`, `seed` and `stop`. The answer is the winner's, with the simulated time per sample as
-    objective and what each search reached in ``extra["searches"]``.
+    Each search is given `problem`, `seed` and `stop`, with an equal share of its seconds. The answer is the winner's, with the
+    simulated time per sample as objective and what each search reached in ``extra["searches"]``.
     Raises `InputError` when no search is named, one is named twice, or none of the answers can be simulated.
     Raises `UnknownNameError` when there is no such search.
 
@@ -49,9 +51,11 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     best: Answer | None = None
     nothing: Answer | None = None
     value, proven = float("inf"), True
+    own, unheeded = replace(stop, seconds=stop.seconds / len(modules)), ()
     reached: dict[str, float | None] = {}
     for name, module in modules:
-        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=stop)
+        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=own)
+        unheeded += () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
         reached[name] = None
         if answer.plan is None:
             nothing, proven = nothing or answer, proven and answer.infeasible_proven
@@ -72,12 +76,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             best, value = answer, seconds
     if best is None:
         if nothing is not None:
-            return replace(nothing, infeasible_proven=proven)
+            return replace(nothing, infeasible_proven=proven, notes=nothing.notes + unheeded)
         raise InputError(
             f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
         )
     winner = min((name for name in names if reached[name] is not None), key=lambda name: (reached[name], names.index(name)))
     return replace(
         best, objective=Objective("simulated_seconds_per_sample", value), bound=None,
-        notes=(*best.notes, f"the best of {', '.join(names)} is {winner}"), extra={**best.extra, "searches": reached},
+        notes=(*best.notes, *unheeded, f"the best of {', '.join(names)} is {winner}"),
+        extra={**best.extra, "searches": reached},
     )  # fmt: skip

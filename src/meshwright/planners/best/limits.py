@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from meshwright.base.errors import InputError
@@ -10,9 +11,9 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE
-from meshwright.planners.best.space import Config, Pool, divisors
+from meshwright.planners.best.space import Config, Mesh, Pool, divisors
 
-__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees", "variants"]
+__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees", "usual", "variants"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,16 @@ class Limits:
     evaluations : int
         How many plans are evaluated at most before the answer is given with the gap reached.
     alternatives : int
-        Of how many combinations of degrees a plan is played to the end: those that are not the answer are its runners-up.
+        How many combinations of degrees are optimised: the answer's, and those of its runners-up.
     splits : int
         How many splits of the layers are tried at most once the search has run, to find better ones and to prove that there are none.
     uniform : bool
         Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
     memory_ratio : float
         Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
+    within : float
+        How much longer than the quickest plan found the answer may take, as a share, in order to be simpler: see
+        `meshwright.planners.best.simplest`. 0 for the quickest.
     """
 
     tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
@@ -54,10 +58,11 @@ class Limits:
         metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
-    alternatives: int = field(default=8, metadata={"minimum": 1})
+    alternatives: int = field(default=4, metadata={"minimum": 1})
     splits: int = field(default=400, metadata={"minimum": 0})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
+    within: float = field(default=0.0, metadata={"minimum": 0.0, "maximum": 1.0})
 
 
 def largest_degrees(graph: Graph) -> dict[str, int]:
@@ -117,6 +122,42 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     inside = node // replica_size
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
+
+
+def usual(problem: Problem, params: Limits) -> Callable[..., bool]:
+    """Return a function that says whether a mesh is of those that people would try first.
+
+    All devices work, the tensor axis stays in a node, the micro-batch is the smallest one, the expert degree none or the largest of
+    its data and context degree.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    params : Limits
+        What is given: where degrees are, those count as usual.
+
+    Returns
+    -------
+    callable
+        Of a mesh and ``any_context``: whether context degrees above the smallest count as usual.
+    """
+    cluster = problem.required_cluster
+    node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
+    degrees = allowed_degrees(problem, params, cluster.n_devices)
+    least = {name: min(values, default=1) for name, values in degrees.items()}
+
+    def is_usual(mesh: Mesh, *, any_context: bool) -> bool:
+        most_expert = max((degree for degree in degrees["expert"] if mesh.data * mesh.context % degree == 0), default=1)
+        return (
+            mesh.rank_size * mesh.pipeline == cluster.n_devices
+            and mesh.tensor <= max(node, least["tensor"])
+            and mesh.micro_batch == least["micro_batch"]
+            and mesh.expert in (least["expert"], most_expert)
+            and (any_context or mesh.context == least["context"])
+        )
+
+    return is_usual
 
 
 def variants(config: Config, problem: Problem, pool: Pool, shards: tuple[int, ...]) -> list[Config]:

@@ -11,7 +11,7 @@ from meshwright import api
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch
 from meshwright.core.timeline import Timeline
-from meshwright.planners.best import incumbents
+from meshwright.planners.best import incumbents, runners_up
 from meshwright.planners.best.incumbents import Incumbent
 from meshwright.planners.best.space import Config, Mesh
 
@@ -42,7 +42,7 @@ def test_a_runner_up_lost_by_the_two_causes_that_cost_it_most_against_the_best()
     third = incumbent(10.5, {"compute": 8.5, "bubble": 1.0, "reduce": 1.0}, tensor=2)
     same_degrees = incumbent(14.0, {"compute": 14.0}, pipeline=2)
     tied = incumbent(10.0 * (1 + 1e-7), {"compute": 10.0}, context=2)
-    found = incumbents.alternatives([best, tied, third, other, same_degrees])
+    found = runners_up.alternatives([best, tied, third, other, same_degrees], best, 7)
     assert [entry.why for entry in found] == ["reduce +10.0%, compute +5.0%", "bubble +20.0%, transfer +15.0%"]
     assert [entry.objective.value for entry in found] == [10.5, 13.0]
 

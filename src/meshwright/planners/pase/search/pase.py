@@ -21,7 +21,9 @@ from meshwright.planners.pase.question import PaseSettings, one_stage, question_
 from meshwright.planners.pase.readers.pase_graph import PaseInstance, graph_of
 from meshwright.planners.pase.tables import splits_cost, tables
 
-__all__ = ["Params", "check_certificate", "data_parallel", "search"]
+__all__ = ["STOPS_EARLY", "Params", "check_certificate", "data_parallel", "search"]
+
+STOPS_EARLY = True
 
 
 @dataclass(frozen=True, slots=True)
