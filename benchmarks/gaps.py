@@ -1,8 +1,8 @@
 """How good `best` answers within its defaults: the gap that stays unproven, CPU seconds and memory, over models and clusters.
 
-``python benchmarks/gaps.py [NAME ...]``: a line per case, each a fresh process with the kernels compiled (``meshwright compile``);
-names are words that the cases printed must hold. Targets: 1 % for models of dense layers, 3 % for mixtures of experts, 5 % where
-links are slow. Exit status 1 where a case misses its target.
+``python benchmarks/gaps.py [WORD ...]``: a line per case, each a fresh process with the kernels compiled
+(``meshwright compile``); only cases whose model and cluster hold every word. Targets: 1 % for models of dense layers, 3 % for
+mixtures of experts, 5 % where links are slow. Exit status 1 where a case misses its target.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def main() -> int:
         _, cpu, peak, answer = measure(("plan", model, "--cluster", cluster, "--no-what-if"))
         bound, step = answer["bound"], answer["step_seconds"]
         gap = float(bound["gap_ratio"]) if isinstance(bound, dict) else float("inf")
+        fastest = answer["fastest"]  # where the answer is a simpler plan, the gap is that of the best one found
+        gap = float(fastest["gap_ratio"]) if isinstance(fastest, dict) else gap
         n_missed += gap > target
         print(
             f"{model:18} {cluster:66} {step:9.4g} {gap:8.2%} {target:7.0%} {cpu:7.1f} {peak / 2**20:6.0f}"

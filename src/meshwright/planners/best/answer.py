@@ -20,7 +20,7 @@ from meshwright.planners.best.space import Mesh, pools
 
 __all__ = ["answer"]
 
-_MOST_DIVED = 8  # plans played at most among the meshes that are tried first
+_MOST_DIVED = 2  # plans played at most among the meshes that are tried first
 _MOST_SIMPLER = 16  # plans played at most to find a simpler one
 _MOST_OTHERS = 5  # for each runner-up: plans played at most,
 _MOST_MOVED = 10  # moves of its layers,
@@ -86,15 +86,15 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumben
 
 
 def _dive(state: Search) -> None:
-    """Find complete good plans before the proof: search the meshes that people would try first, then those with context degrees.
+    """Find complete good plans before the proof: search meshes that people would try first, in ever larger sets (`limits.usual`).
 
     Nothing is done twice: what is found out of these meshes is part of the proof, which goes on with all of them. The plans keep the
     search from looking at worse ones closely, and are the answer where it is stopped.
     """
     everything = state.heap
     usual = limits.usual(state.problem, state.params)
-    for wave in (False, True):
-        state.heap = [entry for entry in everything if isinstance(entry[3], Mesh) and usual(entry[3], any_context=wave)]
+    for wave in range(limits.N_USUAL):
+        state.heap = [entry for entry in everything if isinstance(entry[3], Mesh) and usual(entry[3]) == wave]
         asked = {id(entry) for entry in state.heap}
         everything = [entry for entry in everything if id(entry) not in asked]
         heapq.heapify(state.heap)

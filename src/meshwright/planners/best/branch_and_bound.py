@@ -29,6 +29,7 @@ __all__ = ["Search"]
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with the transfers of its plan
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(8)
+_GRACE_SECONDS = 2.0  # for which a search without a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
 STOPPED = "stopped before its end, as asked: this is the best plan so far, and the gap says how far it may be from the best"
@@ -74,7 +75,8 @@ class Search:
         self.n_built = self.n_evaluations = self.n_looked = 0
         self.allowance = Allowance()
         self.open: list[tuple[float, int, Config]] = []
-        self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
+        self.started = time.monotonic()
+        self.deadline = self.started + stop.seconds if stop.seconds else math.inf
         self.was_stopped = False
         self.model = registry.load("costs", problem.costs, "cost model")
 
@@ -90,8 +92,12 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether time is up, or the user asked for what there is; from then on for good."""
-        self.was_stopped = self.was_stopped or self.stop.is_asked() or time.monotonic() > self.deadline
+        """Whether time is up, or the user asked for what there is; from then on for good.
+
+        Where there is no plan yet, time is up after `_GRACE_SECONDS` at the earliest, which loading the kernels may take.
+        """
+        deadline = self.deadline if self.found else max(self.deadline, self.started + _GRACE_SECONDS)
+        self.was_stopped = self.was_stopped or self.stop.is_asked() or time.monotonic() > deadline
         return self.was_stopped
 
     @property

@@ -13,7 +13,20 @@ from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.planners.best.space import Config, Mesh, Pool, divisors
 
-__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees", "usual", "variants"]
+__all__ = [
+    "N_USUAL",
+    "Limits",
+    "allowed_degrees",
+    "impossible",
+    "largest_degrees",
+    "sample_flops",
+    "shard_degrees",
+    "usual",
+    "variants",
+]
+
+N_USUAL = 3
+"""Sets of meshes that are tried one after the other before all others: see `usual`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +137,12 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
 
 
-def usual(problem: Problem, params: Limits) -> Callable[..., bool]:
-    """Return a function that says whether a mesh is of those that people would try first.
+def usual(problem: Problem, params: Limits) -> Callable[[Mesh], int]:
+    """Return a function that says how early people would try a mesh: 0 first, `N_USUAL` for the rest.
 
-    All devices work, the tensor axis stays in a node, the micro-batch is the smallest one, the expert degree none or the largest of
-    its data and context degree.
+    In all that are tried early, all devices work, the tensor axis stays in a node, the micro-batch is the smallest one, and the
+    expert degree none or the largest of data and context degree. First come those whose tensor axis fills a node, then any others
+    without context parallelism, then those with it.
 
     Parameters
     ----------
@@ -140,24 +154,30 @@ def usual(problem: Problem, params: Limits) -> Callable[..., bool]:
     Returns
     -------
     callable
-        Of a mesh and ``any_context``: whether context degrees above the smallest count as usual.
+        Of a mesh: a whole number.
     """
     cluster = problem.required_cluster
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     degrees = allowed_degrees(problem, params, cluster.n_devices)
     least = {name: min(values, default=1) for name, values in degrees.items()}
 
-    def is_usual(mesh: Mesh, *, any_context: bool) -> bool:
+    widest = max((degree for degree in degrees["tensor"] if degree <= node), default=least["tensor"])
+
+    def rank(mesh: Mesh) -> int:
         most_expert = max((degree for degree in degrees["expert"] if mesh.data * mesh.context % degree == 0), default=1)
-        return (
+        is_usual = (
             mesh.rank_size * mesh.pipeline == cluster.n_devices
             and mesh.tensor <= max(node, least["tensor"])
             and mesh.micro_batch == least["micro_batch"]
             and mesh.expert in (least["expert"], most_expert)
-            and (any_context or mesh.context == least["context"])
         )
+        if not is_usual:
+            return N_USUAL
+        if mesh.context != least["context"]:
+            return 2
+        return 0 if mesh.tensor == widest else 1
 
-    return is_usual
+    return rank
 
 
 def variants(config: Config, problem: Problem, pool: Pool, shards: tuple[int, ...]) -> list[Config]:
