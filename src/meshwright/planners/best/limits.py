@@ -140,9 +140,9 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
 def usual(problem: Problem, params: Limits) -> Callable[[Mesh], int]:
     """Return a function that says how early people would try a mesh: 0 first, `N_USUAL` for the rest.
 
-    In all that are tried early, all devices work, the tensor axis stays in a node, the micro-batch is the smallest one, and the
-    expert degree none or the largest of data and context degree. First come those whose tensor axis fills a node, then any others
-    without context parallelism, then those with it.
+    In all that are tried early, all devices or those of one node work (links between nodes may be slow), the tensor axis stays in a
+    node, the micro-batch is the smallest one, and the expert degree none or the largest of data and context degree. First come those
+    on one node and those whose tensor axis fills a node, then all others without context parallelism, then those with it.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def usual(problem: Problem, params: Limits) -> Callable[[Mesh], int]:
     def rank(mesh: Mesh) -> int:
         most_expert = max((degree for degree in degrees["expert"] if mesh.data * mesh.context % degree == 0), default=1)
         is_usual = (
-            mesh.rank_size * mesh.pipeline == cluster.n_devices
+            mesh.rank_size * mesh.pipeline in (cluster.n_devices, node)
             and mesh.tensor <= max(node, least["tensor"])
             and mesh.micro_batch == least["micro_batch"]
             and mesh.expert in (least["expert"], most_expert)
@@ -175,7 +175,7 @@ def usual(problem: Problem, params: Limits) -> Callable[[Mesh], int]:
             return N_USUAL
         if mesh.context != least["context"]:
             return 2
-        return 0 if mesh.tensor == widest else 1
+        return 0 if mesh.tensor == widest or mesh.rank_size * mesh.pipeline == node else 1
 
     return rank
 
