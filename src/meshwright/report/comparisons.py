@@ -22,7 +22,7 @@ def fastest(result: Result) -> list[str]:
     step, gap = format_seconds(entry["step_seconds"]), entry["gap_ratio"]
     lines = [
         f"the fastest plan found: {entry['plan']}; step {step}, {entry['quicker_ratio']:.2%} quicker, gap {gap:.2%}",
-        f"the answer is the simplest plan found within {within:.3g} of it (--within 0 answers with the fastest)"
+        f"the answer is the simplest plan found within {100.0 * within:.3g} % of it (--within 0 answers with the fastest)"
         if isinstance(within, float) else "",
     ]  # fmt: skip
     return [line for line in lines if line]

@@ -106,17 +106,35 @@ def fastest_json(found: list[Incumbent], answer: Incumbent, bound: Bound) -> dic
 
 
 class SimplestWithin:
-    """The goal of finding the simplest plan of those within a tolerance of the quickest."""
+    """The goal of finding the simplest plan of those within a tolerance of the quickest.
+
+    Parameters
+    ----------
+    found : list of Incumbent
+        All plans found, as it grows; at least one.
+    within_ratio : float
+        The tolerance.
+    """
 
     def __init__(self, found: list[Incumbent], within_ratio: float) -> None:
         self.found, self.within_ratio = found, within_ratio
+        self._n_known = 0
+        self._most_seconds, self._simplest = math.inf, complexity(found[0])
+
+    def _know(self) -> None:
+        """Look at plans that were found since."""
+        if self._n_known != len(self.found):
+            self._n_known = len(self.found)
+            self._most_seconds = min(own.step_seconds for own in self.found) * (1.0 + self.within_ratio)
+            self._simplest = complexity(chosen(self.found, self.within_ratio))
 
     @property
     def cutoff_seconds(self) -> float:
         """The longest step allowed."""
-        return min((own.step_seconds for own in self.found), default=math.inf) * (1.0 + self.within_ratio)
+        self._know()
+        return self._most_seconds
 
     def limit(self, item: Mesh | Config) -> float:
         """Return the longest step allowed where plans of a set may be simpler than the simplest found; nothing elsewhere."""
-        simplest = chosen(self.found, self.within_ratio)
-        return self.cutoff_seconds if least_complexity(item) < complexity(simplest) else 0.0
+        self._know()
+        return self._most_seconds if least_complexity(item) < self._simplest else 0.0
