@@ -131,7 +131,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         When to stop a search that could go on.
     within : float
         How much longer than the quickest plan found the answer may take, as a share, in order to be simpler; for searches
-        with an option of that name (`best`), without effect on others. The command line's default is 0.01.
+        with the option `within_ratio` (`best`), without effect on others. The command line's default is 0.01.
 
     Returns
     -------
@@ -150,8 +150,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     module = registry.load("search", name, "search")
     given = dict(settings or {})
     params = options.parse(module.Params, given, f"search {name}")
-    if within and "within" not in given and hasattr(params, "within"):
-        params = replace(params, within=within)
+    if within and "within_ratio" not in given and hasattr(params, "within_ratio"):
+        params = replace(params, within_ratio=within)
     started = time.perf_counter()
     stop = stop or Stop()
     answer: Answer = module.search(problem, params, seed=seed, stop=stop)

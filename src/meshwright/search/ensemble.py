@@ -51,7 +51,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     best: Answer | None = None
     nothing: Answer | None = None
     value, proven = float("inf"), True
-    own, unheeded = replace(stop, seconds=stop.seconds / len(modules)), ()
+    own = replace(stop, seconds=stop.seconds / len(modules))
+    unheeded: tuple[str, ...] = ()
     reached: dict[str, float | None] = {}
     for name, module in modules:
         answer: Answer = module.search(problem, module.Params(), seed=seed, stop=own)

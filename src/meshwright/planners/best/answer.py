@@ -107,8 +107,8 @@ def _dive(state: Search) -> None:
 
 def _simplify(state: Search) -> None:
     """Look for a plan that is simpler than the best and nearly as quick."""
-    if state.params.within > 0.0:
-        state.pursue(SimplestWithin(state.found, state.params.within))
+    if state.params.within_ratio > 0.0:
+        state.pursue(SimplestWithin(state.found, state.params.within_ratio))
         state.allow(_MOST_SIMPLER, max(state.n_looked, _MOST_LOOKED))
         state.run()
         state.pursue(None)
@@ -119,7 +119,7 @@ def _find_others(state: Search) -> None:
     n_others = state.params.alternatives - 1
     if n_others < 1:
         return
-    chosen = simplest.chosen(state.found, state.params.within)
+    chosen = simplest.chosen(state.found, state.params.within_ratio)
     n_looked = max(state.n_looked, _MOST_LOOKED)
     for new_only in (True, False):
         state.pursue(NextBest(state.found, chosen, n_others, new_only=new_only))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.best import bounds, limits, plans, runners_up, simplest
 from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.goals import Allowance, Goal
 from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, rank
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
@@ -37,26 +37,6 @@ STOPPED_WITHOUT = "stopped before its end, as asked, and no plan was found until
 
 Entry = tuple[float, int, int, Mesh | Config, Plan | None]
 """On the heap: a bound, what it stands on, the pool, a set of plans, and its plan once that is built."""
-
-
-class Goal(Protocol):
-    """What is searched for once the best plan is known."""
-
-    @property
-    def cutoff_seconds(self) -> float:
-        """The step from which on no plan is of use."""
-
-    def limit(self, item: Mesh | Config) -> float:
-        """Return the step from which on plans of a set are of no use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How many plans may have been evaluated and built, and entries of the heap looked at, before a search stops."""
-
-    n_evaluations: float = math.inf
-    n_built: float = math.inf
-    n_looked: float = math.inf
 
 
 class Search:
@@ -308,7 +288,8 @@ class Search:
     def proven(self) -> float:
         """Return the smallest bound on any plan not played."""
         left = self.heap[0][0] if self.heap else math.inf
-        return min(self.best_seconds, left, *(entry[0] for entry in (*self.later, *self.open)))
+        bounds_left = [*(entry[0] for entry in self.later), *(bound for bound, _, _ in self.open)]
+        return min(self.best_seconds, left, *bounds_left)
 
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""
@@ -319,12 +300,12 @@ class Search:
             notes = (*notes, STOPPED if self.found else STOPPED_WITHOUT)
         if not self.found:
             return self._infeasible(notes, extra)
-        chosen = simplest.chosen(self.found, self.params.within)
+        chosen = simplest.chosen(self.found, self.params.within_ratio)
         notes = (*notes, *memory_notes(self.problem, chosen))
         n_others, left = self.params.alternatives - 1, ((entry[0], entry[3]) for entry in (*self.heap, *self.later))
         open_sets = ((bound, config) for bound, _, config in self.open)
         bound = Bound(self.proven, "branch and bound over the joint space")
-        extra["within_ratio"] = self.params.within
+        extra["within_ratio"] = self.params.within_ratio
         extra["fastest"] = simplest.fastest_json(self.found, chosen, bound)
         extra["runners_up"] = runners_up.rest(self.found, (*left, *open_sets), chosen, n_others) if n_others else None
         return Answer(

@@ -53,7 +53,7 @@ class Limits:
         Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
     memory_ratio : float
         Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
-    within : float
+    within_ratio : float
         How much longer than the quickest plan found the answer may take, as a share, in order to be simpler: see
         `meshwright.planners.best.simplest`. 0 for the quickest.
     """
@@ -75,7 +75,7 @@ class Limits:
     splits: int = field(default=400, metadata={"minimum": 0})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
-    within: float = field(default=0.0, metadata={"minimum": 0.0, "maximum": 1.0})
+    within_ratio: float = field(default=0.0, metadata={"minimum": 0.0, "maximum": 1.0})
 
 
 def largest_degrees(graph: Graph) -> dict[str, int]:
