@@ -51,8 +51,9 @@ def register(app: typer.Typer) -> None:
             cluster or None,
             costs=costs,
             batch=batch,
-            training=api.training(precision) if precision else None, file_format=file_format,
-        )  # fmt: skip
+            training=api.training(precision) if precision else None,
+            file_format=file_format,
+        )
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
@@ -70,4 +71,4 @@ def register(app: typer.Typer) -> None:
             print(text.render(sweep_table.table(problem.model_spec.name, entries)))
         if any(row.stages for row in rows):
             return 0
-        return 2 if all(not row.note.startswith("nothing fits") for row in rows) else 3
+        return 2 if all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows) else 3

@@ -10,7 +10,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
 
-__all__ = ["Params", "search"]
+__all__ = ["STOPS_EARLY", "Params", "search"]
+
+STOPS_EARLY = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Run the searches one after the other and keep the plan with the best simulated time per sample.
 
-    Each search is given `problem`, `seed` and `stop`. The answer is the winner's, with the simulated time per sample as
-    objective and what each search reached in ``extra["searches"]``.
+    Each search is given `problem`, `seed` and `stop`, with an equal share of its seconds. The answer is the winner's, with the
+    simulated time per sample as objective and what each search reached in ``extra["searches"]``.
     Raises `InputError` when no search is named, one is named twice, or none of the answers can be simulated.
     Raises `UnknownNameError` when there is no such search.
 
@@ -48,13 +50,16 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     modules = [(name, registry.load("search", name, "search")) for name in names]
     best: Answer | None = None
     nothing: Answer | None = None
-    value = float("inf")
+    value, proven = float("inf"), True
+    own = replace(stop, seconds=stop.seconds / len(modules))
+    unheeded: tuple[str, ...] = ()
     reached: dict[str, float | None] = {}
     for name, module in modules:
-        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=stop)
+        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=own)
+        unheeded += () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
         reached[name] = None
         if answer.plan is None:
-            nothing = nothing or answer
+            nothing, proven = nothing or answer, proven and answer.infeasible_proven
             continue
         asked = answer.problem or problem
         stage_costs = registry.load("costs", asked.costs, "cost model").stage_costs(asked, answer.plan)
@@ -64,6 +69,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         over = sim.excess_bytes(asked, answer.plan, timeline.peak_bytes)
         if over > 0.0:
             nothing = nothing or Answer(None, missing_bytes=over, nearest="more devices, or devices with more memory")
+            proven = False  # that this plan does not fit says nothing of others
             continue
         seconds = timeline.step_seconds / answer.plan.global_batch
         reached[name] = seconds
@@ -71,12 +77,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             best, value = answer, seconds
     if best is None:
         if nothing is not None:
-            return nothing
+            return replace(nothing, infeasible_proven=proven, notes=nothing.notes + unheeded)
         raise InputError(
             f"none of the plans of {', '.join(names)} can be simulated: their cost models say nothing of this input"
         )
     winner = min((name for name in names if reached[name] is not None), key=lambda name: (reached[name], names.index(name)))
     return replace(
         best, objective=Objective("simulated_seconds_per_sample", value), bound=None,
-        notes=(*best.notes, f"the best of {', '.join(names)} is {winner}"), extra={**best.extra, "searches": reached},
+        notes=(*best.notes, *unheeded, f"the best of {', '.join(names)} is {winner}"),
+        extra={**best.extra, "searches": reached},
     )  # fmt: skip
