@@ -174,3 +174,38 @@ def test_the_devices_of_the_tight_questions_are_tight() -> None:
     assert [isinstance(result, Result) and result.feasible for result in found] == [True, True, False]
     peaks = [max(result.timeline.peak_bytes) for result in found[:2] if isinstance(result, Result) and result.timeline]
     assert peaks[0] > 0.95 * TIGHT_BYTES[0] and peaks[1] > 0.95 * TIGHT_BYTES[1]
+
+
+CLAIMS = (
+    ("best", "huggingface", True), ("data_parallel", "huggingface", True), ("megatron_grid", "huggingface", True),
+    ("parmesan", "huggingface", True), ("partition", "huggingface", True), ("pase", "huggingface", True),
+    ("piper", "huggingface", False), ("stage_mapping", "huggingface", False), ("stage_mapping", "dnn_partitioning_json", True),
+    ("dapple", "pipedream_txt", False), ("pipedream", "pipedream_txt", False), ("measured", "profile_json", False),
+    ("best", "profile_json", False), ("best", "dnn_partitioning_json", True),
+)  # fmt: skip
+"""On devices that hold a megabyte: which searches have proved that nothing fits; the others only found nothing."""
+
+
+@pytest.mark.parametrize(("name", "reader", "proven"), CLAIMS)
+def test_nothing_fits_is_claimed_by_the_searches_that_prove_it(name: str, reader: str, proven: bool) -> None:
+    for spec in samples.of_reader(reader):
+        answer = api.plan(_question(spec, 4, 1e6), search=name).answer
+        assert answer.plan is None and answer.missing_bytes > 0.0
+        assert answer.infeasible_proven is proven
+
+
+@pytest.mark.parametrize(("name", "proven"), [("piper", True), ("piper_equal_split", False)])
+def test_nothing_fits_is_claimed_of_a_piper_file_by_the_exact_search_only(name: str, proven: bool) -> None:
+    for spec in samples.of_reader("piper_json"):
+        answer = api.plan(samples.read(spec), search=name, settings={"memory": "1", "max_devices": "2"}).answer
+        assert answer.plan is None and answer.infeasible_proven is proven
+
+
+def test_the_ensemble_claims_that_nothing_fits_where_each_of_its_searches_does() -> None:
+    (spec,) = samples.of_reader("dnn_partitioning_json")
+    for searches, proven in (("parmesan,partition", True), ("parmesan,stage_mapping", True)):
+        answer = api.plan(_question(spec, 4, 1e6), search="ensemble", settings={"searches": searches}).answer
+        assert answer.plan is None and answer.infeasible_proven is proven
+    (spec,) = samples.of_reader("huggingface")
+    answer = api.plan(_question(spec, 4, 1e6), search="ensemble", settings={"searches": "parmesan,stage_mapping"}).answer
+    assert answer.plan is None and answer.infeasible_proven is False

@@ -111,7 +111,7 @@ def _training_on(cluster: Cluster | None) -> MixedPrecision:
     return training(usual)
 
 
-def plan(  # noqa: PLR0913  as many as the command line has
+def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferred
     model: str | ModelSpec | Problem,
     cluster: str | Cluster | None = None,
     *,
@@ -123,6 +123,7 @@ def plan(  # noqa: PLR0913  as many as the command line has
     seed: int = 0,
     stop: Stop | None = None,
     framework: str = "",
+    within: float = 0.0,
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -140,6 +141,9 @@ def plan(  # noqa: PLR0913  as many as the command line has
         When to stop a search that could go on.
     framework : str
         The framework that will run the plan, see `make_problem`.
+    within : float
+        How much longer than the quickest plan found the answer may take, as a share, in order to be simpler; for searches
+        with the option `within_ratio` (`best`), without effect on others. The command line's default is 0.01.
 
     Returns
     -------
@@ -163,11 +167,15 @@ def plan(  # noqa: PLR0913  as many as the command line has
     module = registry.load("search", name, "search")
     given = dict(settings or {})
     params = options.parse(module.Params, given, f"search {name}")
+    if within and "within_ratio" not in given and hasattr(params, "within_ratio"):
+        params = replace(params, within_ratio=within)
     started = time.perf_counter()
-    answer: Answer = module.search(problem, params, seed=seed, stop=stop or Stop())
+    stop = stop or Stop()
+    answer: Answer = module.search(problem, params, seed=seed, stop=stop)
     registry.checked(answer, Answer, "search", name)
     seconds = time.perf_counter() - started
-    answer = replace(answer, notes=problem.model_spec.notes + answer.notes)
+    unheeded = () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
+    answer = replace(answer, notes=problem.model_spec.notes + answer.notes + unheeded)
     asked, problem = problem, answer.problem or problem
     result = Result(
         problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=given, asked=asked

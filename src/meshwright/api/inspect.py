@@ -151,7 +151,8 @@ def text(entry: dict[str, Any]) -> str:
 def _plan_text(plan: dict[str, Any]) -> str:
     lines = [f"plan of {plan['model']['name']} by search {plan['search']}, costs {plan['costs']}"]
     if not plan["feasible"]:
-        return lines[0] + f": nothing fits, {format_bytes(plan['missing_bytes'])} are missing; nearest: {plan['nearest']}"
+        nothing = "nothing fits" if plan.get("infeasible_proven") else "no plan that fits was found"
+        return lines[0] + f": {nothing}, {format_bytes(plan['missing_bytes'])} are missing; nearest: {plan['nearest']}"
     if plan["step_seconds"]:
         lines.append(f"  step {plan['step_seconds']:.6g} s, {plan['samples_per_second']:.6g} samples/s")
     schedule = plan["schedule"]

@@ -50,9 +50,13 @@ def changes(result: Result) -> tuple[Change, ...]:
     base = result.plan.global_batch / timeline.step_seconds
     asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
     settings = near(result.plan)
+    ratio = result.answer.extra.get("within_ratio")
+    within = (
+        float(ratio) if isinstance(ratio, int | float) else 0.0
+    )  # as simple as the answer is, so that only the change counts
     found = []
     for name, changed in _variants(asked, problem.cluster):
-        other = _at_least(result.plan, api.plan(changed, search="best", settings=settings))
+        other = _at_least(result.plan, api.plan(changed, search="best", settings=settings, within=within))
         if other.timeline is not None:
             found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
     return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))

@@ -196,7 +196,8 @@ def _row(problem: Problem, size: int, search: str, settings: dict[str, str], see
     answer = result.answer
     ratios = _ratios(answer)
     if answer.plan is None:
-        return Row(size, *ratios, note=f"nothing fits: {answer.missing_bytes / 2**30:.3g} GiB missing")
+        nothing = "nothing fits" if answer.infeasible_proven else "no plan that fits was found"
+        return Row(size, *ratios, note=f"{nothing}: {answer.missing_bytes / 2**30:.3g} GiB missing")
     plan: Plan = answer.plan
     return Row(
         size,

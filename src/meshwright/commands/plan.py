@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def settings_of(pairs: list[str]) -> dict[str, str]:
-    """Return ``--set KEY=VALUE`` options as a mapping.
+def settings_of(pairs: list[str], option: str = "--set") -> dict[str, str]:
+    """Return ``--set KEY=VALUE`` options (or those after another word) as a mapping.
 
     Raises `InputError` when one has no ``=`` or a key is given twice.
     """
@@ -25,9 +25,9 @@ def settings_of(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise InputError(f"--set {pair}: write KEY=VALUE")
+            raise InputError(f"{option} {pair}: write KEY=VALUE")
         if key in settings:
-            raise InputError(f"--set {key}: given twice")
+            raise InputError(f"{option} {key}: given twice")
         settings[key] = value
     return settings
 
@@ -43,16 +43,63 @@ class Outputs:
     json: bool
 
 
-def search_best(problem: Problem, search: str, settings: dict[str, str], seed: int, top: int) -> Result:
-    """Return the best plan with at most `top` alternatives, telling how the search goes on."""
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is asked beside the question: how many alternatives, a seed, when to stop, how much slower the answer may be to be
+    simpler, and which degrees it is compared with; the last three as typed.
+    """
+
+    top: int = 3
+    seed: int = 0
+    time_limit: str = ""
+    within: str = ""
+    why_not: str = ""
+
+
+def search_best(problem: Problem, search: str, settings: dict[str, str], wishes: Wishes) -> Result:
+    """Return the best plan with at most as many alternatives as wished, telling how the search goes on.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        When it is stopped by the user before there is a plan.
+    """
     from meshwright import api
-    from meshwright.api import targets
+    from meshwright.api import targets, why_not
+    from meshwright.base import units
+    from meshwright.commands import _early
+    from meshwright.core.problem import Stop
     from meshwright.report import text as reports
 
-    with reports.progress(f"planning {problem.model_spec.name}"):
-        result = api.plan(problem, search=search, settings=settings, seed=seed)
-    result = replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
-    return targets.with_targets(result)
+    within = _early.share_of(wishes.within, "--within") if wishes.within else 0.01
+    limit = wishes.time_limit
+    seconds = units.parse(limit, "seconds", place="--time-limit", exclusive=True) if limit else 0.0
+    fixed = settings_of(wishes.why_not.split(","), "--why-not") if wishes.why_not else {}
+    with (
+        reports.progress(f"planning {problem.model_spec.name}"),
+        _early.interruptible(_early.stops_early(problem, search)) as asked,
+    ):
+        stop = Stop(seconds=seconds, asked=asked)
+        result = api.plan(
+            problem, search=search, settings=_with_top(problem, search, settings, wishes.top), seed=wishes.seed, stop=stop,
+            within=within,
+        )  # fmt: skip
+        if asked() and not result.feasible:
+            raise KeyboardInterrupt
+        if fixed and result.feasible:
+            result = why_not.with_why_not(result, fixed, stop=stop)
+    result, top = replace(result, settings=settings), wishes.top
+    return targets.with_targets(replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top])))
+
+
+def _with_top(problem: Problem, search: str, settings: dict[str, str], top: int) -> dict[str, str]:
+    """Return the settings with as many combinations of degrees as are shown, where the search has an option for that."""
+    from meshwright.base import registry
+
+    module = registry.load("search", (search or problem.model_spec.search).replace("-", "_"), "search")
+    if "alternatives" in settings or not hasattr(module.Params(), "alternatives"):
+        return settings
+    return settings | {"alternatives": str(top + 1)}
 
 
 def show(result: Result, outputs: Outputs) -> int:
@@ -73,7 +120,8 @@ def show(result: Result, outputs: Outputs) -> int:
 
     out, trace, report = outputs.out, outputs.trace, outputs.report
     changes: tuple[what_ifs.Change, ...] = ()
-    if outputs.what_if and result.feasible and (report or not outputs.json):
+    stopped = result.answer.extra.get("stopped_early") is True
+    if outputs.what_if and result.feasible and not stopped and (report or not outputs.json):
         with reports.progress("planning what would help"):
             changes = what_ifs.changes(result)
     drawn = trace or report
@@ -109,6 +157,11 @@ def register(app: typer.Typer) -> None:
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         top: int = typer.Option(3, help="How many alternatives to show."),
+        within: str = typer.Option(
+            "1%", help="Answer with the simplest plan at most so much slower than the best; 0: the best."
+        ),
+        time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
+        why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
@@ -131,5 +184,6 @@ def register(app: typer.Typer) -> None:
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
         )  # fmt: skip
-        result = search_best(problem, search, settings_of(set_), seed, top)
+        wishes = Wishes(top, seed, time_limit, within, why_not)
+        result = search_best(problem, search, settings_of(set_), wishes)
         return show(result, Outputs(out, trace, report, what_if, json_))

@@ -68,4 +68,4 @@ def register(app: typer.Typer) -> None:
             print(text.render(sweep_table.table(problem.model_spec.name, entries)))
         if any(row.stages for row in rows):
             return 0
-        return 2 if all(not row.note.startswith("nothing fits") for row in rows) else 3
+        return 2 if all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows) else 3

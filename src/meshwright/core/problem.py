@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
@@ -103,10 +104,37 @@ class MixedPrecision:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a search that could go on stops: after so many iterations, or seconds; 0 is no limit."""
+    """When a search that could go on stops: after so many iterations, or seconds (0 is no limit), or as soon as it is asked to.
+
+    Parameters
+    ----------
+    n_iterations : int
+        Steps of the search.
+    seconds : float
+        Wall time.
+    asked : callable or None
+        Says whether to stop now, for example because the user pressed Ctrl-C; searches that can stop early ask it often.
+    """
 
     n_iterations: int = 0
     seconds: float = 0.0
+    asked: Callable[[], bool] | None = None
+
+    def is_asked(self) -> bool:
+        """Return whether the search is asked to stop now."""
+        return self.asked is not None and self.asked()
+
+    def unheeded(self, search: str) -> tuple[str, ...]:
+        """Return a note for the answer of a search that cannot stop early; none where there was no limit.
+
+        Parameters
+        ----------
+        search : str
+            The search that went on to its end.
+        """
+        if not self.seconds and not self.n_iterations:
+            return ()
+        return (f"search {search} cannot stop early: it went on to its end, whatever the limit",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

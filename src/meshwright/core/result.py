@@ -64,7 +64,8 @@ class Answer:
     nearest : str
         When nothing fits: the nearest plan that does, in words (more devices, smaller batch, ...); empty for none.
     infeasible_proven : bool
-        Without a plan: whether it is proven that there is none; otherwise none was found.
+        Without a plan: whether the search proved that none of its own plans, as its options limit them, fits or is legal;
+        otherwise none was found.
     n_iterations : int
         Steps of the search, for searches that could go on; -1 otherwise.
     notes : tuple of str
@@ -84,7 +85,7 @@ class Answer:
     alternatives: tuple[Alternative, ...] = ()
     missing_bytes: float = 0.0
     nearest: str = ""
-    infeasible_proven: bool = True
+    infeasible_proven: bool = False
     n_iterations: int = -1
     notes: tuple[str, ...] = ()
     extra: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))

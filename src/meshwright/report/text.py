@@ -29,6 +29,7 @@ from meshwright.core.formatting import (
 from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
+from meshwright.report import comparisons
 from meshwright.report.operators import operators
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
@@ -87,6 +88,7 @@ def explain(result: Result, changes: Sequence[Change] = ()) -> str:
             parts += [_causes(result), _memory(result), _room(result, plan), *_margin(result)]
         if result.answer.alternatives:
             parts.append(_alternatives(result))
+        parts += [*comparisons.others(result), *comparisons.why_not(result)]
     if changes:
         table = _table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
         for change in changes:
@@ -135,7 +137,16 @@ def _question(result: Result) -> str:
 
 def _nothing_fits(result: Result) -> str:
     answer = result.answer
-    text = "\nNothing fits." if answer.infeasible_proven else "\nNo plan that fits was found; that there is none is not proven."
+    text = "\nNo plan that fits was found; that there is none is not proven."
+    if answer.infeasible_proven:
+        text = "\nNothing fits."
+        asked = result.asked or result.problem
+        passed_on = result.search == "best" and asked.costs not in ("analytic", "sharded")
+        search = asked.model_spec.search if passed_on else result.search
+        own = [] if search == "best" else [f"of search {search}"]
+        own += ["within the options given"] if result.settings else []
+        if own:
+            text += f" That is proven of the plans {' '.join(own)}."
     if answer.missing_bytes:
         text += f" The nearest plan needs {format_bytes(answer.missing_bytes)} more on its fullest device."
     return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
@@ -166,7 +177,7 @@ def _answer(result: Result) -> str:
         if answer.bound is not None:
             gap = answer.bound.gap_ratio(answer.objective)
             line += f"; proven bound {answer.bound.value:.6g} ({answer.bound.method}), gap {gap:.2%}"
-        lines.append(line)
+        lines += [line, *comparisons.fastest(result)]
     lines.append(f"plan: {describe(plan)}")
     return "\n".join(lines)
 
@@ -277,7 +288,7 @@ def compared(results: Sequence[tuple[str, Result | None, str]]) -> str:
     for name, result, why in sorted(results, key=_by_step):
         if result is None or not result.feasible:
             seconds = "-" if result is None else format_seconds(result.planning_seconds)
-            table.add_row(name, "-", "-", "-", "-", seconds, why or "nothing fits")
+            table.add_row(name, "-", "-", "-", "-", seconds, why or _nothing(result))
             continue
         answer, timeline = result.answer, result.timeline
         gap = "-" if answer.bound is None or answer.objective is None else f"{answer.bound.gap_ratio(answer.objective):.2%}"
@@ -291,6 +302,11 @@ def compared(results: Sequence[tuple[str, Result | None, str]]) -> str:
             describe(result.plan),
         )
     return render(table)
+
+
+def _nothing(result: Result | None) -> str:
+    """Return a cell for an answer without a plan."""
+    return "nothing fits" if result is not None and result.answer.infeasible_proven else "no plan that fits was found"
 
 
 def _by_step(item: tuple[str, Result | None, str]) -> tuple[float, str]:

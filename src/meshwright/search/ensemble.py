@@ -10,7 +10,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
 
-__all__ = ["Params", "search"]
+__all__ = ["STOPS_EARLY", "Params", "search"]
+
+STOPS_EARLY = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Run the searches one after the other and keep the plan with the best simulated time per sample.
 
-    Each search is given `problem`, `seed` and `stop`. The answer is the winner's, with the simulated time per sample as
-    objective and what each search reached in ``extra["searches"]``.
+    Each search is given `problem`, `seed` and `stop`, with an equal share of its seconds. The answer is the winner's, with the
+    simulated time per sample as objective and what each search reached in ``extra["searches"]``.
     Raises `InputError` when no search is named, one is named twice, or none of the answers can be simulated.
     Raises `UnknownNameError` when there is no such search.
 
@@ -49,9 +51,12 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     best: Answer | None = None
     value = float("inf")
     nothing: list[Answer] = []
+    own = replace(stop, seconds=stop.seconds / len(modules))
+    unheeded: tuple[str, ...] = ()
     reached: dict[str, float | None] = {}
     for name, module in modules:
-        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=stop)
+        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=own)
+        unheeded += () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
         reached[name] = None
         if answer.plan is None:
             nothing.append(answer)
@@ -71,11 +76,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         if seconds < value:
             best, value = answer, seconds
     if best is None:
-        return _nothing(names, nothing)
+        nothing_fits = _nothing(names, nothing)
+        return replace(nothing_fits, notes=nothing_fits.notes + unheeded)
     winner = min((name for name in names if reached[name] is not None), key=lambda name: (reached[name], names.index(name)))
     return replace(
         best, objective=Objective("simulated_seconds_per_sample", value), bound=None,
-        notes=(*best.notes, f"the best of {', '.join(names)} is {winner}"), extra={**best.extra, "searches": reached},
+        notes=(*best.notes, *unheeded, f"the best of {', '.join(names)} is {winner}"),
+        extra={**best.extra, "searches": reached},
     )  # fmt: skip
 
 

@@ -40,9 +40,27 @@ def test_memory_by_cause_adds_up_to_the_peak_of_each_rank(planned: Result) -> No
 
 def test_nothing_fits_is_said_with_what_is_missing_and_the_nearest(planned: Result) -> None:
     text = report.explain(
-        replace(planned, answer=Answer(None, missing_bytes=3 * 2**30, nearest="fits on flat:8"), timeline=None)
+        replace(planned, answer=Answer(None, missing_bytes=3 * 2**30, nearest="fits on flat:8", infeasible_proven=True))
     )
-    assert "Nothing fits." in text and "3 GiB" in text and "Nearest: fits on flat:8" in text
+    assert "Nothing fits. That is proven of the plans within the options given." in text
+    assert "3 GiB" in text and "Nearest: fits on flat:8" in text
+
+
+def test_nothing_fits_is_said_only_where_it_is_proven_and_of_which_plans(planned: Result) -> None:
+    unproven = replace(planned, answer=Answer(None, missing_bytes=1.0))  # what a search does not claim is not claimed for it
+    assert "Nothing fits" not in report.explain(unproven)
+    assert "No plan that fits was found; that there is none is not proven." in report.explain(unproven)
+    proven = replace(planned, answer=Answer(None, missing_bytes=1.0, infeasible_proven=True))
+    assert "Nothing fits. The nearest plan" in report.explain(replace(proven, settings={}))
+    of_another = report.explain(replace(proven, settings={}, search="pase"))
+    assert "Nothing fits. That is proven of the plans of search pase. The nearest plan" in of_another
+
+
+def test_a_comparison_says_nothing_fits_only_where_it_is_proven(planned: Result) -> None:
+    nothing = [replace(planned, answer=Answer(None, infeasible_proven=proven), timeline=None) for proven in (True, False)]
+    rows = report.compared([("first", nothing[0], ""), ("second", nothing[1], "")]).splitlines()
+    assert "nothing fits" in next(row for row in rows if "first" in row)
+    assert "no plan that fits was found" in next(row for row in rows if "second" in row)
 
 
 def test_notes_are_printed(planned: Result) -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import heapq
+import time
 from dataclasses import replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.costs import sharded
-from meshwright.planners.best import splits
+from meshwright.planners.best import limits, simplest, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import pools
+from meshwright.planners.best.runners_up import NextBest, listed
+from meshwright.planners.best.simplest import SimplestWithin
+from meshwright.planners.best.space import MeshDegrees, pools
 
 __all__ = ["answer"]
+
+_MOST_DIVED = 2  # plans played at most among the meshes that are tried first
+_MOST_SIMPLER = 16  # plans played at most to find a simpler one
+_MOST_OTHERS = 5  # for each runner-up: plans played at most,
+_MOST_MOVED = 10  # moves of its layers,
+_MOST_SPLIT = 16  # and other splits of the layers of any plan of its degrees
+_MOST_LOOKED = 400  # sets of plans that may always be looked at for a simpler plan, and for runners-up
 
 
 def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
@@ -43,13 +54,18 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     """
     if params.memory_ratio > 1.0:
         raise InputError(f"--set memory_ratio={params.memory_ratio:g}: more than all of the memory; give a share up to 1")
+    started = time.monotonic()
     first: list[Incumbent] = []
     if problem.costs == "sharded":
         # its plans are the first ones known, so the answer is never slower than Megatron's split gives
-        plain = _searched(replace(problem, costs="analytic"), params, stop, [])
+        half = replace(stop, seconds=stop.seconds / 2)
+        plain = _searched(replace(problem, costs="analytic"), params, half, [])
         first = sorted(plain.found, key=rank)[: params.alternatives]
-    state = _searched(problem, params, stop, first)
-    state.runners_up()
+    left = max(stop.seconds - (time.monotonic() - started), 1e-3) if stop.seconds else 0.0
+    state = _searched(problem, params, replace(stop, seconds=left), first)
+    if state.found:
+        _simplify(state)
+        _find_others(state)
     found = replace(state.answer(notes), certificate=state.certificate())
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
 
@@ -61,10 +77,57 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumben
     state.found += [known for known in played if known is not None]
     for pool in pools(problem.required_cluster):
         state.add(pool)
+    _dive(state)
+    state.allow(state.budget)
     state.run()
     splits.improve(state)
     splits.close(state)
     return state
+
+
+def _dive(state: BestFirstSearch) -> None:
+    """Find complete good plans before the proof: search meshes that people would try first, in ever larger sets (`limits.usual`).
+
+    Nothing is done twice: what is found out of these meshes is part of the proof, which goes on with all of them. The plans keep the
+    search from looking at worse ones closely, and are the answer where it is stopped.
+    """
+    everything = state.heap
+    usual = limits.usual(state.problem, state.params)
+    for wave in range(limits.N_USUAL):
+        state.heap = [entry for entry in everything if isinstance(entry[3], MeshDegrees) and usual(entry[3]) == wave]
+        asked = {id(entry) for entry in state.heap}
+        everything = [entry for entry in everything if id(entry) not in asked]
+        heapq.heapify(state.heap)
+        state.allow(_MOST_DIVED)
+        state.run()
+        everything += state.heap
+    state.heap = everything
+    state.pursue(None)
+
+
+def _simplify(state: BestFirstSearch) -> None:
+    """Look for a plan that is simpler than the best and nearly as quick."""
+    if state.params.within_ratio > 0.0:
+        state.pursue(SimplestWithin(state.found, state.params.within_ratio))
+        state.allow(_MOST_SIMPLER, max(state.n_looked, _MOST_LOOKED))
+        state.run()
+        state.pursue(None)
+
+
+def _find_others(state: BestFirstSearch) -> None:
+    """Look for the best plans of other degrees, and optimise each as the best one is."""
+    n_others = state.params.alternatives - 1
+    if n_others < 1:
+        return
+    chosen = simplest.chosen(state.found, state.params.within_ratio)
+    n_looked = max(state.n_looked, _MOST_LOOKED)
+    for new_only in (True, False):
+        state.pursue(NextBest(state.found, chosen, n_others, new_only=new_only))
+        state.allow(_MOST_OTHERS * n_others, n_looked)
+        state.run()
+    splits.improve(state, listed(state.found, chosen, n_others), _MOST_MOVED)
+    splits.close(state, _MOST_SPLIT * n_others)
+    state.pursue(None)
 
 
 def _with_splits(problem: Problem, found: Answer) -> Answer:

@@ -16,10 +16,11 @@ from meshwright.base.units import format_seconds
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, limits, plans
+from meshwright.planners.best import bounds, limits, plans, runners_up, simplest
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
-from meshwright.planners.best.incumbents import Incumbent, alternatives, degrees_key, describe, rank
+from meshwright.planners.best.goals import Allowance, Goal
+from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, rank
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, pools, schedules_of
@@ -29,10 +30,15 @@ __all__ = ["BestFirstSearch"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with the transfers of its plan
-_PEAK, _COMPUTE, _WITH_COMMUNICATION, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(7)
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(8)
+_GRACE_SECONDS = 2.0  # for which a search without a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
-_MOST_TRIED = 2  # plans played at most for each runner-up
-_NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
+
+STOPPED = "stopped before its end, as asked: this is the best plan so far, and the gap says how far it may be from the best"
+STOPPED_WITHOUT = "stopped before its end, as asked, and no plan was found until then; that there is none is not proven"
+
+Entry = tuple[float, int, int, MeshDegrees | Config, Plan | None]
+"""On the heap: a bound, what it stands on, the pool, a set of plans, and its plan once that is built."""
 
 
 class BestFirstSearch:
@@ -41,17 +47,20 @@ class BestFirstSearch:
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
         self.problem, self.params, self.stop = problem, limits.within(params, problem), stop
         self.chain = chain_of(problem.graph)
-        self.heap: list[tuple[float, int, int, MeshDegrees | Config, Plan | None]] = []
+        self.heap: list[Entry] = []
+        self.later: list[Entry] = []  # what was of no use when it was looked at, and may be for another goal
+        self.goal: Goal | None = None
         self.costs: list[Costs] = []
         self.found: list[Incumbent] = []
-        self.others: list[tuple[float, Config, int, Plan | None]] = []
         self.refused: dict[str, int] = {}
         self.record = Record()
         self.too_large: list[tuple[int, Config, bool]] = []
-        self.n_built = self.n_evaluations = 0
-        self.open_bound = math.inf
+        self.n_built = self.n_evaluations = self.n_looked = 0
+        self.allowance = Allowance()
         self.open: list[tuple[float, int, Config]] = []
-        self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
+        self.started = time.monotonic()
+        self.deadline = self.started + stop.seconds if stop.seconds else math.inf
+        self.was_stopped = False
         self.model = registry.load("costs", problem.costs, "cost model")
 
     @property
@@ -63,6 +72,40 @@ class BestFirstSearch:
     def best_seconds(self) -> float:
         """Step of the best plan so far."""
         return min((found.step_seconds for found in self.found), default=math.inf)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether time is up, or the user asked for what there is; from then on for good.
+
+        Where there is no plan yet, time is up after `_GRACE_SECONDS` at the earliest, which loading the kernels may take.
+        """
+        deadline = self.deadline if self.found else max(self.deadline, self.started + _GRACE_SECONDS)
+        self.was_stopped = self.was_stopped or self.stop.is_asked() or time.monotonic() > deadline
+        return self.was_stopped
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether as much was looked at, built or evaluated as is allowed."""
+        allowed = self.allowance
+        return (
+            self.n_evaluations >= allowed.n_evaluations or self.n_built >= allowed.n_built or self.n_looked >= allowed.n_looked
+        )
+
+    def allow(self, n_evaluations: int, n_looked: float = math.inf) -> None:
+        """Allow so many more plans to be evaluated, four times as many to be built, and so many more entries to be looked at."""
+        built = self.n_built + _MOST_BUILT * n_evaluations
+        self.allowance = Allowance(self.n_evaluations + n_evaluations, built, self.n_looked + n_looked)
+
+    def limit(self, item: MeshDegrees | Config) -> float:
+        """Return the step from which on plans of a set are of no use: that of the best plan, or what the goal says."""
+        return self.best_seconds if self.goal is None else self.goal.limit(item)
+
+    def pursue(self, goal: Goal | None) -> None:
+        """Search for something else from now on: all that was put aside for the last goal is looked at anew."""
+        self.goal = goal
+        self.heap += self.later
+        self.later = []
+        heapq.heapify(self.heap)
 
     def add(self, pool: DevicePool) -> None:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
@@ -94,60 +137,88 @@ class BestFirstSearch:
                 heapq.heappush(self.heap, (bound, _PEAK, place, mesh, None))
 
     def run(self) -> None:
-        """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
+        """Expand and evaluate in order of bound until no bound is below the best plan (or what the goal says), the allowance is
+        spent, or time is up. What is left stays on the heap.
+        """
         while self.heap:
-            bound, level, pool, config, plan = heapq.heappop(self.heap)
-            if bound >= self.best_seconds:
+            bound, level, pool, config, plan = self.heap[0]
+            if bound >= (self.best_seconds if self.goal is None else self.goal.cutoff_seconds):
                 break
-            spent = self.n_evaluations >= self.budget or self.n_built >= _MOST_BUILT * self.budget
-            if self.found and (spent or time.monotonic() > self.deadline):
-                self.open_bound = min(self.open_bound, bound)
+            if self.is_over or (self.found and self.is_spent):
                 break
-            costs = self.costs[pool]
-            if isinstance(config, MeshDegrees):
-                if level < _WITH_COMMUNICATION:
-                    quick = bounds.of_mesh(costs, config, self.n_microbatches(config), with_communication=level == _COMPUTE)
-                    self.record.bound(pool, config, max(bound, quick))
-                    self._push(max(bound, quick), level + 1, pool, config)
-                else:
-                    self._expand(costs, config, pool)
-            elif level == _SCHEDULE:
-                for variant in limits.variants(config, self.problem, costs.pool, self.params.shard):
-                    self._push_config(costs, variant, pool, _LIGHT)
-            elif level == _LIGHT:
-                full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9))
+            heapq.heappop(self.heap)
+            if bound >= self.limit(config):
+                self.later.append((bound, level, pool, config, plan))
+                continue
+            self.n_looked += 1
+            self._look(bound, level, pool, config, plan)
+
+    def _look(self, bound: float, level: int, pool: int, config: MeshDegrees | Config, plan: Plan | None) -> None:
+        """Raise the bound of a set of plans, let it fall into smaller ones, or play its plan."""
+        costs = self.costs[pool]
+        if isinstance(config, MeshDegrees):
+            self._look_at_mesh(costs, config, pool, level, bound)
+        elif level == _UNLIT:
+            self._push_config(costs, config, pool, _SCHEDULE if config.is_any else _LIGHT, bound)
+        elif level == _SCHEDULE:
+            for variant in limits.variants(config, self.problem, costs.pool, self.params.shard):
+                self._push_config(costs, variant, pool, _LIGHT, bound)
+        elif level == _LIGHT:
+            full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config))
+            if math.isfinite(full):
                 self._push(max(bound, full), _FULL, pool, config)
-            elif level == _FULL:
-                self._build(pool, config, bound)
-            elif plan is not None:
-                self._evaluate(pool, config, plan, bound)
+            elif self.found:
+                self._put_aside(bound, _LIGHT, pool, config)
+        elif level == _FULL:
+            self._build(pool, config, bound)
+        elif plan is not None:
+            self._evaluate(pool, config, plan, bound)
+
+    def _look_at_mesh(self, costs: Costs, mesh: MeshDegrees, pool: int, level: int, bound: float) -> None:
+        """Raise the bound of a mesh, or let it fall into its schedules."""
+        if level < _WITH_COMMUNICATION:
+            quick = bounds.of_mesh(costs, mesh, self.n_microbatches(mesh), with_communication=level == _COMPUTE)
+            self.record.bound(pool, mesh, max(bound, quick))
+            self._push(max(bound, quick), level + 1, pool, mesh)
+        else:
+            self._expand(costs, mesh, pool, bound)
 
     def _push(self, bound: float, level: int, pool: int, item: MeshDegrees | Config, plan: Plan | None = None) -> None:
-        """Put a mesh or a configuration, and its plan once that is built, on the heap if it may still hold the best plan."""
-        if bound < self.best_seconds:
+        """Put a mesh or a configuration, and its plan once that is built, on the heap, or aside if it is of no use now."""
+        if bound < self.limit(item):
             heapq.heappush(self.heap, (bound, level, pool, item, plan))
-        elif isinstance(item, Config) and level > _SCHEDULE and math.isfinite(bound):
-            self.others.append((bound, item, pool, plan))
+        elif math.isfinite(bound):
+            self.later.append((bound, level, pool, item, plan))
+
+    def _put_aside(self, bound: float, level: int, pool: int, config: Config) -> None:
+        """Keep a configuration that takes at least as long as its limit, or does not fit: which of both was not asked."""
+        self.later.append((max(bound, min(self.limit(config), 1e9)), level, pool, config, None))
+
+    def _limit_of_bound(self, config: Config) -> float:
+        """Return the step above which a bound need not be told."""
+        return min(max(self.limit(config), 0.0), 1e9)
 
     def n_microbatches(self, mesh: MeshDegrees) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
 
-    def _expand(self, costs: Costs, mesh: MeshDegrees, pool: int) -> None:
+    def _expand(self, costs: Costs, mesh: MeshDegrees, pool: int, least: float) -> None:
         """Put the schedules of a mesh on the heap, each with a bound on all its shardings and layouts: `Costs.rows` has the lemma."""
         n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
             if self.params.uniform and n_layers % (mesh.pipeline * chunks):
                 continue
             config = Config(mesh, ANY, 0, schedule, chunks, "")
-            self._push_config(costs, config, pool, _SCHEDULE)
+            self._push_config(costs, config, pool, _SCHEDULE, least)
 
-    def _push_config(self, costs: Costs, config: Config, pool: int, level: int) -> None:
-        """Put a configuration on the heap with its light bound, or among those that are too large."""
-        bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), min(self.best_seconds, 1e9), light=True)
+    def _push_config(self, costs: Costs, config: Config, pool: int, level: int, least: float) -> None:
+        """Put a configuration on the heap with its light bound, not below that of the set it is of, or among the too large."""
+        bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config), light=True)
         if math.isfinite(bound):
-            self._push(bound, level, pool, config)
+            self._push(max(bound, least), level, pool, config)
         elif not self.found:
             self.too_large.append((pool, config, True))
+        else:
+            self._put_aside(least, _UNLIT, pool, config)
 
     def _build(self, pool: int, config: Config, bound: float) -> None:
         """Build the plan of a configuration and put it on the heap again, its bound raised by the transfers of its stages."""
@@ -169,7 +240,9 @@ class BestFirstSearch:
             full = bound if bare is None else self.least_seconds(costs, config, bare)
         else:
             hops = costs.transfer_seconds(config, plan, costs.stage_costs(config, plan))
-            full = bounds.of_config(costs, config, n_microbatches, min(self.best_seconds, 1e9), transfer_seconds=hops)
+            limit = self._limit_of_bound(config)
+            # there is a plan, so what is infinite is just longer than the limit
+            full = min(bounds.of_config(costs, config, n_microbatches, limit, transfer_seconds=hops), max(limit, bound))
         self._push(max(bound, full), _BUILT, pool, config, plan)
 
     def _never_fits(self, costs: Costs, config: Config) -> bool:
@@ -206,8 +279,9 @@ class BestFirstSearch:
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
             self.open.append((bound, pool, config))
         least = self.least_seconds(self.costs[pool], config, plan)
-        if least >= self.best_seconds:
-            self.others.append((least, config, pool, plan))
+        if least >= self.limit(config):
+            if self._closed(self.costs[pool], config, plan):
+                self.later.append((max(bound, least), _BUILT, pool, config, plan))
             return
         found = self.play(pool, config, plan)
         if found is not None:
@@ -222,32 +296,12 @@ class BestFirstSearch:
             return None
         return Incumbent(pool, config, plan, timeline)
 
-    def runners_up(self) -> None:
-        """Play the most promising plans that were not played, one of each combination of degrees."""
-        seen = {degrees_key(found.config) for found in self.found}
-        for bound, level, pool, config, plan in self.heap:
-            if isinstance(config, Config) and level > _SCHEDULE:
-                self.others.append((bound, config, pool, plan))
-        n_tried = 0
-        # bounds of what is not built leave more out, so they rank behind
-        for bound, config, pool, plan in sorted(self.others, key=lambda other: (other[3] is None, *other[:2])):
-            if len(seen) >= self.params.alternatives or n_tried >= _MOST_TRIED * self.params.alternatives:
-                break
-            if degrees_key(config) in seen:
-                continue
-            n_tried += 1
-            if plan is None:
-                uniform, n_microbatches = self.params.uniform, self.n_microbatches(config.mesh)
-                plan = plans.build(self.costs[pool], config, n_microbatches, bound, uniform=uniform)
-            found = None if plan is None else self.play(pool, config, plan)
-            if found is not None:
-                seen.add(degrees_key(config))
-                self.found.append(found)
-
     @property
     def proven(self) -> float:
         """Return the smallest bound on any plan not played."""
-        return min(self.best_seconds, self.open_bound, *(bound for bound, _, _ in self.open))
+        left = self.heap[0][0] if self.heap else math.inf
+        bounds_left = [*(entry[0] for entry in self.later), *(bound for bound, _, _ in self.open)]
+        return min(self.best_seconds, left, *bounds_left)
 
     def certificate(self) -> dict[str, Any]:
         """Return what was closed by which bound: of all plans, or of all configurations where nothing fits."""
@@ -257,43 +311,40 @@ class BestFirstSearch:
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""
         refused = [{"reason": reason, "n_meshes": count} for reason, count in sorted(self.refused.items())]
-        extra = {"refused": refused, "n_plans_simulated": self.n_evaluations}
+        extra: dict[str, object] = {"refused": refused, "n_plans_simulated": self.n_evaluations}
+        extra["stopped_early"] = self.was_stopped
+        if self.was_stopped:
+            notes = (*notes, STOPPED if self.found else STOPPED_WITHOUT)
         if not self.found:
             return self._infeasible(notes, extra)
-        ranked = sorted(self.found, key=rank)
-        best = ranked[0]
-        notes = (*notes, *self._memory_note(best))
+        chosen = simplest.chosen(self.found, self.params.within_ratio)
+        notes = (*notes, *memory_notes(self.problem, chosen))
+        n_others, left = self.params.alternatives - 1, ((entry[0], entry[3]) for entry in (*self.heap, *self.later))
+        open_sets = ((bound, config) for bound, _, config in self.open)
+        bound = Bound(self.proven, "branch and bound over the joint space")
+        extra["within_ratio"] = self.params.within_ratio
+        extra["fastest"] = simplest.fastest_json(self.found, chosen, bound)
+        extra["runners_up"] = runners_up.rest(self.found, (*left, *open_sets), chosen, n_others) if n_others else None
         return Answer(
-            plan=best.plan,
-            objective=Objective("step_seconds", best.step_seconds),
-            bound=Bound(self.proven, "branch and bound over the joint space"),
-            alternatives=alternatives(ranked),
+            plan=chosen.plan,
+            objective=Objective("step_seconds", chosen.step_seconds),
+            bound=bound,
+            alternatives=runners_up.alternatives(self.found, chosen, n_others),
             n_iterations=self.n_evaluations,
             notes=notes,
             extra=extra,
         )
 
-    def _memory_note(self, best: Incumbent) -> tuple[str, ...]:
-        """Warn where the plan leaves little room for an error of the memory model."""
-        cluster = self.problem.required_cluster
-        shares = [
-            peak / cluster.device(ranks[0]).memory_bytes
-            for peak, ranks in zip(best.timeline.peak_bytes, best.plan.ranks(), strict=True)
-        ]
-        if max(shares) < _NEARLY_FULL:
-            return ()
-        return (
-            f"the fullest device is filled to {max(shares):.1%}; where the memory model errs by more than the rest, the plan does not "
-            "fit: --set memory_ratio=0.9 leaves a tenth free",
-        )
-
     def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
         """Say which configuration misses the least memory, and by how much."""
+        if self.was_stopped:
+            return Answer(None, notes=notes, extra=extra)
         closest = self._closest()
         if closest is None and not self.open:
             reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
                 None,
+                infeasible_proven=not self.too_large,
                 notes=(*notes, f"no plan of the space is legal for {self.problem.model_spec.name}: {reasons}"),
                 extra=extra,
             )
@@ -308,7 +359,7 @@ class BestFirstSearch:
                 "a plan under zb_h1 must fit with as many micro-batches as its order may hold; 1f1b, which is not allowed here, holds fewer",
             )
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
-        nearest = _enough_devices(self.problem, self.params) or f"closest with these devices: {describe(config)}"
+        nearest = _enough_devices(self.problem, self.params, self.stop) or f"closest with these devices: {describe(config)}"
         return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)
 
     def _closest(self) -> tuple[float, Config] | None:
@@ -331,7 +382,7 @@ class BestFirstSearch:
         return plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light), config, pool
 
 
-def _enough_devices(problem: Problem, params: Limits) -> str:
+def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
     kind, _, count = problem.required_cluster.name.partition(":")
     if not count.isdigit() or params.data:
@@ -339,7 +390,8 @@ def _enough_devices(problem: Problem, params: Limits) -> str:
     for doubling in range(1, 8):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
-        state = BestFirstSearch(larger, replace(params, evaluations=1), Stop())
+        state = BestFirstSearch(larger, replace(params, evaluations=1), stop)
+        state.allow(1)
         for pool in pools(larger.cluster):  # type: ignore[arg-type]
             state.add(pool)
         state.run()

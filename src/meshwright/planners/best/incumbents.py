@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.core.plan import Plan
-from meshwright.core.result import Alternative, Objective
+from meshwright.core.problem import Problem
 from meshwright.core.timeline import Timeline
-from meshwright.planners.best.space import Config
+from meshwright.planners.best.space import Config, MeshDegrees
 
-__all__ = ["Incumbent", "alternatives", "degrees_key", "describe", "rank"]
+__all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "rank"]
+
+Degrees = tuple[int, int, int, int, int]
+"""Pipeline, data, context, tensor, expert."""
+
+
+_NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,22 +33,11 @@ class Incumbent:
         return self.timeline.step_seconds
 
 
-def alternatives(ranked: list[Incumbent]) -> tuple[Alternative, ...]:
-    """Return the best plan of every other combination of degrees, with the causes that cost it the most."""
-    best = ranked[0]
-    own = dict(best.timeline.causes)
-    seen = {degrees_key(best.config)}
-    others = []
-    for found in ranked[1:]:
-        tied = found.step_seconds <= best.step_seconds * (1 + 1e-6)
-        if degrees_key(found.config) in seen or tied:
-            continue
-        seen.add(degrees_key(found.config))
-        theirs = dict(found.timeline.causes)
-        worse = sorted(((theirs.get(cause, 0.0) - own.get(cause, 0.0), cause) for cause in {*own, *theirs}), reverse=True)
-        why = ", ".join(f"{cause} +{seconds / best.step_seconds:.1%}" for seconds, cause in worse[:2] if seconds > 0)
-        others.append(Alternative(found.plan, Objective("step_seconds", found.step_seconds), why))
-    return tuple(others)
+def causes_of_loss(found: Incumbent, best: Incumbent) -> str:
+    """Return the two causes that cost a plan most against another one, as shares of the other's step; empty for none."""
+    own, theirs = dict(best.timeline.causes), dict(found.timeline.causes)
+    worse = sorted(((theirs.get(cause, 0.0) - own.get(cause, 0.0), cause) for cause in {*own, *theirs}), reverse=True)
+    return ", ".join(f"{cause} +{seconds / best.step_seconds:.1%}" for seconds, cause in worse[:2] if seconds > 0)
 
 
 def rank(found: Incumbent) -> tuple[object, ...]:
@@ -52,10 +47,10 @@ def rank(found: Incumbent) -> tuple[object, ...]:
     return (float(f"{found.step_seconds:.9g}"), *complexity, found.config)
 
 
-def degrees_key(config: Config) -> tuple[object, ...]:
-    """Return what tells combinations of degrees apart: two plans alike in it are variants of one another."""
-    mesh = config.mesh
-    return (mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch, config.shard, config.schedule)
+def degrees_of(item: MeshDegrees | Config) -> Degrees:
+    """Return pipeline, data, context, tensor and expert degree: plans alike in them are variants of one another."""
+    mesh = item if isinstance(item, MeshDegrees) else item.mesh
+    return (mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert)
 
 
 def describe(config: Config) -> str:
@@ -70,3 +65,18 @@ def describe(config: Config) -> str:
     ]
     parts = [f"{name} {value}" for name, value in degrees if value > 1] or ["one device"]
     return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}"
+
+
+def memory_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
+    """Return a warning where a plan leaves little room for an error of the memory model."""
+    cluster = problem.required_cluster
+    shares = [
+        peak / cluster.device(ranks[0]).memory_bytes
+        for peak, ranks in zip(found.timeline.peak_bytes, found.plan.ranks(), strict=True)
+    ]
+    if max(shares) < _NEARLY_FULL:
+        return ()
+    return (
+        f"the fullest device is filled to {max(shares):.1%}; where the memory model errs by more than the rest, the plan does not "
+        "fit: --set memory_ratio=0.9 leaves a tenth free",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,9 +16,10 @@ from meshwright.core.problem import Problem
 from meshwright.core.strategy import ALTERNATE, MODULES, RECOMPUTE
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
-from meshwright.planners.best.space import Config, DevicePool, divisors
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees, divisors
 
 __all__ = [
+    "N_USUAL",
     "Limits",
     "allowed_degrees",
     "allowed_pool",
@@ -26,9 +28,13 @@ __all__ = [
     "sample_flops",
     "settings",
     "shard_degrees",
+    "usual",
     "variants",
     "within",
 ]
+
+N_USUAL = 3
+"""Sets of meshes that are tried one after the other before all others: see `usual`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,16 @@ class Limits:
     evaluations : int
         How many plans are evaluated at most before the answer is given with the gap reached.
     alternatives : int
-        Of how many combinations of degrees a plan is played to the end: those that are not the answer are its runners-up.
+        How many combinations of degrees are optimised: the answer's, and those of its runners-up.
     splits : int
         How many splits of the layers are tried at most once the search has run, to find better ones and to prove that there are none.
     uniform : bool
         Whether every stage must hold equally many layers and all layers recompute alike, as hand-written recipes do.
     memory_ratio : float
         Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
+    within_ratio : float
+        How much longer than the quickest plan found the answer may take, as a share, in order to be simpler: see
+        `meshwright.planners.best.simplest`. 0 for the quickest.
     """
 
     tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
@@ -70,10 +79,11 @@ class Limits:
         metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
-    alternatives: int = field(default=8, metadata={"minimum": 1})
+    alternatives: int = field(default=4, metadata={"minimum": 1})
     splits: int = field(default=400, metadata={"minimum": 0})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
+    within_ratio: float = field(default=0.0, metadata={"minimum": 0.0, "maximum": 1.0})
 
 
 def largest_degrees(graph: Graph) -> dict[str, int]:
@@ -133,6 +143,49 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     inside = node // replica_size
     return (0, inside) if 1 < inside < data and data % inside == 0 else (0,)
+
+
+def usual(problem: Problem, params: Limits) -> Callable[[MeshDegrees], int]:
+    """Return a function that says how early people would try a mesh: 0 first, `N_USUAL` for the rest.
+
+    In all that are tried early, all devices or those of one node work (links between nodes may be slow), the tensor axis stays in a
+    node, the micro-batch is the smallest one, and the expert degree none or the largest of data and context degree. First come those
+    on one node and those whose tensor axis fills a node, then all others without context parallelism, then those with it.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    params : Limits
+        What is given: where degrees are, those count as usual.
+
+    Returns
+    -------
+    callable
+        Of a mesh: a whole number.
+    """
+    cluster = problem.required_cluster
+    node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
+    degrees = allowed_degrees(problem, params, cluster.n_devices)
+    least = {name: min(values, default=1) for name, values in degrees.items()}
+
+    widest = max((degree for degree in degrees["tensor"] if degree <= node), default=least["tensor"])
+
+    def rank(mesh: MeshDegrees) -> int:
+        most_expert = max((degree for degree in degrees["expert"] if mesh.data * mesh.context % degree == 0), default=1)
+        is_usual = (
+            mesh.rank_size * mesh.pipeline in (cluster.n_devices, node)
+            and mesh.tensor <= max(node, least["tensor"])
+            and mesh.micro_batch == least["micro_batch"]
+            and mesh.expert in (least["expert"], most_expert)
+        )
+        if not is_usual:
+            return N_USUAL
+        if mesh.context != least["context"]:
+            return 2
+        return 0 if mesh.tensor == widest or mesh.rank_size * mesh.pipeline == node else 1
+
+    return rank
 
 
 def variants(config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...]) -> list[Config]:

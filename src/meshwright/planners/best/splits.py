@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Sequence
 
 from meshwright import sim
 from meshwright.planners.best import inequalities, plans
@@ -20,7 +20,7 @@ _MOST_MOVES = 100  # moves tried of one plan, at most
 _NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between far stages
 
 
-def close(search: BestFirstSearch) -> None:
+def close(search: BestFirstSearch, n_most: int | None = None) -> None:
     """Try every split that may still be better than the best plan, configurations with the lowest bounds first.
 
     Those with more such splits than may be tried stay open, and their bounds part of the proof.
@@ -28,23 +28,26 @@ def close(search: BestFirstSearch) -> None:
     Parameters
     ----------
     search : BestFirstSearch
-        It has run. What is found is added to it, what is settled is no longer open.
+        It has run. What is found is added to it, what is settled is open only from its limit on.
+    n_most : int or None
+        How many splits are tried at most; None for as many as the limits say.
     """
     if search.params.uniform:
         return
-    left, still_open = search.params.splits, []
+    left, still_open = search.params.splits if n_most is None else min(n_most, search.params.splits), []
     for bound, pool, config in sorted(search.open):
-        if bound >= search.best_seconds:
-            break
-        late = time.monotonic() > search.deadline
-        splits = None if config.one_way or late else _splits(search, pool, config, left)
+        limit = search.limit(config)
+        splits = None
+        if bound < limit and not config.one_way and not search.is_over:
+            splits = _splits(search, pool, config, left)
         if splits is None:
             still_open.append((bound, pool, config))
             continue
         left -= len(splits)
         least = min((_settle(search, pool, config, counts) for counts in splits), default=math.inf)
-        if least < search.best_seconds:
-            still_open.append((max(bound, least), pool, config))
+        # splits that were left out take as long as the limit at least
+        if min(least, limit) < math.inf:
+            still_open.append((max(bound, min(least, limit)), pool, config))
     search.open = still_open
 
 
@@ -56,7 +59,7 @@ def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> 
     if even is not None:
         hops = costs.transfer_seconds(config, even, costs.stage_costs(config, even))
     chain = inequalities.chain_to_cut(costs, config, n_microbatches, hops)
-    found = layer_split.cuts(chain, search.best_seconds, n_most)
+    found = layer_split.cuts(chain, search.limit(config), n_most)
     return None if found is None else [tuple(counts) for counts in found.tolist()]
 
 
@@ -74,7 +77,7 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
         least = search.least_seconds(costs, config, plan)
     elif not config.split_backward:  # any mixture of what is recomputed takes as long as nothing recomputed, in the same order
         least = search.least_seconds(costs, config, bare)
-    if plan is None or least >= search.best_seconds:
+    if plan is None or least >= search.limit(config):
         return least
     found = search.play(pool, config, plan)
     if found is None:
@@ -86,32 +89,33 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
     return math.inf if settled else least
 
 
-def improve(search: BestFirstSearch, *, best_only: bool = False) -> None:
+def improve(search: BestFirstSearch, of: Sequence[Incumbent] | None = None, n_most: int = _MOST_MOVES) -> None:
     """Move single layers between stages of the best plans, the busiest and neighbours first, while that shortens the step.
 
     Parameters
     ----------
     search : BestFirstSearch
         It has run; better plans are added to it.
-    best_only : bool
-        Whether to look at the best plan only; else at those of configurations that are still open.
+    of : sequence of Incumbent or None
+        The plans whose layers are moved; None for the three best. Only those of configurations that are still open are looked at.
+    n_most : int
+        Moves tried of each plan at most.
     """
     if search.params.uniform:
         return
-    still_open = {(pool, config) for bound, pool, config in search.open if bound < search.best_seconds}
-    ranked = sorted(search.found, key=rank)[: 1 if best_only else _MOST_IMPROVED]
-    for found in ranked:
-        if not found.config.one_way and (best_only or (found.pool, found.config) in still_open):
-            _move_layers(search, found)
+    still_open = {(pool, config) for bound, pool, config in search.open if bound < search.limit(config)}
+    for found in sorted(search.found, key=rank)[:_MOST_IMPROVED] if of is None else of:
+        if not found.config.one_way and (found.pool, found.config) in still_open:
+            _move_layers(search, found, min(n_most, search.budget))
 
 
-def _move_layers(search: BestFirstSearch, found: Incumbent) -> None:
+def _move_layers(search: BestFirstSearch, found: Incumbent, most: int) -> None:
     """Move single layers of one plan while that shortens its step."""
     costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]
     hops = costs.transfer_seconds(found.config, found.plan, costs.stage_costs(found.config, found.plan))
-    n_tries, moved, most = 0, True, min(_MOST_MOVES, search.budget)
-    while moved and n_tries < most:
+    n_tries, moved = 0, True
+    while moved and n_tries < most and not search.is_over:
         moved = False
         stage_costs = costs.stage_costs(found.config, found.plan)
         busiest = sorted(

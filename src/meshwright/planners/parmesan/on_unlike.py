@@ -74,7 +74,8 @@ def devices_of(found: UnlikeStages, kinds: Kinds) -> tuple[int, ...]:
 def _nothing(posed: Question, kinds: Kinds, n_stages: int, found: UnlikeStages, seed: int) -> Answer:
     """Say that nothing fits, or that nothing was found, and what is missing."""
     if not posed.operators.supported.all():
-        return Answer(None, nearest="leave --cluster out and give n_cpus: no accelerator supports some operators")
+        nearest = "leave --cluster out and give n_cpus: no accelerator supports some operators"
+        return Answer(None, nearest=nearest, infeasible_proven=True)
     missing = max(0.0, least_excess(posed.operators, kinds.kinds, n_stages, seed=seed))
     if not math.isfinite(missing):
         missing = 0.0

@@ -102,7 +102,9 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
             break  # the limit does not bind: recomputing only adds work
     assert graph is not None
     if best is None:
-        return Answer(None, missing_bytes=missing, nearest="more devices, or a smaller --global-batch"), graph
+        # the operators' leanest shardings together exceed the memory, whatever is recomputed
+        nearest = "more devices, or a smaller --global-batch"
+        return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=True), graph
     return _answer(problem, *best, bound, phases, settings), graph
 
 

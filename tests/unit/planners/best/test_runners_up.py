@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
 import numpy as np
@@ -11,7 +12,7 @@ from meshwright import api
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch
 from meshwright.core.timeline import Timeline
-from meshwright.planners.best import incumbents
+from meshwright.planners.best import incumbents, runners_up
 from meshwright.planners.best.incumbents import Incumbent
 from meshwright.planners.best.space import Config, MeshDegrees
 
@@ -42,7 +43,7 @@ def test_a_runner_up_lost_by_the_two_causes_that_cost_it_most_against_the_best()
     third = incumbent(10.5, {"compute": 8.5, "bubble": 1.0, "reduce": 1.0}, tensor=2)
     same_degrees = incumbent(14.0, {"compute": 14.0}, pipeline=2)
     tied = incumbent(10.0 * (1 + 1e-7), {"compute": 10.0}, context=2)
-    found = incumbents.alternatives([best, tied, third, other, same_degrees])
+    found = runners_up.alternatives([best, tied, third, other, same_degrees], best, 7)
     assert [entry.why for entry in found] == ["reduce +10.0%, compute +5.0%", "bubble +20.0%, transfer +15.0%"]
     assert [entry.objective.value for entry in found] == [10.5, 13.0]
 
@@ -58,3 +59,61 @@ def test_a_configuration_is_said_by_its_degrees() -> None:
     assert incumbents.describe(incumbent(1.0, {}).config) == "one device, micro-batch 1, sharding level 0"
     words = incumbents.describe(incumbent(1.0, {}, pipeline=2, data=3, context=4, tensor=5, expert=6, micro_batch=7).config)
     assert words == "pipeline 2, data 3, context 4, tensor 5, expert 6, micro-batch 7, sharding level 0"
+
+
+def degrees(plan: Plan) -> tuple[int, ...]:
+    own = plan.stages[0].strategy
+    return (len(plan.ranks()), own.data, own.context, own.tensor)
+
+
+def test_runners_up_are_the_best_of_all_other_degrees_each_as_good_as_alone() -> None:
+    """Every set of degrees on four devices is searched by itself; the list must be the beginning of theirs."""
+    problem = api.make_problem(TINY, "flat:4", batch=Batch(16))
+    answer = api.plan(problem, settings={"alternatives": "5"}).answer
+    assert answer.plan is not None and answer.objective is not None
+    alone = {}
+    for pipeline, data, context, tensor in itertools.product((1, 2, 3, 4), (1, 2, 4), (1, 2), (1, 2, 4)):
+        if pipeline * data * context * tensor > 4:
+            continue
+        fixed = {"pipeline": pipeline, "data": data, "context": context, "tensor": tensor, "alternatives": 1}
+        found = api.plan(problem, settings={key: str(value) for key, value in fixed.items()}).answer
+        if found.objective is not None:
+            alone[pipeline, data, context, tensor] = found.objective.value
+    assert degrees(answer.plan) == min(alone, key=alone.__getitem__)
+    listed = [degrees(other.plan) for other in answer.alternatives]
+    assert len({*listed, degrees(answer.plan)}) == 5
+    for other in answer.alternatives:
+        assert other.objective.value == pytest.approx(alone[degrees(other.plan)], rel=1e-6)
+    proof = answer.extra["runners_up"]
+    assert isinstance(proof, dict) and proof["proven"] is True
+    left = {key: value for key, value in alone.items() if key not in {*listed, degrees(answer.plan)}}
+    shown = [answer.objective.value, *(other.objective.value for other in answer.alternatives)]
+    apart = {key for key, value in left.items() if any(abs(value / own - 1) < 1e-6 for own in shown)}
+    assert all(value >= proof["others_at_least_seconds"] * (1 - 1e-9) for key, value in left.items() if key not in apart)
+    assert all(value >= shown[-1] * (1 - 1e-9) for key, value in left.items() if key not in apart)
+
+
+def test_what_is_left_decides_whether_the_list_is_proven() -> None:
+    answer, second, third = incumbent(10.0, {}, data=2), incumbent(11.0, {}, pipeline=2), incumbent(12.0, {}, tensor=2)
+    quicker, found = incumbent(9.95, {}, context=2), [answer, second, third]
+    other, own = MeshDegrees(4, 1, 1, 1, 1, 1), MeshDegrees(2, 1, 1, 1, 1, 4)
+    assert runners_up.rest(found, [(11.5, other)], answer, 1) == {
+        "proven": True, "others_at_least_seconds": 11.5, "n_left_out": 0
+    }  # fmt: skip
+    assert runners_up.rest(found, [(10.5, own)], answer, 1)["others_at_least_seconds"] == 12.0  # a variant of the second
+    below = runners_up.rest([*found, quicker], [(10.5, other)], answer, 2)
+    assert below == {"proven": False, "others_at_least_seconds": 10.5, "n_left_out": 1}
+    assert runners_up.rest(found, [], answer, 2)["others_at_least_seconds"] is None
+
+
+def test_the_goal_looks_at_other_degrees_up_to_their_best_and_the_last_one_wanted() -> None:
+    answer, second, third = incumbent(10.0, {}, data=2), incumbent(11.0, {}, pipeline=2), incumbent(12.0, {}, tensor=2)
+    found = [answer, second]
+    goal = runners_up.NextBest(found, answer, 2, new_only=False)
+    unseen = MeshDegrees(4, 1, 1, 1, 1, 1)
+    assert goal.limit(answer.config) == 0.0 and goal.limit(second.config) == 11.0
+    assert goal.limit(unseen) == goal.cutoff_seconds == float("inf")
+    found.append(third)
+    assert goal.limit(unseen) == goal.cutoff_seconds == 12.0
+    new_only = runners_up.NextBest(found, answer, 2, new_only=True)
+    assert new_only.limit(second.config) == 0.0 and new_only.limit(unseen) == 12.0

@@ -11,12 +11,14 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 from meshwright.planners.best import answer as joint
+from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
 from meshwright.planners.best.check import answers
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import COSTS, with_batch, within_limits
 
-__all__ = ["BASELINES", "Params", "check_infeasible", "check_plan", "data_parallel", "search"]
+__all__ = ["BASELINES", "STOPS_EARLY", "Params", "check_infeasible", "check_plan", "data_parallel", "search"]
 
+STOPS_EARLY = True
 BASELINES = ("data_parallel", "megatron_grid")
 
 
@@ -61,10 +63,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         other = registry.load("search", model_spec.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)
         note = f"{model_spec.format} brings its own costs: search best passes it on to search {model_spec.search}, with its default options"
-        return replace(answer, notes=(note, *answer.notes))
+        unheeded = () if getattr(other, "STOPS_EARLY", False) else stop.unheeded(model_spec.search)
+        return replace(answer, notes=(note, *answer.notes, *unheeded))
     notes: list[str] = []
     found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))
-    if found.plan is None and not found.missing_bytes:  # a whole model on one device is always legal: the options exclude it
+    if (
+        found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
+    ):  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
     return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
 

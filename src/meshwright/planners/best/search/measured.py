@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,9 @@ from meshwright.costs.profiled.readers.profile_json import Profile
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.solvers.pipeline.chain_cut import cut
 
-__all__ = ["Params", "search"]
+__all__ = ["STOPS_EARLY", "Params", "search"]
+
+STOPS_EARLY = True
 
 _SCHEDULES = ("1f1b", "zb_h1", "gpipe")
 """Schedules with one stage per rank; of plans equally fast, that with the first of them is answered."""
@@ -73,7 +76,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     seed : int
         Not used: deterministic.
     stop : Stop
-        `n_iterations` replaces ``params.evaluations``.
+        `n_iterations` replaces ``params.evaluations``; `seconds` ends the search early, after one choice of degrees at least.
 
     Returns
     -------
@@ -111,9 +114,15 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     devices = tuple(range(cluster.n_devices))
     found: list[_Found] = []
     limit = stop.n_iterations or params.evaluations
+    deadline = time.monotonic() + stop.seconds if stop.seconds else float("inf")
     for choice in choices:
         fastest = min((entry.seconds for entry in found if entry.missing_bytes == 0.0), default=float("inf"))
         if choice.bound_seconds >= fastest:
+            break
+        if found and (stop.is_asked() or time.monotonic() > deadline):
+            notes.append(
+                f"stopped before its end, as asked: {len(choices) - len(found)} of {len(choices)} choices were not tried"
+            )
             break
         if len(found) == limit:
             notes.append(

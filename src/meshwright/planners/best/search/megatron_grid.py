@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
@@ -10,7 +10,9 @@ from meshwright.planners.best import answer as joint
 from meshwright.planners.best.limits import Limits, largest_degrees
 from meshwright.planners.best.question import with_batch, within_limits
 
-__all__ = ["Params", "search"]
+__all__ = ["STOPS_EARLY", "Params", "search"]
+
+STOPS_EARLY = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     seed : int
         Not used: deterministic.
     stop : Stop
-        Not used: the whole grid is swept.
+        `seconds` ends the sweep early; else the whole grid is swept.
 
     Returns
     -------
@@ -76,4 +78,4 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         schedules=("1f1b", "interleaved_1f1b"),
         uniform=True,
     )
-    return within_limits(joint.answer(problem, limits, Stop(n_iterations=10**6), tuple(notes)), "megatron_grid")
+    return within_limits(joint.answer(problem, limits, replace(stop, n_iterations=10**6), tuple(notes)), "megatron_grid")

@@ -24,6 +24,8 @@ from meshwright.solvers.partition.operator_stages import OperatorStages
 
 __all__ = ["Params", "check_plan", "search"]
 
+_UNSUPPORTED = "no accelerator supports some operators: --set n_cpus=1 lets a host device run them"
+
 
 @dataclass(frozen=True, slots=True)
 class Params:
@@ -157,7 +159,7 @@ def _limit(params: Params, posed: Question) -> float:
 def _nothing(posed: Question, found: OperatorStages, n_stages: int, limit_bytes: float) -> Answer:
     """Say that nothing fits, and what is missing."""
     if not math.isfinite(limit_bytes):
-        return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")
+        return Answer(None, nearest=_UNSUPPORTED, infeasible_proven=found.partition.exact)
     if not found.partition.exact:
         return Answer(
             None,
@@ -167,9 +169,10 @@ def _nothing(posed: Question, found: OperatorStages, n_stages: int, limit_bytes:
         )
     needed = operator_stages.least_memory(posed.operators, n_stages)
     if not math.isfinite(needed):
-        return Answer(None, nearest="no accelerator supports some operators: --set n_cpus=1 lets a host device run them")
+        return Answer(None, nearest=_UNSUPPORTED, infeasible_proven=True)
     missing = max(needed - limit_bytes, 0.0)
-    return Answer(None, missing_bytes=missing, nearest=f"accelerators with {units.format_bytes(needed)} each, or more of them")
+    nearest = f"accelerators with {units.format_bytes(needed)} each, or more of them"
+    return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=True)
 
 
 def _answer(problem: Problem, posed: Question, found: OperatorStages) -> Answer:

@@ -21,7 +21,9 @@ from meshwright.planners.pase.question import PaseSettings, one_stage, question_
 from meshwright.planners.pase.readers.pase_graph import PaseInstance, graph_of
 from meshwright.planners.pase.tables import splits_cost, tables
 
-__all__ = ["Params", "check_certificate", "data_parallel", "search"]
+__all__ = ["STOPS_EARLY", "Params", "check_certificate", "data_parallel", "search"]
+
+STOPS_EARLY = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,11 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     phases = {"graph": built - started, "tables": costed - built, "solve": time.perf_counter() - costed}
     if found is None:
         lack = shortage(question, costs, params.memory or 0.0)
-        return Answer(None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, notes=question.notes), graph
+        # None means that the leanest splits of all operators together exceed the memory
+        nothing = Answer(
+            None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, infeasible_proven=True, notes=question.notes
+        )
+        return nothing, graph
     extra = pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())])
     extra |= {
         "baselines": pase_answer.baselines(question),

@@ -210,7 +210,8 @@ def _nothing(instance: PiperInstance, options: Options) -> Answer:
     needed, devices = solve.least_memory(instance, options)
     lacking = [str(node.id) for node in instance.nodes if not _usable(instance, options, node.id)]
     if lacking:
-        return Answer(None, notes=(f"no memory would be enough: nodes without a usable choice: {', '.join(lacking[:5])}",))
+        text = f"no memory would be enough: nodes without a usable choice: {', '.join(lacking[:5])}"
+        return Answer(None, infeasible_proven=True, notes=(text,))
     notes: tuple[str, ...] = ()
     ways, missing = [], 0.0
     if math.isfinite(needed):

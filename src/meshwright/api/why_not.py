@@ -1,0 +1,83 @@
+"""Why degrees that somebody names are not the answer: optimised, and compared with the answer by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from meshwright import api
+from meshwright.base.errors import InputError
+from meshwright.core.formatting import describe
+from meshwright.core.problem import Stop
+from meshwright.core.result import Result
+
+__all__ = ["with_why_not"]
+
+
+def with_why_not(result: Result, fixed: Mapping[str, str], *, stop: Stop | None = None) -> Result:
+    """Return an answer with the field ``why_not``: the best plan under further options of its search, beside the answer.
+
+    Parameters
+    ----------
+    result : Result
+        The answer of a search that has options for degrees (`best`).
+    fixed : mapping of str to str
+        Options as after ``--set``: ``{"tensor": "8", "pipeline": "8"}``; they replace those of the answer.
+    stop : Stop or None
+        When to stop.
+
+    Returns
+    -------
+    Result
+        With ``extra["why_not"]``: ``fixed`` and ``feasible``. Of a plan: ``step_seconds``, ``slower_ratio`` (to the answer),
+        ``gap_ratio`` (to the bound under these options), ``plan`` in words, and ``causes`` with the seconds of the answer, of
+        this plan, and the difference. Where nothing fits: ``missing_bytes``, ``nearest``, ``infeasible_proven``; where no plan
+        is legal: ``reason``.
+
+    Raises
+    ------
+    InputError
+        When the search has no such option, or a value is wrong in itself.
+    """
+    entry: dict[str, object] = {"fixed": dict(fixed), "feasible": False}
+    try:
+        other = api.plan(
+            result.asked or result.problem, search=result.search, seed=result.seed, stop=stop,
+            settings={**result.settings, "alternatives": "1", **fixed},
+        )  # fmt: skip
+    except InputError as error:
+        if not str(error).startswith(f"search {result.search}, with these options:"):
+            raise
+        entry["reason"] = str(error).partition(": ")[2]
+        return _with(result, entry)
+    if other.answer.plan is None:
+        answer = other.answer
+        entry |= {"missing_bytes": answer.missing_bytes, "nearest": answer.nearest or None}
+        entry["infeasible_proven"] = answer.infeasible_proven
+        entry["reason"] = answer.notes[-1] if not answer.missing_bytes and answer.notes else None
+        return _with(result, entry)
+    return _with(result, entry | _compared(result, other))
+
+
+def _with(result: Result, entry: dict[str, object]) -> Result:
+    """Return the answer with the field."""
+    return replace(result, answer=replace(result.answer, extra={**result.answer.extra, "why_not": entry}))
+
+
+def _compared(result: Result, other: Result) -> dict[str, object]:
+    """Return a plan beside the answer, causes by how much they differ."""
+    assert other.timeline is not None
+    entry: dict[str, object] = {"feasible": True, "step_seconds": other.timeline.step_seconds, "plan": describe(other.plan)}
+    bound, objective = other.answer.bound, other.answer.objective
+    entry["gap_ratio"] = None if bound is None or objective is None else bound.gap_ratio(objective)
+    entry |= {"slower_ratio": None, "causes": []}
+    if result.timeline is None:
+        return entry
+    entry["slower_ratio"] = other.timeline.step_seconds / result.timeline.step_seconds - 1.0
+    ours, theirs = dict(result.timeline.causes), dict(other.timeline.causes)
+    rows = [(cause, ours.get(cause, 0.0), theirs.get(cause, 0.0)) for cause in dict.fromkeys((*theirs, *ours))]
+    entry["causes"] = [
+        {"cause": cause, "answer_seconds": own, "seconds": seconds, "difference_seconds": seconds - own}
+        for cause, own, seconds in sorted(rows, key=lambda row: row[1] - row[2])
+    ]
+    return entry

@@ -1,0 +1,67 @@
+"""How a search is stopped before its end: after a time, or by Ctrl-C, with the best plan so far."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshwright.core.problem import Problem
+
+__all__ = ["interruptible", "share_of", "stops_early"]
+
+
+def share_of(text: str, option: str, most: float = 1.0) -> float:
+    """Return a share written as ``1%`` or ``0.01``.
+
+    Raises `InputError` when it is no number, or not between 0 and `most`.
+    """
+    from meshwright.base.errors import InputError
+
+    number = text.strip().removesuffix("%")
+    try:
+        share = float(number) / (100.0 if number != text.strip() else 1.0)
+    except ValueError:
+        raise InputError(f"{option} {text}: write a share, for example 1% or 0.01") from None
+    if not 0.0 <= share <= most:
+        raise InputError(f"{option} {text}: must be between 0 and {most:.0%}")
+    return share
+
+
+def stops_early(problem: Problem, search: str) -> bool:
+    """Return whether the search that will answer a problem can be stopped early."""
+    from meshwright.base import registry
+
+    name = (search or problem.model_spec.search).replace("-", "_")
+    if name == "best" and problem.model_spec.search != "best" and problem.costs not in ("analytic", "sharded", "profiled"):
+        name = problem.model_spec.search
+    return bool(getattr(registry.load("search", name, "search"), "STOPS_EARLY", False))
+
+
+@contextmanager
+def interruptible(wanted: bool) -> Iterator[Callable[[], bool]]:
+    """Make the first Ctrl-C a question that a search asks, and the second one what it is elsewhere.
+
+    `wanted`: whether the search asks; else Ctrl-C ends the program as usual.
+    Yields: whether Ctrl-C was pressed.
+    """
+    pressed = threading.Event()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+
+    def press(number: int, frame: object) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+        print("meshwright: stopping with the best plan so far; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,91 @@
+"""``meshwright plan --within --time-limit --why-not``, and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
+
+SLOW = "two-level:4,per_node=1,device=a100-sxm-80gb,bandwidth=2 GB/s"
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Press Ctrl-C when the search looks at its n-th set of plans."""
+    describe, left = BestFirstSearch._look, iter(range(n))
+
+    def pressed(self: BestFirstSearch, *entry: Any) -> None:
+        if next(left, None) is None:
+            signal.raise_signal(signal.SIGINT)
+        describe(self, *entry)
+
+    monkeypatch.setattr(BestFirstSearch, "_look", pressed)
+
+
+def test_the_simplest_plan_within_is_the_answer_and_the_fastest_is_shown(meshwright: Any, tiny: str) -> None:
+    words = ("plan", tiny, "--cluster", SLOW, "--global-batch", "16", "--no-what-if")
+    entry = meshwright(*words, "--json", "--within", "100%").json
+    fastest = meshwright(*words, "--json", "--within", "0").json
+    assert entry["within_ratio"] == 1.0 and fastest["within_ratio"] == 0.0 and fastest["fastest"] is None
+    assert entry["fastest"]["step_seconds"] == pytest.approx(fastest["step_seconds"])
+    assert entry["step_seconds"] > fastest["step_seconds"] and entry["settings"] == {}
+    text = meshwright(*words, "--within", "1.0").out
+    assert "the fastest plan found: " in text and f"{entry['fastest']['quicker_ratio']:.2%} quicker" in text
+    assert "the fastest plan found" not in meshwright(*words, "--within", "0").out
+
+
+def test_degrees_asked_for_are_compared_by_cause(meshwright: Any, tiny: str) -> None:
+    words = ("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--no-what-if", "--why-not", "tensor=2,pipeline=2")
+    entry = meshwright(*words, "--json").json
+    asked = entry["why_not"]
+    assert asked["fixed"] == {"tensor": "2", "pipeline": "2"} and asked["feasible"] is True
+    assert asked["step_seconds"] == pytest.approx(entry["step_seconds"] * (1 + asked["slower_ratio"]))
+    alone = meshwright(*words[:-2], "--json", "--set", "tensor=2", "--set", "pipeline=2", "--within", "0").json
+    assert asked["step_seconds"] == pytest.approx(alone["step_seconds"])
+    differences = [row["difference_seconds"] for row in asked["causes"]]
+    assert differences == sorted(differences, reverse=True)
+    assert sum(differences) == pytest.approx(asked["step_seconds"] - entry["step_seconds"], rel=1e-6)
+    assert sum(row["seconds"] for row in asked["causes"]) == pytest.approx(asked["step_seconds"], rel=1e-6)
+    text = meshwright(*words).out
+    assert "why not tensor=2, pipeline=2: " in text and "slower" in text and "difference" in text
+
+
+def test_degrees_that_do_not_fit_or_cannot_be_say_what_is_missing(meshwright: Any, tiny: str) -> None:
+    words = ("plan", "llama-3.2-3b", "--cluster", "g4dn-t4:16", "--global-batch", "16", "--sequence-length", "512")
+    words = (*words, "--precision", "fp16", "--no-what-if", "--top", "0", "--why-not")
+    asked = meshwright(*words, "tensor=1,pipeline=1,context=1,shard=0", "--json").json["why_not"]
+    assert asked["feasible"] is False and asked["infeasible_proven"] is True and asked["missing_bytes"] > 1e9
+    few = ("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--no-what-if", "--why-not", "tensor=8")
+    done = meshwright(*few)
+    assert done.code == 0 and "why not tensor=8: " in done.out and "tensor 8 needs 8 devices, there are 4" in done.out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("--within", "much", "write a share"), ("--within", "-1%", "between 0"), ("--within", "101%", "between 0"),
+        ("--time-limit", "0", "--time-limit"), ("--time-limit", "soon", "--time-limit"),
+        ("--why-not", "tensor", "KEY=VALUE"), ("--why-not", "tensors=2", "tensors"), ("--why-not", "tensor=x", "whole number"),
+    ],
+)  # fmt: skip
+def test_wrong_wishes_are_one_line(meshwright: Any, tiny: str, option: str, value: str, word: str) -> None:
+    done = meshwright("plan", tiny, "--cluster", "flat:2", "--global-batch", "4", "--no-what-if", option, value)
+    assert done.code == 2 and done.out == "" and done.err.count("\n") == 1 and word in done.err
+
+
+def test_ctrl_c_answers_with_the_best_plan_so_far(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, 60)
+    done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16")
+    assert done.code == 0 and "stopped before its end, as asked" in done.out and "gap" in done.out
+    assert "what would help most" not in done.out  # nothing is searched after it
+    assert "stopping with the best plan so far" in done.err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_there_is_a_plan_ends_with_one_line(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, 1)
+    done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
+    assert done.code == 130 and done.out == ""
+    assert done.err.splitlines()[-1] == "meshwright: interrupted; nothing was written"

@@ -1,0 +1,60 @@
+"""A search that is stopped answers with the best plan so far and a gap that is true."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from meshwright import api
+from meshwright.core.problem import Batch, Stop
+from meshwright.planners.best.branch_and_bound import STOPPED, STOPPED_WITHOUT
+
+TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
+CLUSTER = "two-level:6,per_node=3,device=a100-sxm-80gb,bandwidth=1 GB/s"
+
+
+def after(n_questions: int) -> Stop:
+    """Ask to stop once the search has asked so often."""
+    left = iter(range(n_questions))
+    return Stop(asked=lambda: next(left, None) is None)
+
+
+def test_wherever_it_is_stopped_the_bound_holds_and_the_plan_is_whole() -> None:
+    problem = api.make_problem(TINY, CLUSTER, batch=Batch(12))
+    best = api.plan(problem).answer
+    assert best.objective is not None and best.bound is not None
+    steps = []
+    for n_questions in (60, 90, 150, 400):
+        answer = api.plan(problem, stop=after(n_questions)).answer
+        if answer.plan is None:
+            continue
+        assert answer.objective is not None and answer.bound is not None
+        assert STOPPED in answer.notes and answer.extra["stopped_early"] is True
+        assert answer.bound.value <= best.objective.value * (1 + 1e-9) <= answer.objective.value * (1 + 2e-9)
+        steps.append(answer.objective.value)
+    assert len(steps) >= 2 and steps == sorted(steps, reverse=True)
+    assert steps[0] < 2.0 * best.objective.value  # the first plans are good ones
+    assert best.extra["stopped_early"] is False and STOPPED not in best.notes
+
+
+def test_without_a_plan_nothing_is_claimed() -> None:
+    answer = api.plan(TINY, CLUSTER, batch=Batch(12), stop=after(0)).answer
+    assert answer.plan is None and not answer.infeasible_proven and answer.missing_bytes == 0.0
+    assert answer.notes[-1] == STOPPED_WITHOUT
+
+
+def test_a_limit_of_time_stops_it() -> None:
+    result = api.plan("llama-3.1-405b", "dgx-h100:4096", stop=Stop(seconds=0.5))
+    assert result.planning_seconds < 60.0  # unlimited it takes longer; busy machines are slow
+    assert result.answer.extra["stopped_early"] is True
+    assert not result.answer.infeasible_proven
+
+
+@pytest.mark.parametrize(
+    ("search", "words"), [("stage_mapping", "cannot stop early"), ("best", ""), ("partition", "cannot stop early")]
+)
+def test_a_search_that_cannot_stop_says_so(search: str, words: str) -> None:
+    notes = " ".join(api.plan(TINY, "flat:2", search=search, batch=Batch(4), stop=Stop(seconds=1e4)).answer.notes)
+    assert (words in notes) if words else "cannot stop early" not in notes
+    assert "cannot stop early" not in " ".join(api.plan(TINY, "flat:2", search=search, batch=Batch(4)).answer.notes)
