@@ -85,13 +85,15 @@ def row_costs(
     shape = _shape(strategy, micro_batch)
     kinds = _kinds(cluster, devices)
     works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
-    return {
-        (row, recompute): _stage.slowest(
-            [_layer_load(problem, work[row], recompute, axes, strategy, device) for device, work in works]
-        )
-        for row in works[0][1]
-        for recompute in words(problem.framework)
-    }
+    found: RowLoads = {}
+    for row, first in works[0][1].items():
+        for recompute in words(problem.framework):
+            same = first.same_as(recompute)
+            if (row, same) not in found:
+                loads_of_kinds = [_layer_load(problem, own[row], same, axes, strategy, device) for device, own in works]
+                found[row, same] = _stage.slowest(loads_of_kinds)
+            found[row, recompute] = found[row, same]
+    return found
 
 
 def distinct_settings(graph: Graph, settings: tuple[str, ...]) -> tuple[str, ...]:

@@ -101,6 +101,15 @@ class LayerWork:
     model_flops: float
     repeats: tuple[tuple[str, Repeat], ...] = ()
 
+    def same_as(self, word: str) -> str:
+        """Return the first setting that repeats the same of this layer: many modules are not in it."""
+        own = next((repeat for known, repeat in self.repeats if known == word), None)
+        if own is None:
+            return word
+        if own.seconds == 0.0 and not own.transfers:
+            return "none"
+        return next(known for known, repeat in self.repeats if repeat is own)
+
 
 def layer_work(
     body: tuple[Operator, ...],
@@ -168,17 +177,32 @@ def layer_work(
         output_bytes=output_elements * residual,
         working_bytes=widest,
         model_flops=model_flops(Graph("layer", (Op("layer", "", body),))) * share / shape.tensor,
-        repeats=tuple(
-            (word, _repeat(body, word, shape, (device, training, framework), (times, there_of, kept_of)))
-            for word in framework.limits.recompute
-            if word not in RECOMPUTE
-        ),
+        repeats=_repeats(body, shape, (device, training, framework), (times, there_of, kept_of)),
     )
+
+
+def _repeats(
+    body: tuple[Operator, ...],
+    shape: Shape,
+    asked: tuple[Device, MixedPrecision, Framework],
+    found: tuple[list[OperatorSeconds], list[list[Transfer]], list[float]],
+) -> tuple[tuple[str, Repeat], ...]:
+    """Return what each of the framework's own settings repeats; those that repeat the same share one entry."""
+    known: dict[tuple[recomputation.Repeated, ...], Repeat] = {}
+    repeats = []
+    for word in asked[2].limits.recompute:
+        if word in RECOMPUTE:
+            continue
+        parts = recomputation.repeated_parts(body, word)
+        if parts not in known:
+            known[parts] = _repeat(body, parts, shape, asked, found)
+        repeats.append((word, known[parts]))
+    return tuple(repeats)
 
 
 def _repeat(
     body: tuple[Operator, ...],
-    word: str,
+    repeated: tuple[recomputation.Repeated, ...],
     shape: Shape,
     asked: tuple[Device, MixedPrecision, Framework],
     found: tuple[list[OperatorSeconds], list[list[Transfer]], list[float]],
@@ -190,7 +214,7 @@ def _repeat(
     device, training, framework = asked
     computed = kept = issued = 0.0
     transfers: list[Transfer] = []
-    parts = zip(body, recomputation.repeated_parts(body, word), *found, strict=True)
+    parts = zip(body, repeated, *found, strict=True)
     for operator, part, seconds, there, n_bytes in parts:
         transfers += [transfer for transfer in there if transfer.kind in part.collectives]
         kept += n_bytes * part.kept_ratio

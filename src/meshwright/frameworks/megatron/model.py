@@ -58,8 +58,12 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
         if fields.get(field)
     )
     windows = dense_families.layer_windows(ModelConfig(spec, fields), int(fields["num_hidden_layers"]))
-    if any(0 < window < graph.sequence_length for window in windows):
-        notes += ("the configuration's sliding windows are not written: attention is full",)
+    seen = sorted({window for window in windows if 0 < window < graph.sequence_length})
+    if seen:
+        raise ExportError(
+            f"megatron: sliding windows of {', '.join(map(str, seen))} of {graph.sequence_length} tokens are not written out, "
+            "and attention to all tokens takes longer than the plan says; plan with a --sequence-length within the window"
+        )
     return (*_llama_like(fields, str(family), graph.sequence_length), *rope, *_expert_layers(graph)), notes
 
 

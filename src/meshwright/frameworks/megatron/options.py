@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from meshwright.base.errors import ExportError
 from meshwright.core.framework import exceeded, inner_words, layout_of, recomputed_in_block
@@ -18,14 +19,16 @@ END_KINDS = ("embedding", "head")
 
 Options = list[tuple[str, ...]]
 
-PRECISIONS = {
-    "bf16": (("--bf16",),),
-    "fp16": (("--fp16",),),
-    "fp8": (("--bf16",), ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")),
-    "mxfp8": (("--bf16",), ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")),
-    "fp4": (("--bf16",), ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")),
-    "fp32": (),
-}
+PRECISIONS: Mapping[str, Options] = MappingProxyType(
+    {
+        "bf16": [("--bf16",)],
+        "fp16": [("--fp16",)],
+        "fp8": [("--bf16",), ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")],
+        "mxfp8": [("--bf16",), ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")],
+        "fp4": [("--bf16",), ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")],
+        "fp32": [],
+    }
+)
 """Precision of products: one scale for each tensor (fp8), one for each block (mxfp8, fp4)."""
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
@@ -16,7 +17,7 @@ __all__ = ["options_of", "plan_of", "read"]
 FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
 """Options without a value that a plan depends on."""
 
-_LEVELS = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_LEVELS: Mapping[str, int] = MappingProxyType({"optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 _MOST_DEVICES = 10**7
 
 
