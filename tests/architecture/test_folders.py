@@ -7,7 +7,7 @@ import pathlib
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "src" / "meshwright"
 FOLDERS = sorted({path.parent for path in SOURCE.rglob("*.py")})
-ROOMS = ("search", "costs", "readers", "writers", "topologies", "schedules", "commands", "validation")
+ROOMS = ("search", "costs", "readers", "writers", "topologies", "schedules", "commands", "validation", "frameworks")
 """Folders whose files are words that users type: their names follow the thing named, not its neighbours."""
 LARGEST_FOLDER = 20
 LARGEST_ROOM = 30

@@ -30,6 +30,12 @@ BROKEN: dict[str, dict[str, str]] = {
         "list": "def register(app):\n    @app.command()\n    def list_(x: str):\n        print('stolen')\n",
     },
     "costs": {"unimportable_costs": GONE, "costs_without_stage_costs": "", "analytic": GONE},
+    "frameworks": {
+        "unimportable_framework": GONE,
+        "framework_without_refusals": "FRAMEWORK = 3\n",
+        "framework_of_nothing": "FRAMEWORK = 3\ndef refusals(plan, problem):\n    return ()\n",
+        "megatron": GONE,
+    },
     "readers": {
         "unimportable_reader": GONE,
         "reader_without_read": "def recognises(source):\n    return True\n",
@@ -127,6 +133,7 @@ def _warned(text: str) -> list[str]:
         (("list", "clusters"), ("commands", "topologies")),
         (("list", "searches"), ("commands",)),
         (("list", "measured"), ("commands", "validation")),
+        (("list", "frameworks"), ("commands", "frameworks")),
         (("show", samples.of_reader("piper_json")[0]), ("commands",)),
         (("plan", "gpt2", "--cluster", "dgx-h100:8", "--search", "data_parallel"), ("commands",)),
     ],
@@ -189,6 +196,7 @@ def test_what_is_wrong_with_a_broken_plug_in_is_told_by_name(broken: pathlib.Pat
     told = {
         ("commands", "command_without_register"): "has no register(app)",
         ("costs", "costs_without_stage_costs"): "has no stage_costs(problem, plan)",
+        ("frameworks", "framework_without_refusals"): "has no refusals(plan, problem)",
         ("readers", "reader_without_read"): "has no read(source)",
         ("schedules", "schedule_without_placement"): "has no placement(n_ranks, n_chunks)",
         ("search", "exiting_search"): "SystemExit: 7",

@@ -40,6 +40,7 @@ def make_problem(
     batch: Batch | None = None,
     training: MixedPrecision | None = None,
     file_format: str = "",
+    framework: str = "",
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -57,6 +58,8 @@ def make_problem(
         Precision and optimizer; None for mixed-precision Adam in bf16, or in fp16 (else fp32) where a device has no bf16.
     file_format : str
         Format of the model's file where it should not be recognised.
+    framework : str
+        The framework that will run the plan, as after ``--for``; empty for the one that is assumed.
 
     Returns
     -------
@@ -93,7 +96,11 @@ def make_problem(
         raise InputError(
             f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
         )
-    return Problem(model_spec=model_spec, cluster=place, costs=name, batch=batch, training=training or _training_on(place))
+    from meshwright.api import targets
+
+    training = training or _training_on(place)
+    run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
+    return Problem(model_spec, place, name, batch, training, run_by, framework)
 
 
 def _training_on(cluster: Cluster | None) -> MixedPrecision:
@@ -115,6 +122,7 @@ def plan(
     settings: Mapping[str, str] | None = None,
     seed: int = 0,
     stop: Stop | None = None,
+    framework: str = "",
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -130,6 +138,8 @@ def plan(
         Seed of everything random.
     stop : Stop or None
         When to stop a search that could go on.
+    framework : str
+        The framework that will run the plan, see `make_problem`.
 
     Returns
     -------
@@ -141,9 +151,14 @@ def plan(
     InputError
         When anything in the question is wrong, or the search's answer is no plan of the model on the cluster.
     """
+    from meshwright.api import targets
+
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed {seed}: must be at least 0 and below 2^63")
-    problem = model if isinstance(model, Problem) else make_problem(model, cluster, costs=costs, batch=batch, training=training)
+    if isinstance(model, Problem):
+        problem = model
+    else:
+        problem = make_problem(model, cluster, costs=costs, batch=batch, training=training, framework=framework)
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     given = dict(settings or {})
@@ -160,6 +175,7 @@ def plan(
     if answer.plan is None:
         return result
     _check(problem, answer.plan, name)
+    targets.checked(result)
     stage_costs, timeline = evaluate(problem, answer.plan)
     return replace(
         result,

@@ -25,6 +25,7 @@ def rooms() -> dict[str, Callable[[], Entries]]:
         "searches": lambda: _files("search"),
         "costs": lambda: _files("costs"),
         "schedules": _schedules,
+        "frameworks": _frameworks,
         "formats": lambda: _files("readers"),
         "exports": lambda: _files("writers"),
         "measured": _measured,
@@ -44,6 +45,26 @@ def _files(room: str) -> Entries:
             continue
         text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
         entries.append((name, " ".join(text.partition("\n\n")[0].split())))
+    return entries
+
+
+def _frameworks() -> Entries:
+    """Return every framework and its variants; a broken one is left out with a warning."""
+    from meshwright import frameworks
+
+    entries = []
+    for name, line in _files("frameworks"):
+        try:
+            version = frameworks.plain(name).version
+        except PluginError as error:
+            registry.warn(f"{error}; it is left out")
+            continue
+        entries.append((name, f"{line.rstrip('.')} ({version})" if version else line.rstrip(".")))
+        for one in frameworks.variants(name):
+            keys = {key for key, _ in one.when}
+            suits = bool(keys) and keys <= {"experts", "host", "precision"}  # what a model and a cluster can tell
+            chosen = "chosen where the model and the cluster ask for it" if suits else "chosen by name"
+            entries.append((one.framework.word, f"{one.title}; {chosen}"))
     return entries
 
 

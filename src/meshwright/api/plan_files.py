@@ -30,7 +30,7 @@ def read_plan(path: str) -> dict[str, Any]:
     return entry
 
 
-def load(path: str, cluster: str = "", model: str = "") -> Result:
+def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") -> Result:
     """Return the question and the plan of a plan file: its model read, its cluster resolved, what its stages do recomputed.
 
     Parameters
@@ -41,6 +41,8 @@ def load(path: str, cluster: str = "", model: str = "") -> Result:
         Another cluster than the plan's; empty for its own.
     model : str
         Where the model lies now; empty for where it was.
+    framework : str
+        Another framework than the plan's, as after ``--for``; empty for its own.
 
     Returns
     -------
@@ -63,11 +65,13 @@ def load(path: str, cluster: str = "", model: str = "") -> Result:
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
         training = MixedPrecision(**entry.get("training", {}))
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
-        planning_seconds = float(entry["planning_seconds"])
+        planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
-    asked = api.make_problem(spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format)
+    asked = api.make_problem(
+        spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format, framework=run_by
+    )
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     try:
@@ -82,7 +86,7 @@ def load(path: str, cluster: str = "", model: str = "") -> Result:
                 "each, or none"
             )
     stage_costs, timeline = api.evaluate(problem, plan)
-    answer = Answer(plan=plan) if cluster or model else _answer(entry, Answer(plan=plan), path)
+    answer = Answer(plan=plan) if cluster or model or framework else _answer(entry, Answer(plan=plan), path)
     return Result(problem, search, seed, answer, stage_costs, timeline, planning_seconds, settings, asked)
 
 
@@ -100,12 +104,12 @@ def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
 
 
-def resimulate(path: str, cluster: str = "", model: str = "") -> Result:
+def resimulate(path: str, cluster: str = "", model: str = "", *, framework: str = "") -> Result:
     """Play a plan file again: as `load`, but refuses what cannot be simulated.
 
     Parameters
     ----------
-    path, cluster, model : str
+    path, cluster, model, framework : str
         As of `load`.
 
     Returns
@@ -118,7 +122,7 @@ def resimulate(path: str, cluster: str = "", model: str = "") -> Result:
     InputError
         As `load`, and when the cost model cannot tell how long stages take.
     """
-    result = load(path, cluster, model)
+    result = load(path, cluster, model, framework=framework)
     if result.timeline is None:
         raise InputError(
             f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of "

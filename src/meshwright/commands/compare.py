@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
+        for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
@@ -42,13 +43,9 @@ def register(app: typer.Typer) -> None:
             registry.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.make_problem(
-            model,
-            cluster or None,
-            costs=costs,
-            batch=batch,
-            training=api.training(precision) if precision else None,
-            file_format=file_format,
-        )
+            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
+            file_format=file_format, framework=for_,
+        )  # fmt: skip
         results: list[tuple[str, Result | None, str]] = []
         for name in names:
             with text.progress(f"search {name} on {problem.model_spec.name}"):

@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
     @app.command(name="list")
     def list_(
         kind: str = typer.Argument(
-            help="models, clusters, searches, costs, schedules, topologies, formats, exports or measured."
+            help="models, clusters, searches, costs, schedules, topologies, frameworks, formats, exports or measured."
         ),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:

@@ -46,11 +46,13 @@ class Outputs:
 def search_best(problem: Problem, search: str, settings: dict[str, str], seed: int, top: int) -> Result:
     """Return the best plan with at most `top` alternatives, telling how the search goes on."""
     from meshwright import api
+    from meshwright.api import targets
     from meshwright.report import text as reports
 
     with reports.progress(f"planning {problem.model_spec.name}"):
         result = api.plan(problem, search=search, settings=settings, seed=seed)
-    return replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
+    result = replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top]))
+    return targets.with_targets(result)
 
 
 def show(result: Result, outputs: Outputs) -> int:
@@ -105,6 +107,7 @@ def register(app: typer.Typer) -> None:
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
+        for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         top: int = typer.Option(3, help="How many alternatives to show."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),
@@ -126,7 +129,7 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, file_format=file_format,
+            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
         )  # fmt: skip
         result = search_best(problem, search, settings_of(set_), seed, top)
         return show(result, Outputs(out, trace, report, what_if, json_))

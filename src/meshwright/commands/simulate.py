@@ -61,6 +61,7 @@ def register(app: typer.Typer) -> None:
         plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
         cluster: str = typer.Option("", help="Another cluster than the plan's own."),
         model: str = typer.Option("", help="Where the model lies, if no longer where the plan says."),
+        for_: str = typer.Option("", "--for", help="Another framework than the plan's own (list frameworks), or a TOML file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
@@ -76,7 +77,7 @@ def register(app: typer.Typer) -> None:
 
         if trace:
             files.check_target(trace, "--trace")
-        result = resimulate(plan, cluster, model)
+        result = resimulate(plan, cluster, model, framework=for_)
         if trace:
             chrome_trace.write(result, trace)
         if json_:

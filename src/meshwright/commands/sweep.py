@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
+        for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         jobs: int = typer.Option(-1, help="Rows at once; -1: every core."),
         backend: str = typer.Option("loky", help="Where rows run: loky (this machine), dask, ray."),
@@ -47,11 +48,8 @@ def register(app: typer.Typer) -> None:
         sizes = sweeping.batches(global_batches)
         batch = Batch(sizes[0], micro_batch, sequence_length)
         problem = api.make_problem(
-            model,
-            cluster or None,
-            costs=costs,
-            batch=batch,
-            training=api.training(precision) if precision else None, file_format=file_format,
+            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
+            file_format=file_format, framework=for_,
         )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshwright.base import fields
 from meshwright.base.errors import InputError
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import RECOMPUTE, is_recompute
 
 __all__ = ["check"]
 
@@ -67,9 +67,11 @@ def _stage(stage: Any, place: str) -> None:
         words = key in ("ops", "recompute")
         for value in fields.items(stage.get(key, []), f"{place}: {key}"):
             _one(value, str if words else int, None if words else 0, f"{place}: {key}")
-    wrong = [word for word in stage.get("recompute", []) if word not in RECOMPUTE]
+    wrong = [word for word in stage.get("recompute", []) if not is_recompute(word)]
     if wrong:
-        raise InputError(f"{place}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}")
+        raise InputError(
+            f"{place}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}, and settings of frameworks"
+        )
 
 
 def _one(value: Any, kind: type, minimum: int | None, place: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
+from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
 
 __all__ = ["Batch", "Framework", "MixedPrecision", "ModelSpec", "Problem", "Stop"]
@@ -101,53 +102,6 @@ class MixedPrecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Framework:
-    """How the program that trains carries out what a plan says; the default is a current one that does everything well.
-
-    Parameters
-    ----------
-    issue_seconds : float
-        Time that the host takes to issue one operator, forward or backward; 0 for `Device.issue_seconds`. Where a layer's work
-        is shorter than issuing it, the device waits.
-    expert_issue_seconds : float
-        Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product
-        and a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
-    memory_passes_ratio : float
-        How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
-    ring_imbalance_ratio : float
-        Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a
-        late chunk, 1 where the last rank attends to everything.
-    tensor_overlap_ratio : float
-        Share of the tensor axis' gatherings and scatterings (sequence parallelism) that runs beside the products next to them.
-    shard_bytes_per_second : float
-        Rate of gathering weights and scattering gradients of ZeRO-3 per device; 0 for what the network allows.
-    overlaps_scatter : bool
-        Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
-    dispatches_once : bool
-        Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there
-        (DeepEP, HybridEP) instead of once for each expert.
-    splits_transfers : bool
-        Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the
-        receivers (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are
-        pieces anyway.
-    keeps_casts : bool
-        Whether inputs of fp8 and fp4 products are kept for the backward pass as cast (Transformer Engine) instead of in the
-        precision of activations (PyTorch's float8 products).
-    """
-
-    issue_seconds: float = 0.0
-    expert_issue_seconds: float = 0.0
-    memory_passes_ratio: float = 1.0
-    ring_imbalance_ratio: float = 0.0
-    tensor_overlap_ratio: float = 0.0
-    shard_bytes_per_second: float = 0.0
-    overlaps_scatter: bool = True
-    dispatches_once: bool = False
-    splits_transfers: bool = False
-    keeps_casts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """When a search that could go on stops: after so many iterations, or seconds; 0 is no limit."""
 
@@ -172,7 +126,9 @@ class Problem:
     training : MixedPrecision
         Precision and optimizer.
     framework : Framework
-        How the program that trains carries out the plan.
+        How the framework that trains carries out the plan, and what it can run.
+    framework_asked : str
+        How the user named it; empty where one is assumed.
     """
 
     model_spec: ModelSpec
@@ -181,6 +137,7 @@ class Problem:
     batch: Batch = Batch()
     training: MixedPrecision = MixedPrecision()
     framework: Framework = Framework()
+    framework_asked: str = ""
 
     @property
     def graph(self) -> Graph:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["RECOMPUTE", "Strategy"]
+__all__ = ["ALTERNATE", "MODULES", "RECOMPUTE", "Strategy", "is_recompute"]
 
 RECOMPUTE = ("none", "selective", "full")
 """What a layer recomputes in its backward pass: nothing, its cheap large activations, or its whole forward."""
+
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+"""Parts of a layer that Megatron-LM recomputes each as a whole; a layer may recompute several, joined in
+the order of their names: ``layernorm+moe_act``."""
+
+ALTERNATE = "every_second_product"
+"""What torchtitan calls selective: every second product is computed again, and all between products that are kept."""
+
+
+def is_recompute(word: object) -> bool:
+    """Return whether a word says what a layer recomputes: one of `RECOMPUTE`, `ALTERNATE`, or `MODULES` joined by ``+``."""
+    if not isinstance(word, str):
+        return False
+    parts = word.split("+")
+    return word in (*RECOMPUTE, ALTERNATE) or (set(parts) <= set(MODULES) and parts == sorted(set(parts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,161 @@
-"""Programs that run plans: what each can run, how it runs it, how it is told."""
+"""Frameworks that run plans: what each can run, how it runs it, how it is told, what its own files say. One file per framework.
+
+Promises of a framework's module, checked by ``tests/contract/test_frameworks.py``:
+
+* ``FRAMEWORK``: the `Framework`, its name the file's, its figures and limits from ``data/NAME.toml`` with the source of each;
+* ``VARIANTS``, if any: what is different under circumstances (hosts, releases, captured graphs), the first that applies counts;
+* ``refusals(plan, problem) -> tuple[str, ...]``: all that the framework cannot run of a plan, in sentences; empty where it runs
+  the plan exactly. What is outside ``FRAMEWORK.limits`` is among them;
+* ``write(result, path)``, if it can be told: its own configuration of a plan, or an `ExportError` and no file; it returns in
+  sentences what the configuration cannot say, where there is any;
+* ``read(path)``, if its files say enough: the plan that such a file holds. What was written and is read again is the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from meshwright.base import registry
+from meshwright.base.errors import UnknownNameError
+from meshwright.core import framework_file
+from meshwright.core.cluster import Cluster
+from meshwright.core.framework import Framework, exceeded
+from meshwright.core.framework_file import Variant
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+
+__all__ = ["ASSUMED", "circumstances", "find", "for_problem", "load", "names", "plain", "refusals", "variant", "variants"]
+
+ASSUMED = "meshwright"
+"""What is assumed where nobody names one: our own runtime, which runs every plan that there is."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the frameworks there are, sorted."""
+    return registry.names("frameworks")
+
+
+def load(name: str) -> ModuleType:
+    """Return a framework's module.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is none of this name.
+    PluginError
+        When it is broken.
+    """
+    module = registry.load("frameworks", name, "framework")
+    registry.checked(module.FRAMEWORK, Framework, "frameworks", name)
+    return module
+
+
+def plain(name: str) -> Framework:
+    """Return a framework without circumstances."""
+    framework: Framework = load(name).FRAMEWORK
+    return framework
+
+
+def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
+    """Return a framework by what is typed after ``--for``.
+
+    Parameters
+    ----------
+    word : str
+        ``megatron``, ``megatron:experts_x86`` (one of its variants) or a TOML file of one's own.
+    told : mapping of str to str or bool or None
+        What is known of the circumstances: they decide the variant where the word does not.
+
+    Raises
+    ------
+    InputError
+        When there is no such framework or variant, or the file is wrong.
+    """
+    if word.endswith(".toml") or Path(word).is_file():
+        entry = framework_file.content(word)
+        base = find(str(entry["base"]), told) if isinstance(entry, dict) and entry.get("base") else Framework()
+        own, others = framework_file.of_content(entry, word, f"framework {word}", base)
+        return _chosen(own, others, told or {})
+    name, colon, which = word.partition(":")
+    module = load(name)
+    if not colon:
+        return _chosen(module.FRAMEWORK, _variants(module), told or {})
+    return variant(name, which)
+
+
+def variant(name: str, which: str) -> Framework:
+    """Return a variant of a framework; the plain one for an empty word.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is none of this name.
+    """
+    module = load(name)
+    if not which:
+        return plain(name)
+    known = {one.framework.variant: one.framework for one in _variants(module)}
+    if which not in known:
+        raise UnknownNameError(f"variant of {name}", which, known)
+    return known[which]
+
+
+def variants(name: str) -> tuple[Variant, ...]:
+    """Return the variants of a framework, the first that applies first."""
+    return _variants(load(name))
+
+
+def _variants(module: ModuleType) -> tuple[Variant, ...]:
+    return tuple(getattr(module, "VARIANTS", ()))
+
+
+def _chosen(own: Framework, others: tuple[Variant, ...], told: Mapping[str, str | bool]) -> Framework:
+    """Return the first variant that applies, else the plain one."""
+    return next((one.framework for one in others if one.applies(told)), own)
+
+
+def circumstances(graph: Graph | None, cluster: Cluster | None, precision: str = "") -> dict[str, str | bool]:
+    """Return what a model and a cluster say of the circumstances that variants ask for.
+
+    `precision`: of products; empty where it is not known.
+    """
+    told: dict[str, str | bool] = {"precision": precision}
+    if graph is not None:
+        told["experts"] = any(operator.expert for op in graph.ops for operator in op.body)
+    if cluster is not None:
+        arm = all(kind.name.lower().startswith(("gb", "gh")) for kind in cluster.kinds)  # Grace hosts
+        told["host"] = "arm" if arm else "x86"
+    return told
+
+
+def for_problem(word: str, graph: Graph | None, cluster: Cluster | None, precision: str = "") -> Framework:
+    """Return the framework that a word names, in the variant that suits a model on a cluster.
+
+    `word`: as in `find`; empty for `ASSUMED`.
+
+    Raises
+    ------
+    InputError
+        As `find`.
+    """
+    return find(word or ASSUMED, circumstances(graph, cluster, precision))
+
+
+def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return all that a framework cannot run of a plan, in sentences; empty where it runs the plan exactly.
+
+    `framework`: one of the room, or of a file of one's own, whose limits alone count.
+
+    Raises
+    ------
+    PluginError
+        When its module answers otherwise than the room asks.
+    """
+    if framework.name in names():
+        found = load(framework.name).refusals(plan, problem)
+        registry.checked(found, tuple, "frameworks", framework.name)
+        return tuple(str(reason) for reason in found)
+    return exceeded(framework.limits, plan, problem.graph, problem.training.precision)

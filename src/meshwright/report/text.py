@@ -125,6 +125,10 @@ def _question(result: Result) -> str:
         place = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
         if problem.model_spec.instance is None:
             place += f", products in {problem.training.precision}"
+        if problem.framework.name:
+            place += f"\nframework {problem.framework.word}" + (
+                "" if problem.framework_asked else " (assumed; --for names another)"
+            )
     return (
         f"{model}{place}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
     )

@@ -11,7 +11,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import RECOMPUTE, is_recompute
 from meshwright.schedules import Actions, Durations
 
 __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
@@ -61,8 +61,10 @@ def _check_mesh(i: int, stage: Stage) -> None:
         if not isinstance(degree, int) or degree < 1:
             raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
     for kind in stage.recompute:
-        if kind not in RECOMPUTE:
-            raise InputError(f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}")
+        if not is_recompute(kind):
+            raise InputError(
+                f"stage {i}: recompute is {kind!r}; it must be one of {', '.join(RECOMPUTE)}, or a setting of a framework"
+            )
 
 
 def _check_layers(graph: Graph, plan: Plan) -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright import clusters, sim
+from meshwright import clusters, frameworks, sim
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
@@ -23,7 +23,6 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Run, gpt, point, predict
 
 __all__ = ["BUILT_IN", "COLUMNS", "points"]
@@ -60,7 +59,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, and whether it failed for memory."""
     homogeneous, mixed = (_with_context(cluster) for cluster in (clusters.cluster("g4dn-t4:16"), _mixed()))
     graphs: dict[str, Graph] = {}
-    run_by = framework("megatron_deepspeed")
+    run_by = frameworks.variant("megatron_deepspeed", "")
     return [_point(i, fields, homogeneous, mixed, graphs, run_by) for i, fields in enumerate(rows, 1)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
@@ -12,7 +13,6 @@ from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Predicted, Run, built_in, clusters, point, rack, racks
 
 __all__ = ["COLUMNS", "points"]
@@ -21,24 +21,16 @@ COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs"
            "tokens_per_sec_per_gpu")  # fmt: skip
 
 
-PROGRAMS = (
-    "megatron", "megatron_mixture", "megatron_mixture_captured", "megatron_mixture_dropped", "megatron_mixture_host",
-)  # fmt: skip
-"""Programs of the releases."""
-
 GRADIENT_BYTES = 2
 """The published recipes reduce gradients in the precision of the weights (``grad_reduce_in_fp32`` off)."""
-
-CAPTURED_RELEASE = "26.06"
-"""From this release on, mixtures on GB200 and GB300 replay captured graphs."""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
-    place, programs = clusters(), {name: framework(name) for name in PROGRAMS}
+    place = clusters()
     known: dict[Run, tuple[Predicted, str]] = {}
     graphs: dict[tuple[str, int], Graph] = {}
-    return [_point(i, fields, place, programs[_program(fields)], graphs, known) for i, fields in enumerate(rows, 1)]
+    return [_point(i, fields, place, _framework(fields), graphs, known) for i, fields in enumerate(rows, 1)]
 
 
 def _point(
@@ -90,15 +82,14 @@ def _precision(text: str) -> str:
     return "bf16" if text.upper().startswith("BF16") else "fp8"
 
 
-def _program(fields: Mapping[str, str]) -> str:
-    """Return the program of a row: its release, and whether a host processor launches the kernels of experts one by one."""
-    if fields["ep"].strip() in ("", "n/a", "1"):
-        return "megatron"
-    if fields["model"].endswith("(tokendrop)"):
-        return "megatron_mixture_dropped"
-    if fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300"):
-        return "megatron_mixture_host"
-    return "megatron_mixture" if fields["release"] < CAPTURED_RELEASE else "megatron_mixture_captured"
+def _framework(fields: Mapping[str, str]) -> Framework:
+    """Return the framework of a row, in the variant that its release, its hosts and what it does with experts ask for."""
+    return frameworks.find("megatron", {
+        "experts": fields["ep"].strip() not in ("", "n/a", "1"),
+        "drops_tokens": fields["model"].endswith("(tokendrop)"),
+        "host": "x86" if fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300") else "arm",
+        "release": fields["release"],
+    })  # fmt: skip
 
 
 def _cluster(system: str, gpus: int) -> str:

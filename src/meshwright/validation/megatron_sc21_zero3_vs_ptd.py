@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -26,7 +26,7 @@ SEQUENCE, VOCABULARY, TENSOR = 2048, 51200, 8
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    place, programs = clusters(), (framework("megatron_2021"), framework("zero3_2021"))
+    place, programs = clusters(), (frameworks.variant("megatron", "sc21"), frameworks.variant("deepspeed", "sc21"))
     return [_point(i, fields, place, programs) for i, fields in enumerate(rows, 1)]
 
 

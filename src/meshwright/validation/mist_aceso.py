@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -38,7 +38,7 @@ SAID = NOTE.format("tensor degree = devices of the stage")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, its plan completed: the plan file is not part of the set."""
-    place, trained_by = clusters(), framework("aceso")
+    place, trained_by = clusters(), frameworks.variant("megatron", "eager")
     return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
@@ -12,7 +13,6 @@ from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 from meshwright.validation._completed import NOTE, cluster_of, complete
 from meshwright.validation._points import Point, Skipped, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Predicted, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -27,7 +27,7 @@ SAID = NOTE.format("data degree = devices of the stage, optimizer state sharded,
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row, its plan completed."""
-    place, trained_by = clusters(), framework("mist")
+    place, trained_by = clusters(), frameworks.variant("megatron", "eager")
     return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 

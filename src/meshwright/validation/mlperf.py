@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, rack, racks
 
 __all__ = ["COLUMNS", "points"]
@@ -56,7 +56,7 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; plans that are not told are completed from other rows where one
     agrees.
     """
-    place, trained_by = clusters(), framework("megatron")
+    place, trained_by = clusters(), frameworks.variant("megatron", "")
     found = []
     for i, fields in enumerate(rows, 1):
         told = bool(fields["tp"].strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.clusters import wires
 from meshwright.core.cluster import Cluster
@@ -13,7 +14,6 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._machines import Machine, machines
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -55,7 +55,7 @@ SAID = "the set does not tell which machine runs which stage: kinds of device ta
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what nvidia-smi showed, context included."""  # noqa: E501
-    place, trained_by = clusters(), framework("megatron_deepspeed_fp32")
+    place, trained_by = clusters(), frameworks.variant("megatron_deepspeed", "fp32")
     return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 

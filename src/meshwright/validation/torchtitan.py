@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -38,7 +38,7 @@ FAST_FLOAT8 = ("1", "tensorwise")
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; the set's memory is what the caching allocator reserved."""  # noqa: E501
-    place, programs = clusters(), (framework("torchtitan"), framework("torchtitan_async"))
+    place, programs = clusters(), (frameworks.variant("torchtitan", ""), frameworks.variant("torchtitan", "async_tensor"))
     return [_point(i, fields, place, programs) for i, fields in enumerate(rows, 1)]
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._programs import framework
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
 
 __all__ = ["COLUMNS", "points"]
@@ -27,7 +27,7 @@ VOCABULARY = 51200
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    place, trained_by = clusters(), framework("megatron_deepspeed")
+    place, trained_by = clusters(), frameworks.variant("megatron_deepspeed", "")
     return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 

@@ -23,7 +23,7 @@ FORMAT = "meshwright/plan/1"
 FIELDS = (
     "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
     "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds",
-    "iterations", "notes", "missing_bytes", "nearest", "infeasible_proven", "batch", "training", "causes", "alternatives",
+    "iterations", "notes", "for", "framework", "missing_bytes", "nearest", "infeasible_proven", "batch", "training", "causes", "alternatives",
 )  # fmt: skip
 """Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
 
@@ -71,6 +71,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "search": result.search,
         "settings": dict(result.settings),
         "costs": problem.costs,
+        "for": problem.framework_asked or None,
+        "framework": problem.framework.word or None,
         "seed": result.seed,
         "feasible": result.feasible,
         "objective": None if answer.objective is None else {"name": answer.objective.name, "value": answer.objective.value},

@@ -8,8 +8,10 @@ import pytest
 
 import meshwright as mw
 
+LISTS = ["models", "clusters", "searches", "costs", "schedules", "topologies", "frameworks", "formats", "measured"]
 
-@pytest.mark.parametrize("kind", ["models", "clusters", "searches", "costs", "schedules", "topologies", "formats", "measured"])
+
+@pytest.mark.parametrize("kind", LISTS)
 def test_every_list_is_not_empty_and_says_a_line_about_each_entry(meshwright: Any, kind: str) -> None:
     done = meshwright("list", kind, "--json")
     assert done.code == 0

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-import re
 
 import pytest
 
-from meshwright import validation
+from meshwright import frameworks, validation
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core import interval
 from meshwright.core.interval import Kind
-from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped, megatron_bridge, simumax
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
-from meshwright.validation._programs import DATA, framework
 from meshwright.validation._runs import Run, clusters, gpt, predict
 
 SMALL = {
@@ -214,7 +212,7 @@ def test_coverage_counts_runs_inside_their_interval_and_keeps_those_held_out_apa
 
 
 def test_a_run_is_predicted_by_its_own_program_and_as_plan_would() -> None:
-    by_program = predict(_gpt_run(overlap=True, framework=framework("megatron_deepspeed")))
+    by_program = predict(_gpt_run(overlap=True, framework=frameworks.plain("megatron_deepspeed")))
     assert by_program.planned is not None and by_program.planned.seconds < by_program.seconds
     default = predict(_gpt_run(overlap=True))
     assert default.planned is None and default.seconds == by_program.planned.seconds
@@ -234,11 +232,16 @@ def test_deepseek_rows_of_simumax_have_one_dense_layer(model: str) -> None:
     assert [any(operator.expert for operator in op.body) for op in layers] == [False, True, True, True]
 
 
-def test_every_program_of_a_measured_run_is_read() -> None:
-    names = re.findall(r"^\[(\w+)\]$", (DATA / "programs.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(names) > 5
-    for name in names:
-        assert framework(name) != Framework()
+def test_a_mixture_is_predicted_by_the_variant_of_its_release_hosts_and_dropping() -> None:
+    def variant(**fields: str) -> str:
+        row = {"ep": "8", "model": "DeepSeek V3", "system": "DGX-GB200", "release": "26.02", **fields}
+        return megatron_bridge._framework(row).variant
+
+    assert variant(ep="1") == variant(ep="n/a") == ""
+    assert variant() == "experts_2025"
+    assert variant(release="26.06") == "experts_captured"
+    assert variant(system="DGX-B200") == "experts_x86"
+    assert variant(model="Mixtral (tokendrop)", system="DGX-H100") == "experts_drop"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from meshwright.core.problem import Framework, MixedPrecision, Problem
 from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs.analytic import legal as _legal
+from meshwright.costs.analytic import recomputation, traffic
 from meshwright.costs.analytic import stage as _stage
-from meshwright.costs.analytic import traffic
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
@@ -27,11 +27,13 @@ __all__ = [
     "combine",
     "compute_seconds",
     "distinct_rows",
+    "distinct_settings",
     "illegal",
     "row_costs",
     "rows",
     "stage_costs",
     "table",
+    "words",
 ]
 
 RowLoads = dict[tuple[int, str], StageCost]
@@ -88,8 +90,30 @@ def row_costs(
             [_layer_load(problem, work[row], recompute, axes, strategy, device) for device, work in works]
         )
         for row in works[0][1]
-        for recompute in RECOMPUTE
+        for recompute in words(problem.framework)
     }
+
+
+def distinct_settings(graph: Graph, settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those settings of recomputation that repeat something else than the ones before them, in some layer."""
+    bodies = [graph.ops[row].body for row in distinct_rows(graph)]
+    found: dict[object, str] = {}
+    for word in settings:
+        if word in ("none", "full"):
+            repeated: object = word
+        elif word == "selective":
+            repeated = word if any(operator.selective for body in bodies for operator in body) else "none"
+        else:
+            parts = tuple(recomputation.repeated_parts(body, word) for body in bodies)
+            changed = any(part != recomputation.Repeated() for own in parts for part in own)
+            repeated = parts if changed else "none"
+        found.setdefault(repeated, word)
+    return tuple(found.values())
+
+
+def words(framework: Framework) -> tuple[str, ...]:
+    """Return the settings of recomputation that are priced: those of every framework, then a framework's own."""
+    return (*RECOMPUTE, *(word for word in framework.limits.recompute if word not in RECOMPUTE))
 
 
 def axis_times(
@@ -187,6 +211,16 @@ def stage_costs(
     """
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
+    problem = _with_settings(problem, plan)
+    known = words(problem.framework)
+    for i, stage in enumerate(plan.stages):
+        other = next((word for word in stage.recompute if word not in known), "")
+        if other:
+            name = problem.framework.name or "the framework assumed"
+            raise InputError(
+                f"stage {i}: recomputation '{other}' is none of {name}, which has {', '.join(known)}; say which framework runs "
+                "the plan: --for"
+            )
     priced: dict[tuple[Strategy, tuple[int, ...]], RowLoads] = {}
     samples = plan.samples_of_replicas()
     for i, (stage, micro_batch) in enumerate(zip(plan.stages, samples, strict=True)):
@@ -206,6 +240,18 @@ def stage_costs(
             load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts))
         found.append(load)
     return tuple(found)
+
+
+def _with_settings(problem: Problem, plan: Plan) -> Problem:
+    """Return the problem with the plan's own combinations of modules that its framework can recompute, so that they are priced."""
+    limits = problem.framework.limits
+    modules = {module for word in limits.recompute for module in word.split("+")} - set(RECOMPUTE)
+    used = dict.fromkeys(word for stage in plan.stages for word in stage.recompute if word not in words(problem.framework))
+    more = tuple(word for word in used if set(word.split("+")) <= modules)
+    if not more:
+        return problem
+    limits = replace(limits, recompute=(*limits.recompute, *more))
+    return replace(problem, framework=replace(problem.framework, limits=limits))
 
 
 def _counts(stage: Stage, row_of_op: tuple[int, ...]) -> dict[tuple[int, str], int]:

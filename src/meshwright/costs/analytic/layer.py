@@ -5,13 +5,15 @@ bytes, transfers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshwright.core.cluster import Device
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.strategy import RECOMPUTE
+from meshwright.costs.analytic import recomputation
 from meshwright.costs.analytic.roofline import (
     OperatorSeconds,
     Shape,
@@ -20,7 +22,7 @@ from meshwright.costs.analytic.roofline import (
     unfused_attention_seconds,
 )
 
-__all__ = ["LayerWork", "Transfer", "layer_work"]
+__all__ = ["LayerWork", "Repeat", "Transfer", "layer_work"]
 
 
 PASSES = ("norm", "elementwise", "softmax", "dispatch", "combine")
@@ -28,6 +30,14 @@ PASSES = ("norm", "elementwise", "softmax", "dispatch", "combine")
 
 HANDING_ON = ("norm", "elementwise", "dispatch")
 """Kinds of operators that keep what they put out, where a product takes it."""
+
+
+class Repeat(NamedTuple):
+    """What a setting of a framework's own repeats of a layer before its backward pass, and the bytes that it then keeps."""
+
+    seconds: float
+    transfers: tuple[Transfer, ...]
+    kept_bytes: float
 
 
 class Transfer(NamedTuple):
@@ -69,6 +79,8 @@ class LayerWork:
         Temporary at the widest operator.
     model_flops : float
         Model FLOPs, forward and backward.
+    repeats : tuple of (str, Repeat)
+        What the framework's own settings repeat, by setting.
     """
 
     forward_seconds: float
@@ -87,6 +99,7 @@ class LayerWork:
     output_bytes: float
     working_bytes: float
     model_flops: float
+    repeats: tuple[tuple[str, Repeat], ...] = ()
 
 
 def layer_work(
@@ -108,12 +121,15 @@ def layer_work(
     backward: list[Transfer] = []
     selective: list[Transfer] = []
     dense = expert = saved = dropped = widest = selective_seconds = 0.0
+    there_of, kept_of = [], []
     for i, operator in enumerate(body):
         there, back = _transfers(body, i, shape, training, times)
         forward += there
         backward += back
         n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, framework))
         saved += n_bytes
+        there_of.append(there)
+        kept_of.append(n_bytes)
         if operator.selective:
             selective += there
             selective_seconds += times[i].forward + device.launch_seconds
@@ -152,7 +168,41 @@ def layer_work(
         output_bytes=output_elements * residual,
         working_bytes=widest,
         model_flops=model_flops(Graph("layer", (Op("layer", "", body),))) * share / shape.tensor,
+        repeats=tuple(
+            (word, _repeat(body, word, shape, (device, training, framework), (times, there_of, kept_of)))
+            for word in framework.limits.recompute
+            if word not in RECOMPUTE
+        ),
     )
+
+
+def _repeat(
+    body: tuple[Operator, ...],
+    word: str,
+    shape: Shape,
+    asked: tuple[Device, MixedPrecision, Framework],
+    found: tuple[list[OperatorSeconds], list[list[Transfer]], list[float]],
+) -> Repeat:
+    """Return what one of the framework's own settings repeats; the host issues what is repeated like any other operator.
+
+    `found`: seconds, forward collectives and saved bytes of each operator.
+    """
+    device, training, framework = asked
+    computed = kept = issued = 0.0
+    transfers: list[Transfer] = []
+    parts = zip(body, recomputation.repeated_parts(body, word), *found, strict=True)
+    for operator, part, seconds, there, n_bytes in parts:
+        transfers += [transfer for transfer in there if transfer.kind in part.collectives]
+        kept += n_bytes * part.kept_ratio
+        if part.extra_elements:
+            besides = replace(operator, saved_elements=part.extra_elements, saved_extra_bytes=0, saved_axis="sequence")
+            kept += saved_bytes(besides, shape, float(training.activation_bytes))
+        if part.work_ratio > 0.0 and seconds.forward > 0.0:
+            computed += part.work_ratio * seconds.forward + device.launch_seconds
+            issued += framework.issue_seconds or device.issue_seconds
+            if operator.kind == "grouped_matmul":
+                issued += framework.expert_issue_seconds * operator.size("experts") / shape.expert
+    return Repeat(max(computed, issued), tuple(transfers), kept)
 
 
 def _times(

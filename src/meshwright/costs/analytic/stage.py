@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import Mesh, bucket_seconds
-from meshwright.costs.analytic.layer import LayerWork, Transfer
+from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 
 __all__ = ["combine", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
 
@@ -26,7 +27,7 @@ def layer_load(
 ) -> StageCost:
     """Return the load of one layer.
 
-    `recompute`: ``none``, ``selective`` or ``full``.
+    `recompute`: ``none``, ``selective``, ``full`` or a setting of the framework's own.
 
     Notes
     -----
@@ -82,7 +83,18 @@ def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ..
         return work.forward_seconds, work.forward
     if recompute == "selective":
         return work.selective_seconds, work.selective
-    return 0.0, ()
+    if recompute == "none":
+        return 0.0, ()
+    own = _own(work, recompute)
+    return own.seconds, own.transfers
+
+
+def _own(work: LayerWork, recompute: str) -> Repeat:
+    """Return what a setting of the framework's own repeats and keeps."""
+    for word, own in work.repeats:
+        if word == recompute:
+            return own
+    raise InputError(f"recomputation '{recompute}' is none that this framework has")
 
 
 def _communication(
@@ -207,7 +219,10 @@ def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
         return work.input_bytes, work.saved_bytes + work.working_bytes
     if recompute == "selective":
         return work.saved_bytes - work.selective_bytes, work.selective_bytes + work.working_bytes
-    return work.saved_bytes, work.working_bytes
+    if recompute == "none":
+        return work.saved_bytes, work.working_bytes
+    kept = _own(work, recompute).kept_bytes
+    return kept, max(0.0, work.saved_bytes - kept) + work.working_bytes
 
 
 def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:

@@ -1,1 +1,25 @@
 """Megatron-LM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.framework import exceeded
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+
+__all__ = ["FRAMEWORK", "VARIANTS", "refusals"]
+
+FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "megatron.toml")
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan is outside its limits, and what of the model its options cannot say."""
+    found = exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision)
+    form = problem.model_spec.format
+    return (
+        found
+        if form in FRAMEWORK.limits.formats
+        else (*found, f"a model of format {form}; pretrain_gpt.py is told a Hugging Face one")
+    )

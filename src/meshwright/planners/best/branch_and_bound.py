@@ -37,7 +37,7 @@ class BestFirstSearch:
     """The state of one best-first search: a heap of meshes and configurations by bound, the plans found, the refusals."""
 
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
-        self.problem, self.params, self.stop = problem, params, stop
+        self.problem, self.params, self.stop = problem, limits.within(params, problem), stop
         self.chain = chain_of(problem.graph)
         self.heap: list[tuple[float, int, int, MeshDegrees | Config, Plan | None]] = []
         self.costs: list[Costs] = []
@@ -64,8 +64,13 @@ class BestFirstSearch:
     def add(self, pool: DevicePool) -> None:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
         problem, cluster = self.problem, self.problem.required_cluster
-        costs = Costs(problem, pool, self.chain, self.params.recompute, self.params.memory_ratio, self.params.shard)
-        self.costs.append(costs)
+        if not limits.allowed_pool(pool, problem):
+            return
+        spaces = limits.settings(problem, self.params)
+        every = Costs(problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard)
+        own = [every.recomputing(words, blocks=blocks) for words, blocks in spaces]
+        places = range(len(self.costs), len(self.costs) + len(own))
+        self.costs += own
         n_layers = len(self.chain.layers)
         degrees = limits.allowed_degrees(problem, self.params, pool.n_devices)
         peak = max(cluster.device(int(devices[0])).peak(problem.training.precision) for devices in pool.devices)
@@ -80,7 +85,8 @@ class BestFirstSearch:
                 self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
                 continue
             bound = flops / (peak * mesh.rank_size * mesh.pipeline)
-            heapq.heappush(self.heap, (bound, _PEAK, len(self.costs) - 1, mesh, None))
+            for place in places:
+                heapq.heappush(self.heap, (bound, _PEAK, place, mesh, None))
 
     def run(self) -> None:
         """Expand and evaluate in order of bound until no bound is below the best plan, or the budget is spent."""
@@ -148,7 +154,7 @@ class BestFirstSearch:
                 self.open.append((bound, pool, config))
             self.too_large.append((pool, config, False))
             return
-        if self._closed(config, plan):
+        if self._closed(costs, config, plan):
             full = self.least_seconds(costs, config, plan)  # its only plan
         elif config.one_way:
             # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
@@ -164,7 +170,7 @@ class BestFirstSearch:
         """Return whether no plan of a configuration that building found none of fits: proven for its only split."""
         if not config.one_way:
             return False
-        if config.mesh.pipeline == 1 and self.chain.equal:
+        if costs.one_setting or (config.mesh.pipeline == 1 and self.chain.equal):
             return True  # what it recomputes was searched through
         counts = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
         return plans.never_fits(costs, config, self.n_microbatches(config.mesh), counts)
@@ -179,18 +185,18 @@ class BestFirstSearch:
             return sim.least_seconds(self.problem, plan, stage_costs)
         return sim.estimate(plan, stage_costs, np.zeros(len(plan.stages) - 1))
 
-    def _closed(self, config: Config, plan: Plan) -> bool:
+    def _closed(self, costs: Costs, config: Config, plan: Plan) -> bool:
         """Return whether a configuration has no other plan: one split, and the least recomputed that fits.
 
         With virtual stages that is the rule of the space. Without a pipeline any mixture is part of it, but of like layers the least
-        is the quickest.
+        is the quickest. Where one setting serves all layers, there is no mixture.
         """
-        return config.one_way and (config.mesh.pipeline > 1 or not plan.recomputes or self.chain.equal)
+        return config.one_way and (costs.one_setting or config.mesh.pipeline > 1 or not plan.recomputes or self.chain.equal)
 
     def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
         """Play the plan of a configuration, quickly with links for every collective first, then as it is."""
         self.n_evaluations += 1
-        if not self._closed(config, plan):
+        if not self._closed(self.costs[pool], config, plan):
             # its bound stays part of the proof: another split of the layers may be as good as the bound says
             self.open.append((bound, pool, config))
         least = self.least_seconds(self.costs[pool], config, plan)
@@ -200,7 +206,7 @@ class BestFirstSearch:
         found = self.play(pool, config, plan)
         if found is not None:
             self.found.append(found)
-        elif self._closed(config, plan):
+        elif self._closed(self.costs[pool], config, plan):
             self.open.append((bound, pool, config))
 
     def play(self, pool: int, config: Config, plan: Plan) -> Incumbent | None:

@@ -43,6 +43,8 @@ class Costs:
         Share of a device's memory that may be filled.
     shards : tuple of int
         Sharding levels allowed.
+    blocks : bool
+        Whether the first layers of every stage recompute the last of `recompute`, equally many of each, and the others the first.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class Costs:
         recompute: tuple[str, ...] = RECOMPUTE,
         memory_ratio: float = 1.0,
         shards: tuple[int, ...] = (0, 1, 2, 3),
+        blocks: bool = False,
     ) -> None:
         self.problem, self.pool, self.chain = problem, pool, chain
-        self.recompute, self.memory_ratio, self.shards = recompute, memory_ratio, shards
+        self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
         self._classes: dict[tuple[object, ...], RankClasses] = {}
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
@@ -63,9 +66,14 @@ class Costs:
         self._peaks: dict[tuple[object, ...], Peaks] = {}
         self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
-    def recomputing(self, word: str) -> Costs:
-        """Return the same costs where all layers recompute alike; loads of layers are shared, which do not depend on it."""
-        alike = Costs(self.problem, self.pool, self.chain, (word,), self.memory_ratio, self.shards)
+    @property
+    def one_setting(self) -> bool:
+        """Whether a split of the layers leaves one plan: all layers recompute alike, or as few as fit first in every stage."""
+        return self.blocks or len(self.recompute) == 1
+
+    def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
+        """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
+        alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks)
         alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
         return alike
 
@@ -180,7 +188,7 @@ class Costs:
         places = self.classes(config, light=light).keys
         for rows, place in zip(kinds, places, strict=True):
             if (key, place) not in self._digests:
-                self._digests[key, place] = digest(self.chain, rows, self.words(rows))
+                self._digests[key, place] = digest(self.chain, self.settled(rows), self.words(rows))
         return [self._digests[key, place] for place in places]
 
     def stage_costs(self, config: Config, plan: Plan) -> tuple[StageCost, ...]:
@@ -223,11 +231,29 @@ class Costs:
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything."""
+        if len(self.recompute) == 1:
+            return self.recompute
         row = self.chain.main_row  # least recomputation first, in whichever order it was asked for
         useful = (row, "selective") in rows and rows[row, "selective"].activation_bytes < rows[row, "none"].activation_bytes
         return tuple(
             word for word in RECOMPUTE if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
         )
+
+    def word_of(self, row: int, word: str) -> str:
+        """Return what a layer recomputes where those that may choose recompute `word`: embedding and head recompute nothing, other
+        layers pinned to the ends only where one setting serves all layers.
+        """
+        if row not in (*self.chain.prefix, *self.chain.suffix):
+            return word
+        ends = self.problem.graph.ops[row].kind in ("embedding", "head")
+        return "none" if ends or len(self.recompute) > 1 else word
+
+    def settled(self, rows: RowLoads) -> RowLoads:
+        """Return loads in which pinned layers have the loads of what they recompute under the word ``none``."""
+        if len(self.recompute) > 1:
+            return rows
+        pinned = {row: self.word_of(row, self.recompute[0]) for row in (*self.chain.prefix, *self.chain.suffix)}
+        return {**rows, **{(row, "none"): rows[row, word] for row, word in pinned.items() if (row, word) in rows}}
 
     def transfer_seconds(self, config: Config, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.

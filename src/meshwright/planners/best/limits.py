@@ -5,14 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
+from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import ALTERNATE, MODULES, RECOMPUTE
+from meshwright.costs import analytic
+from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import Config, DevicePool, divisors
 
-__all__ = ["Limits", "allowed_degrees", "impossible", "largest_degrees", "sample_flops", "shard_degrees", "variants"]
+__all__ = [
+    "Limits",
+    "allowed_degrees",
+    "allowed_pool",
+    "impossible",
+    "largest_degrees",
+    "sample_flops",
+    "settings",
+    "shard_degrees",
+    "variants",
+    "within",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +64,7 @@ class Limits:
     data: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
     micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
     shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
-    recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": RECOMPUTE})
+    recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": (*RECOMPUTE, ALTERNATE, *MODULES)})
     schedules: tuple[str, ...] = field(
         default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
         metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
@@ -136,12 +152,17 @@ def variants(config: Config, problem: Problem, pool: DevicePool, shards: tuple[i
     mesh = config.mesh
     levels = tuple(level for level in shards if level == 0 or mesh.data * mesh.context > 1) or (0,)
     apart = mesh.pipeline > 1 and mesh.data > 1 and mesh.expert == 1 and len(pool.devices) == 1
-    layouts = ("pipeline", "data") if apart else ("pipeline",)
+    framework = problem.framework.limits
+    layouts = ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",)
     return [
         replace(config, shard=level, shard_degree=degree, layout=layout)
         for level in levels
         for layout in layouts
-        for degree in (shard_degrees(problem, mesh.tensor * mesh.context, mesh.data) if level == 3 else (0,))
+        for degree in (
+            shard_degrees(problem, mesh.tensor * mesh.context, mesh.data)
+            if level == 3 and level in framework.hybrid_shards
+            else (0,)
+        )
     ]
 
 
@@ -176,7 +197,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
     expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
     micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= 8)
-    return {
+    allowed = {
         "tensor": params.tensor or tensor,
         "context": params.context or context,
         "expert": params.expert or expert,
@@ -184,6 +205,77 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
         "pipeline": params.pipeline,
         "data": params.data,
     }
+    return allowed | {axis: (1,) for axis in AXES if axis not in problem.framework.limits.degrees}
+
+
+def within(params: Limits, problem: Problem) -> Limits:
+    """Return the limits of a search inside what the framework runs.
+
+    Raises
+    ------
+    InputError
+        When what is given leaves nothing that the framework runs.
+    """
+    framework = problem.framework.limits
+    for axis in AXES:
+        given: tuple[int, ...] = getattr(params, axis)
+        if given and axis not in framework.degrees and 1 not in given:
+            raise _outside(problem, f"{axis} degree {min(given)}", f"no {axis} parallelism")
+    known = Limits.__dataclass_fields__["schedules"].metadata["choices"]
+    usual = params.schedules == Limits().schedules
+    schedules = tuple(
+        word
+        for word in (known if usual and framework.schedules else params.schedules)
+        if (not framework.schedules or word in framework.schedules)
+        and (framework.virtual_stages or word not in ("interleaved_1f1b", "zb_v"))
+    )
+    if not schedules:
+        raise _outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")
+    shard = tuple(level for level in params.shard if level in framework.shards)
+    if not shard:
+        raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
+    return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)
+
+
+def _outside(problem: Problem, given: str, has: str) -> InputError:
+    return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out")
+
+
+def allowed_pool(pool: DevicePool, problem: Problem) -> bool:
+    """Return whether the framework takes devices in the order of a pool: some take them only in order from the first on."""
+    if problem.framework.limits.any_order:
+        return True
+    order = np.concatenate(pool.devices)
+    return bool((order == np.arange(len(order))).all())
+
+
+def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Return what layers may recompute, one entry for each space that is searched apart, and whether it is by blocks.
+
+    By layer, any mixture of all words is one space. Where a framework tells one setting for the whole plan, each setting is a space
+    of its own, and so are blocks: the first layers of every stage recompute all, equally many of each (none and all included).
+
+    Raises
+    ------
+    InputError
+        When the framework has nothing of what is given.
+    """
+    framework, usual = problem.framework.limits, params.recompute == RECOMPUTE
+    known = analytic.distinct_settings(problem.graph, framework.recompute)
+    chosen = tuple(word for word in known if usual or word in params.recompute)
+    if not chosen:
+        raise _outside(problem, f"recompute {', '.join(params.recompute)}", f"{', '.join(known)}")
+    if framework.recompute_scope == "layer":
+        return ((chosen, False),)
+    blocks = framework.block_recompute and {"none", "full"} <= set(chosen) and not params.uniform and not _pinned(problem.graph)
+    alike = tuple(((word,), False) for word in chosen if not blocks or word not in ("none", "full"))
+    return (((("none", "full"), True),) if blocks else ()) + alike
+
+
+def _pinned(graph: Graph) -> bool:
+    """Return whether layers beside embedding and head are pinned to the ends of the model."""
+    chain = chain_of(graph)
+    return any(graph.ops[i].kind not in ("embedding", "head") for i in (*chain.prefix, *chain.suffix))
 
 
 def impossible(problem: Problem, params: Limits, n_layers: int) -> str:

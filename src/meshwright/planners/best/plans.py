@@ -80,7 +80,7 @@ def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: floa
         n_stages = config.mesh.pipeline * config.chunks
         counts: tuple[int, ...] | None = (len(costs.chain.layers) // n_stages,) * n_stages
         for word in costs.words(costs.rows(config)[0]):
-            plan = with_counts(costs.recomputing(word), config, n_microbatches, counts or ())
+            plan = with_counts(costs.recomputing((word,)), config, n_microbatches, counts or ())
             if plan is not None:
                 return plan
         return None
@@ -113,7 +113,7 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
         return None
     peaks = costs.peaks(config, n_microbatches)
     for _ in range(2):
-        words = _recompute_of_ranks(costs, config, rows, peaks)
+        words = (_blocks_of_ranks if costs.blocks else _recompute_of_ranks)(costs, config, rows, peaks)
         if words is None:
             return None
         plan = _plan(costs, config, n_microbatches, ops, words)
@@ -131,7 +131,7 @@ def own_peaks(costs: Costs, config: Config, plan: Plan) -> Peaks:
 
 
 def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, ...]) -> Plan | None:
-    """Return the plan with a given number of layers per stage and nothing recomputed, whether it fits or not.
+    """Return the plan with a given number of layers per stage and the least recomputed, whether it fits or not.
 
     Parameters
     ----------
@@ -143,8 +143,11 @@ def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, .
     Plan or None
         The plan; None where a stage would be empty.
     """
-    ops, _ = costs.stages(counts)
-    return _plan(costs, config, n_microbatches, ops, [()] * len(ops)) if all(ops) else None
+    ops, rows = costs.stages(counts)
+    if not all(ops):
+        return None
+    least = costs.recompute[0] if len(costs.recompute) == 1 else "none"
+    return _plan(costs, config, n_microbatches, ops, [tuple(costs.word_of(row, least) for row in stage) for stage in rows])
 
 
 def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int, ...]], words: list[tuple[str, ...]]) -> Plan:
@@ -164,7 +167,7 @@ def _ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Pea
     classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
     pinned = {*costs.chain.prefix, *costs.chain.suffix}
-    figures = [RowFigures.of(stage_costs, costs.words(stage_costs), pinned) for stage_costs in of_class]
+    figures = [RowFigures.of(costs.settled(stage_costs), costs.words(stage_costs), pinned) for stage_costs in of_class]
     stages = [[rows[stage] for stage in np.flatnonzero(rank_of_stage == rank)] for rank in range(config.mesh.pipeline)]
     return [
         figures[own].layers(stages[rank], peaks.held[rank], peaks.at[rank]) for rank, own in enumerate(classes.of_rank.tolist())
@@ -178,15 +181,34 @@ def _recompute_of_ranks(
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
     memory = costs.memory_bytes(config)
     words: list[tuple[str, ...]] = [()] * len(rows)
+    least = costs.recompute[0]
     for rank, own in enumerate(_ranks(costs, config, rows, peaks)):
         chosen = own.chosen(memory[rank])
         if chosen is None:
             return None
         start = 0
         for stage in np.flatnonzero(rank_of_stage == rank):
-            words[stage] = tuple(chosen[start : start + len(rows[stage])])
+            own_words = zip(rows[stage], chosen[start : start + len(rows[stage])], strict=True)
+            words[stage] = tuple(costs.word_of(row, word if len(costs.recompute) > 1 else least) for row, word in own_words)
             start += len(rows[stage])
     return words
+
+
+def _blocks_of_ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks) -> list[tuple[str, ...]] | None:
+    """Return the words of stages whose first layers recompute all, as few of each as fit on every rank; None where none fit.
+
+    The fewest are the quickest: every layer more takes longer and shortens nothing.
+    """
+    pinned = {*costs.chain.prefix, *costs.chain.suffix}
+    sizes = [sum(row not in pinned for row in stage) for stage in rows]
+    for n_full in range(max(sizes) + 1):
+        words = []
+        for stage in rows:
+            inner = iter(range(len(stage)))
+            words.append(tuple("none" if row in pinned or next(inner) >= n_full else "full" for row in stage))
+        if _fits(costs, config, rows, words, peaks):
+            return words
+    return None
 
 
 def _fits(costs: Costs, config: Config, rows: list[tuple[int, ...]], words: list[tuple[str, ...]], peaks: Peaks) -> bool:

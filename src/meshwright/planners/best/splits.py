@@ -65,12 +65,12 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
     costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
     bare = plans.bare(costs, config, n_microbatches, counts)
     plan = None if bare is None else plans.with_counts(costs, config, n_microbatches, counts)
-    if bare is None or (plan is None and search.chain.equal):
+    if bare is None or (plan is None and (search.chain.equal or (costs.one_setting and not config.fitted))):
         return math.inf  # a stage would be empty, or what it recomputes was searched through
     if plan is None and plans.never_fits(costs, config, n_microbatches, counts):
         return math.inf
     least = 0.0
-    if plan is not None and (config.split_backward or not plan.recomputes):
+    if plan is not None and (costs.one_setting or config.split_backward or not plan.recomputes):
         least = search.least_seconds(costs, config, plan)
     elif not config.split_backward:  # any mixture of what is recomputed takes as long as nothing recomputed, in the same order
         least = search.least_seconds(costs, config, bare)
@@ -82,7 +82,8 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
     search.found.append(found)
     # the least work that fits is all there is where orders are fitted, and of like layers the best; which of unlike layers
     # recompute is open
-    return math.inf if not plan.recomputes or search.chain.equal or config.split_backward else least
+    settled = costs.one_setting or not plan.recomputes or search.chain.equal or config.split_backward
+    return math.inf if settled else least
 
 
 def improve(search: BestFirstSearch, *, best_only: bool = False) -> None:

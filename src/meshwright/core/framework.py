@@ -1,0 +1,283 @@
+"""The framework that trains (Megatron-LM, torchtitan, ...): how it carries out what a plan says, and what it can run at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.strategy import RECOMPUTE
+
+__all__ = [
+    "AXES",
+    "SCOPES",
+    "Framework",
+    "FrameworkLimits",
+    "exceeded",
+    "inner_words",
+    "layout_of",
+    "recomputed_in_block",
+]
+
+AXES = ("tensor", "context", "pipeline", "expert")
+"""Degrees that a framework may lack; data parallelism is in all of them."""
+
+SCOPES = ("layer", "plan")
+"""How finely recomputation is told: of each layer by itself, or one setting for the whole plan."""
+
+_ENDS = ("embedding", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkLimits:
+    """What a framework can run, as data: what searches keep to and exports refuse. The defaults are no limits.
+
+    Parameters
+    ----------
+    degrees : tuple of str
+        Those of `AXES` that may be above 1.
+    schedules : tuple of str
+        Schedules; empty for all.
+    shards : tuple of int
+        What the data axis may shard, as `Strategy.shard`.
+    hybrid_shards : tuple of int
+        The levels with which it may be sharded over fewer ranks than there are (HSDP).
+    virtual_stages : bool
+        Whether a pipeline rank may have several stages.
+    uneven_stages : bool
+        Whether stages may hold different numbers of layers.
+    unlike_stages : bool
+        Whether stages may differ in their degrees.
+    free_ends : bool
+        Whether embedding and head may lie on other stages than the first and the last.
+    layouts : tuple of str
+        Which axis may change slowest over the devices: ``pipeline``, ``data``.
+    any_order : bool
+        Whether stages may take devices in any order, instead of one of the `layouts` over all devices in order.
+    gradient_rings : bool
+        Whether the order of a gradient ring can be told.
+    recompute : tuple of str
+        What a layer may recompute, as `meshwright.core.strategy.is_recompute` has it; the least first. Modules that stand in any
+        of them may be combined otherwise too; searches keep to these.
+    recompute_scope : str
+        One of `SCOPES`.
+    block_recompute : bool
+        Whether, beside settings for the whole plan, the first layers of every stage may recompute everything: equally many of
+        each stage (Megatron-LM's method ``block``).
+    precisions : tuple of str
+        Precisions of products; empty for all.
+    formats : tuple of str
+        Formats of models that it can be told; empty for all.
+    """
+
+    degrees: tuple[str, ...] = AXES
+    schedules: tuple[str, ...] = ()
+    shards: tuple[int, ...] = (0, 1, 2, 3)
+    hybrid_shards: tuple[int, ...] = (1, 2, 3)
+    virtual_stages: bool = True
+    uneven_stages: bool = True
+    unlike_stages: bool = True
+    free_ends: bool = True
+    layouts: tuple[str, ...] = ("pipeline", "data")
+    any_order: bool = True
+    gradient_rings: bool = True
+    recompute: tuple[str, ...] = RECOMPUTE
+    recompute_scope: str = "layer"
+    block_recompute: bool = False
+    precisions: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How the framework that trains carries out what a plan says; the default is one that does everything well.
+
+    Parameters
+    ----------
+    issue_seconds : float
+        Time that the host takes to issue one operator, forward or backward; 0 for `Device.issue_seconds`. Where a layer's work
+        is shorter than issuing it, the device waits.
+    expert_issue_seconds : float
+        Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product
+        and a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
+    memory_passes_ratio : float
+        How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
+    ring_imbalance_ratio : float
+        Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a
+        late chunk, 1 where the last rank attends to everything.
+    tensor_overlap_ratio : float
+        Share of the tensor axis' gatherings and scatterings (sequence parallelism) that runs beside the products next to them.
+    shard_bytes_per_second : float
+        Rate of gathering weights and scattering gradients of ZeRO-3 per device; 0 for what the network allows.
+    overlaps_scatter : bool
+        Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
+    dispatches_once : bool
+        Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there
+        (DeepEP, HybridEP) instead of once for each expert.
+    splits_transfers : bool
+        Whether the ranks of a tensor axis, which hold the same output of a stage, send a piece of it each, gathered at the
+        receivers (Megatron-LM's scatter and gather, DeepSpeed's partitioned activations). With sequence parallelism outputs are
+        pieces anyway.
+    keeps_casts : bool
+        Whether inputs of fp8 and fp4 products are kept for the backward pass as cast (Transformer Engine) instead of in the
+        precision of activations (PyTorch's float8 products).
+    name : str
+        As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
+    variant : str
+        Which of its variants: ``experts_x86``; empty for the plain one.
+    version : str
+        For which versions this holds.
+    limits : FrameworkLimits
+        What it can run.
+    """
+
+    issue_seconds: float = 0.0
+    expert_issue_seconds: float = 0.0
+    memory_passes_ratio: float = 1.0
+    ring_imbalance_ratio: float = 0.0
+    tensor_overlap_ratio: float = 0.0
+    shard_bytes_per_second: float = 0.0
+    overlaps_scatter: bool = True
+    dispatches_once: bool = False
+    splits_transfers: bool = False
+    keeps_casts: bool = False
+    name: str = ""
+    variant: str = ""
+    version: str = ""
+    limits: FrameworkLimits = FrameworkLimits()
+
+    @property
+    def word(self) -> str:
+        """How it is named on the command line: ``megatron``, ``megatron:experts_x86``."""
+        return f"{self.name}:{self.variant}" if self.variant else self.name
+
+
+def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str = "") -> tuple[str, ...]:
+    """Return what of a plan is outside a framework's limits, a sentence without a full stop each; empty for nothing.
+
+    `precision`: of products; empty where it does not matter.
+    """
+    return tuple(reason for reason in (
+        *_degrees(limits, plan), *_pipeline(limits, plan, graph), *_places(limits, plan), *_recompute(limits, plan, graph),
+        f"products in {precision}; it has {_listed(limits.precisions)}"
+        if precision and limits.precisions and precision not in limits.precisions else "",
+    ) if reason)  # fmt: skip
+
+
+def _listed(words: tuple[object, ...]) -> str:
+    return ", ".join(str(word) for word in words) or "none"
+
+
+def _degrees(limits: FrameworkLimits, plan: Plan) -> list[str]:
+    """Return what is wrong with degrees and sharding."""
+    strategies = list(dict.fromkeys(stage.strategy for stage in plan.stages))
+    found = []
+    if len(strategies) > 1 and not limits.unlike_stages:
+        found.append(f"stages have {len(strategies)} different sets of degrees; one set serves all stages there")
+    largest = {name: max(getattr(one, name) for one in strategies) for name in ("tensor", "context", "expert")}
+    largest["pipeline"] = len(plan.ranks())
+    found += [
+        f"{name} degree {degree}; it has no {name} parallelism"
+        for name, degree in largest.items()
+        if degree > 1 and name not in limits.degrees
+    ]
+    for one in strategies:
+        ranks = one.data * one.context
+        if ranks > 1 and one.shard not in limits.shards:
+            found.append(f"sharding level {one.shard} of the data axis; it has {_listed(limits.shards)}")
+        elif 0 < one.shard_degree < one.data and one.shard not in limits.hybrid_shards:
+            found.append(
+                f"level {one.shard} sharded over {one.shard_degree} of {one.data} data ranks; it shards over all of them"
+            )
+    return found
+
+
+def _pipeline(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
+    """Return what is wrong with schedule and stages."""
+    n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
+    found = []
+    if n_stages > 1 and limits.schedules and plan.schedule not in limits.schedules:
+        found.append(f"schedule {plan.schedule}; it has {_listed(limits.schedules)}")
+    if n_stages > n_ranks and not limits.virtual_stages:
+        found.append("several stages on one pipeline rank; it has no virtual stages")
+    counts = {sum(graph.ops[op].kind not in _ENDS for op in stage.ops) for stage in plan.stages}
+    if len(counts) > 1 and not limits.uneven_stages:
+        found.append(f"stages of {_listed(tuple(sorted(counts)))} layers; every stage has equally many there")
+    if not limits.free_ends:
+        for kind, place, kind in (("embedding", 0, "first"), ("head", n_stages - 1, "last")):
+            if any(graph.ops[op].kind == kind for i, stage in enumerate(plan.stages) if i != place for op in stage.ops):
+                found.append(f"the {kind} is not on the {kind} stage; it keeps it there")
+    return found
+
+
+def _places(limits: FrameworkLimits, plan: Plan) -> list[str]:
+    """Return what is wrong with the devices of stages and the order of gradient rings."""
+    found = []
+    layout = layout_of(plan)
+    if not layout and not limits.any_order:
+        found.append("stages take devices out of order; its ranks run over the devices in order, tensor innermost")
+    elif layout and layout not in limits.layouts and len(plan.ranks()) > 1 and plan.stages[0].strategy.data > 1:
+        found.append(f"the {layout} axis changes slowest over the devices; it lays out {_listed(limits.layouts)} outermost")
+    if not limits.gradient_rings and any(stage.ring for stage in plan.stages):
+        found.append("the order of the gradient rings; the communication library finds its own")
+    return found
+
+
+def layout_of(plan: Plan) -> str:
+    """Return which axis changes slowest over the devices in order, ``pipeline`` or ``data``; empty where neither does."""
+    ranks = plan.ranks()
+    size = len(ranks[0])
+    if any(len(devices) != size for devices in ranks):
+        return ""
+    if all(list(devices) == list(range(r * size, (r + 1) * size)) for r, devices in enumerate(ranks)):
+        return "pipeline"
+    width = plan.stages[0].strategy.tensor * plan.stages[0].strategy.context
+    row = width * len(ranks)
+    if size % width == 0 and all(
+        list(devices) == [d * row + r * width + k for d in range(size // width) for k in range(width)]
+        for r, devices in enumerate(ranks)
+    ):
+        return "data"
+    return ""
+
+
+def recomputed_in_block(words: list[list[str]]) -> int:
+    """Return how many first layers of every stage recompute everything, the others nothing; -1 where it is otherwise.
+
+    `words`: what the layers between embedding and head of each stage recompute. A stage with fewer layers recomputes all.
+    """
+    full = [[word == "full" for word in stage] for stage in words]
+    if any(word not in ("none", "full") for stage in words for word in stage):
+        return -1
+    counts = [sum(stage) for stage in full]
+    most = max(counts, default=0)
+    first = all(stage == [True] * count + [False] * (len(stage) - count) for stage, count in zip(full, counts, strict=True))
+    return most if first and all(n == min(most, len(stage)) for n, stage in zip(counts, full, strict=True)) else -1
+
+
+def inner_words(plan: Plan, graph: Graph) -> list[list[str]]:
+    """Return what the layers between embedding and head of each stage recompute."""
+    return [
+        [
+            word
+            for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True)
+            if graph.ops[op].kind not in _ENDS
+        ]
+        for stage in plan.stages
+    ]
+
+
+def _recompute(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
+    """Return what is wrong with what layers recompute."""
+    words = inner_words(plan, graph)
+    every = list(dict.fromkeys(word for stage in words for word in stage))
+    modules = {module for word in limits.recompute for module in word.split("+")} - set(RECOMPUTE)
+    unknown = [word for word in every if word not in limits.recompute and not set(word.split("+")) <= modules]
+    if unknown:
+        return [f"recomputation '{word}'; it has {_listed(limits.recompute)}" for word in unknown]
+    if limits.recompute_scope == "plan" and len(every) > 1:
+        if limits.block_recompute and recomputed_in_block(words) >= 0:
+            return []
+        block = ", or the first layers of every stage recompute all, equally many of each" if limits.block_recompute else ""
+        return [f"layers recompute differently ({_listed(tuple(every))}); all layers recompute alike there{block}"]
+    return []

@@ -1,0 +1,183 @@
+"""A framework read from a TOML file: figures of how it runs things, limits, variants; every entry with its source.
+
+A file has ``title``, ``version`` and the tables ``how`` and ``limits``, whose keys are the fields of `Framework` and
+`FrameworkLimits`, and ``variants``, each with what is different there and ``when`` it applies. A value is
+``{ value = ..., source = "..." }``, or the value alone in a file of one's own. Quantities carry units: ``"90 us"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.base import fields, units
+from meshwright.base.errors import InputError
+from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits
+from meshwright.core.strategy import is_recompute
+
+__all__ = ["CIRCUMSTANCES", "Variant", "content", "described", "of_content", "read"]
+
+CIRCUMSTANCES: typing.Final = (
+    "experts", "host", "drops_tokens", "release_before", "release_from", "precision", "async_tensor",
+)  # fmt: skip
+"""What may decide a variant: whether a model has experts that are spread, the hosts' processors (``x86``, ``arm``), whether
+tokens beyond a capacity are dropped, the release, the precision of products, asynchronous tensor parallelism."""
+
+_OWN = ("name", "variant", "version", "limits")
+_KEYS = ("title", "version", "base", "how", "limits", "variants")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A framework under circumstances of its own.
+
+    Parameters
+    ----------
+    framework : Framework
+        With its `variant` named.
+    title : str
+        What it is, in words.
+    when : tuple of (str, str or bool)
+        Which of `CIRCUMSTANCES` it asks for; empty where it is chosen by name only.
+    """
+
+    framework: Framework
+    title: str = ""
+    when: tuple[tuple[str, str | bool], ...] = ()
+
+    def applies(self, circumstances: Mapping[str, str | bool]) -> bool:
+        """Return whether all that it asks for is so; a release that is not told is the newest."""
+        return bool(self.when) and all(_holds(key, wanted, circumstances) for key, wanted in self.when)
+
+
+def _holds(key: str, wanted: str | bool, circumstances: Mapping[str, str | bool]) -> bool:
+    """Return whether one of the circumstances is as a variant asks."""
+    if key in ("release_before", "release_from"):
+        release = str(circumstances.get("release", ""))
+        before = bool(release) and release < str(wanted)
+        return before if key == "release_before" else not before
+    return circumstances.get(key, False) == wanted
+
+
+def content(path: str | Path) -> dict[str, Any]:
+    """Return what the file of a framework holds.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"framework {path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"framework {path}: is no TOML: {error}") from None
+
+
+def read(path: Path) -> tuple[Framework, tuple[Variant, ...]]:
+    """Return a framework of the room, called like its file, and its variants.
+
+    Raises
+    ------
+    InputError
+        When an entry is wrong.
+    """
+    return of_content(content(path), path.stem, path.name, Framework())
+
+
+def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Framework, tuple[Variant, ...]]:
+    """Return the framework that a file's content describes, and its variants.
+
+    Parameters
+    ----------
+    entry : object
+        What the parser gave.
+    name : str
+        How it is called.
+    place : str
+        The file, for messages.
+    base : Framework
+        What everything is that the file does not say.
+
+    Raises
+    ------
+    InputError
+        When a field is unknown or wrong.
+    """
+    fields.entry(entry, place, _KEYS)
+    version = fields.text(entry.get("version", base.version), f"{place}: version")
+    plain = _changed(replace(base, name=name, variant="", version=version), entry, place)
+    variants = []
+    for word, own in fields.entry(entry.get("variants", {}), f"{place}: variants").items():
+        place = f"{place}: variants.{word}"
+        fields.entry(own, place, ("title", "version", "when", "how", "limits"))
+        changed = _changed(replace(plain, variant=word, version=own.get("version", version)), own, place)
+        when = fields.entry(own.get("when", {}), f"{place}: when", CIRCUMSTANCES)
+        variants.append(Variant(changed, fields.text(own.get("title", ""), f"{place}: title"), tuple(when.items())))
+    return plain, tuple(variants)
+
+
+def _changed(framework: Framework, entry: dict[str, Any], place: str) -> Framework:
+    """Return the framework with the figures and limits of one table."""
+    figures = [field for field in dataclasses.fields(Framework) if field.name not in _OWN]
+    how = fields.entry(entry.get("how", {}), f"{place}: how", [field.name for field in figures])
+    found = {name: _figure(_value(value, f"{place}: how.{name}"), name, f"{place}: how.{name}") for name, value in how.items()}
+    known = {field.name: field for field in dataclasses.fields(FrameworkLimits)}
+    table = fields.entry(entry.get("limits", {}), f"{place}: limits", known)
+    limits = {
+        name: _limit(_value(value, f"{place}: limits.{name}"), name, f"{place}: limits.{name}") for name, value in table.items()
+    }
+    return replace(framework, limits=replace(framework.limits, **limits), **found)
+
+
+def _value(entry: Any, place: str) -> Any:
+    """Return a value that may stand beside its source."""
+    if not isinstance(entry, dict):
+        return entry
+    fields.entry(entry, place, ("value", "source"), ("value",))
+    return entry["value"]
+
+
+def _figure(value: Any, name: str, place: str) -> Any:
+    """Return a figure in base units; the end of its name says what it is."""
+    if isinstance(getattr(Framework(), name), bool):
+        return fields.flag(value, place)
+    for ending, dimension in (("_bytes_per_second", "bytes_per_second"), ("_seconds", "seconds"), ("_bytes", "bytes")):
+        if name.endswith(ending):
+            return units.parse(value, dimension, place=place)
+    return fields.number(value, place, minimum=0.0)
+
+
+def _limit(value: Any, name: str, place: str) -> Any:
+    """Return one field of the limits."""
+    default = getattr(FrameworkLimits(), name)
+    if isinstance(default, bool):
+        return fields.flag(value, place)
+    if isinstance(default, str):
+        if value not in SCOPES:
+            raise InputError(f"{place}: is {fields.show(value)}; it must be one of {', '.join(SCOPES)}")
+        return value
+    listed = tuple(fields.items(value, place))
+    for one in listed:
+        if name in ("shards", "hybrid_shards"):
+            fields.whole(one, place, minimum=0, maximum=3)
+        else:
+            fields.text(one, place)
+    if name == "degrees" and not set(listed) <= set(AXES):
+        raise InputError(f"{place}: names {', '.join(sorted(set(listed) - set(AXES)))}; there are {', '.join(AXES)}")
+    wrong = [word for word in listed if name == "recompute" and not is_recompute(word)]
+    if wrong:
+        raise InputError(f"{place}: '{wrong[0]}' is no recomputation")
+    return listed
+
+
+def described(entry: Mapping[str, Any]) -> str:
+    """Return title and version of a file's content, as a line about it."""
+    version = entry.get("version", "")
+    return f"{entry.get('title', '')}{f' ({version})' if version else ''}"

@@ -1,0 +1,213 @@
+"""Every framework keeps the promises of its room: figures and limits with sources, refusals that say all, files read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import tomllib
+from functools import cache
+from typing import Any
+
+import pytest
+
+import meshwright
+from meshwright import frameworks, schedules
+from meshwright.base import registry
+from meshwright.core import framework_file
+from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits, exceeded
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
+from meshwright.core.strategy import Strategy, is_recompute
+
+NAMES = frameworks.names()
+DATA = pathlib.Path(meshwright.__file__).parent / "frameworks" / "data"
+OURS = [name for name in NAMES if registry.home("frameworks", name)]
+
+
+@cache
+def _problem() -> Problem:
+    from meshwright import api
+
+    return api.make_problem("gpt2", "flat:16")
+
+
+def _plan(n_ranks: int = 1, *, chunks: int = 1, schedule: str = "1f1b", word: str = "none", **degrees: Any) -> Plan:
+    """Return a plan of GPT-2's fourteen layers in even stages, the ranks blocks of devices in order."""
+    strategy = Strategy(**{"data": 2, "shard": 0, **degrees})
+    size, n_stages, inner = strategy.n_devices, n_ranks * chunks, 12
+    per_stage = inner // n_stages
+    assert per_stage * n_stages == inner
+    stages = []
+    for i in range(n_stages):
+        ops = list(range(1 + i * per_stage, 1 + (i + 1) * per_stage))
+        ops = [0] * (i == 0) + ops + [13] * (i == n_stages - 1)
+        words = tuple("none" if op in (0, 13) else word for op in ops)
+        rank = i % n_ranks
+        stages.append(Stage(tuple(ops), tuple(range(rank * size, (rank + 1) * size)), strategy, words))
+    return Plan(tuple(stages), 4, 1, schedule, 4 * strategy.data)
+
+
+def _with_words(plan: Plan, words: list[str]) -> Plan:
+    """Return the plan where the layers between embedding and head of each stage recompute as told, in turn."""
+    stages = []
+    for stage in plan.stages:
+        inner = iter(words * 12)
+        stages.append(dataclasses.replace(stage, recompute=tuple("none" if op in (0, 13) else next(inner) for op in stage.ops)))
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def _outside(limits: FrameworkLimits) -> dict[str, Plan]:
+    """Return, for every limit that there is, a plan that is outside of it and of no other."""
+    level = limits.shards[0]
+    found: dict[str, Plan] = {}
+    for axis in AXES:
+        if axis not in limits.degrees:
+            found[axis] = _plan(2, shard=level) if axis == "pipeline" else _plan(shard=level, **{axis: 2})
+    piped = "pipeline" in limits.degrees
+    if limits.schedules and piped:
+        found["schedule"] = _plan(
+            2, schedule=next(word for word in schedules.words() if word not in limits.schedules), shard=level
+        )
+    for other in {0, 1, 2, 3} - set(limits.shards):
+        found[f"level {other}"] = _plan(shard=other)
+    for own in set(limits.shards) - set(limits.hybrid_shards) - {0}:
+        found[f"level {own} sharded over"] = _plan(data=4, shard=own, shard_degree=2)
+    if not limits.virtual_stages and piped:
+        found["virtual"] = _plan(2, chunks=2, shard=level, schedule=limits.schedules[0] if limits.schedules else "1f1b")
+    plan = _plan(2, shard=level, schedule=limits.schedules[0] if limits.schedules else "1f1b")
+    first, last = plan.stages
+    if not limits.uneven_stages and piped:
+        moved = (
+            dataclasses.replace(first, ops=first.ops[:-1], recompute=()),
+            dataclasses.replace(last, ops=(first.ops[-1], *last.ops), recompute=()),
+        )
+        found["equally many"] = dataclasses.replace(plan, stages=moved)
+    if not limits.unlike_stages and piped and "tensor" in limits.degrees:
+        unlike = dataclasses.replace(last, strategy=dataclasses.replace(last.strategy, data=1, tensor=2))
+        found["sets of degrees"] = dataclasses.replace(plan, stages=(first, unlike))
+    if not limits.free_ends and piped:
+        moved = (
+            dataclasses.replace(first, ops=first.ops[1:], recompute=()),
+            dataclasses.replace(last, ops=(0, *last.ops), recompute=()),
+        )
+        found["embedding"] = dataclasses.replace(plan, stages=moved)
+    if not limits.any_order:
+        one = _plan(shard=level)
+        found["out of order"] = dataclasses.replace(one, stages=(dataclasses.replace(one.stages[0], devices=(1, 0)),))
+    if "data" not in limits.layouts and piped:
+        apart = (dataclasses.replace(first, devices=(0, 2)), dataclasses.replace(last, devices=(1, 3)))
+        found["slowest"] = dataclasses.replace(plan, stages=apart)
+    if not limits.gradient_rings:
+        one = _plan(shard=level)
+        found["rings"] = dataclasses.replace(one, stages=(dataclasses.replace(one.stages[0], ring=(1, 0)),))
+    for word in ("selective", "every_second_product", "mlp"):
+        if word not in limits.recompute:
+            found[f"'{word}'"] = _plan(shard=level, word=word)
+    if limits.recompute_scope == "plan":
+        found["differently"] = _with_words(_plan(shard=level), [limits.recompute[-1], limits.recompute[0]])
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_framework_is_called_like_its_file_and_its_words_are_known(name: str) -> None:
+    module = frameworks.load(name)
+    for framework in (module.FRAMEWORK, *(one.framework for one in frameworks.variants(name))):
+        assert isinstance(framework, Framework) and framework.name == name
+        limits = framework.limits
+        assert set(limits.degrees) <= set(AXES) and limits.recompute_scope in SCOPES
+        assert set(limits.schedules) <= set(schedules.words())
+        assert set(limits.shards) <= {0, 1, 2, 3} >= set(limits.hybrid_shards)
+        assert limits.recompute[0] == "none" and all(map(is_recompute, limits.recompute))
+        assert hash(framework) == hash(dataclasses.replace(framework))
+    words = [one.framework.variant for one in frameworks.variants(name)]
+    assert all(words) and len(set(words)) == len(words)
+    assert all(frameworks.find(f"{name}:{word}").variant == word for word in words)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_figure_and_every_limit_has_a_source(name: str) -> None:
+    entry = tomllib.loads((DATA / f"{name}.toml").read_text())
+    assert entry["title"]
+    for table in (entry, *entry.get("variants", {}).values()):
+        for part in ("how", "limits"):
+            for key, value in table.get(part, {}).items():
+                assert isinstance(value, dict) and value["source"].strip(), f"{name}: {part}.{key}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_inside_the_limits_is_refused_by_none_and_every_limit_by_a_plan_outside(name: str) -> None:
+    limits = frameworks.plain(name).limits
+    inside = _plan(shard=limits.shards[0])
+    assert exceeded(limits, inside, _problem().graph) == ()
+    assert frameworks.refusals(frameworks.plain(name), inside, _problem()) == ()
+    for kind, plan in _outside(limits).items():
+        reasons = frameworks.refusals(frameworks.plain(name), plan, _problem())
+        assert any(kind in reason for reason in reasons), (kind, reasons)
+        assert all(reason and "\n" not in reason and not reason.endswith(".") for reason in reasons)
+        assert set(exceeded(limits, plan, _problem().graph)) <= set(reasons)
+
+
+def test_the_block_method_is_inside_where_equally_many_first_layers_of_each_stage_recompute() -> None:
+    limits, graph = frameworks.plain("megatron").limits, _problem().graph
+    assert limits.block_recompute
+    plan = _plan(2, shard=1)
+    for count in range(1, 7):
+        assert exceeded(limits, _with_words(plan, ["full"] * count + ["none"] * (6 - count)), graph) == ()
+    assert exceeded(limits, _with_words(plan, ["none", "full", "none", "none", "none", "none"]), graph)
+    unlike = tuple(
+        dataclasses.replace(stage, recompute=("none", *("full",) * (2 + i), *("none",) * (4 - i)))
+        for i, stage in enumerate(plan.stages)
+    )
+    assert exceeded(limits, dataclasses.replace(plan, stages=unlike), graph)
+
+
+def test_a_variant_is_chosen_by_what_is_told_and_a_release_that_is_not_told_is_the_newest() -> None:
+    def variant(**told: str | bool) -> str:
+        return frameworks.find("megatron", told).variant
+
+    assert variant() == ""
+    assert variant(experts=True, host="x86") == "experts_x86"
+    assert variant(experts=True, host="arm", release="26.02") == "experts_2025"
+    assert variant(experts=True, host="arm", release="26.06") == variant(experts=True, host="arm") == "experts_captured"
+    assert variant(experts=True, host="x86", drops_tokens=True) == "experts_drop"
+    assert variant(experts=False, host="x86") == ""
+
+
+def test_a_file_of_ones_own_says_what_differs_from_its_base(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "torchtitan"\n[how]\nissue_seconds = "70 us"\n[limits]\nshards = [3]\n')
+    mine, base = frameworks.find(str(path)), frameworks.plain("torchtitan")
+    assert mine.issue_seconds == pytest.approx(70e-6)
+    assert mine == dataclasses.replace(
+        base, issue_seconds=mine.issue_seconds, name=str(path), limits=dataclasses.replace(base.limits, shards=(3,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[how]\nissue = 3\n", "no field in framework"), ("[limits]\nshards = [4]\n", "limits.shards"),
+        ("[limits]\nrecompute = ['sometimes']\n", "sometimes"), ("[limits]\ndegrees = ['depth']\n", "depth"),
+        ("[how]\nissue_seconds = '3 GB'\n", "issue_seconds"), ("how = 3\n", "how"), ("= 3\n", "is no TOML"),
+        ("[how]\noverlaps_scatter = 1\n", "overlaps_scatter"), ('base = "nobody"\n', "nobody"),
+        ("[how]\ntensor_overlap_ratio = -1\n", "tensor_overlap_ratio"), ("[variants.a]\nwhen = {weather = 'bad'}\n", "weather"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_of_ones_own_is_one_line(tmp_path: pathlib.Path, text: str, told: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=told) as error:
+        frameworks.find(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_circumstances_are_read_from_the_model_and_the_cluster() -> None:
+    from meshwright import clusters, models
+
+    dense, mixture = (models.read(name).graph for name in ("gpt2", "mixtral-8x7b"))
+    assert frameworks.circumstances(dense, clusters.cluster("dgx-h100:8"), "bf16") == {
+        "experts": False, "host": "x86", "precision": "bf16",
+    }  # fmt: skip
+    assert frameworks.circumstances(mixture, clusters.cluster("gb200-nvl72:72"))["host"] == "arm"
+    assert frameworks.for_problem("", mixture, None).name == frameworks.ASSUMED
+    assert framework_file.Variant(Framework(), when=()).applies({}) is False
