@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.base.units import format_bytes
+from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
+from meshwright.core.interval import MEASURED_COSTS
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
@@ -41,6 +43,7 @@ def make_problem(
     training: MixedPrecision | None = None,
     file_format: str = "",
     framework: str = "",
+    memory_risk: float | str = peaks.RISK,
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -60,6 +63,8 @@ def make_problem(
         Format of the model's file where it should not be recognised.
     framework : str
         The framework that will run the plan, as after ``--for``; empty for the one that is assumed.
+    memory_risk : float or str
+        Chance that the plan may have of needing more memory than there is: 0.01 or ``"1%"``; 0.5 takes predictions as they are.
 
     Returns
     -------
@@ -98,9 +103,10 @@ def make_problem(
         )
     from meshwright.api import targets
 
-    training = training or _training_on(place)
+    training, chance = training or _training_on(place), peaks.risk(memory_risk)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
-    return Problem(model_spec, place, name, batch, training, run_by, framework)
+    share = peaks.peaks(run_by.name).share(chance) if name in MEASURED_COSTS else 1.0
+    return Problem(model_spec, place, name, batch, training, run_by, framework, chance, share)
 
 
 def _training_on(cluster: Cluster | None) -> MixedPrecision:
@@ -111,7 +117,7 @@ def _training_on(cluster: Cluster | None) -> MixedPrecision:
     return training(usual)
 
 
-def plan(
+def plan(  # noqa: PLR0913  as many as the command line has
     model: str | ModelSpec | Problem,
     cluster: str | Cluster | None = None,
     *,
@@ -123,6 +129,7 @@ def plan(
     seed: int = 0,
     stop: Stop | None = None,
     framework: str = "",
+    memory_risk: float | str = peaks.RISK,
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -140,6 +147,8 @@ def plan(
         When to stop a search that could go on.
     framework : str
         The framework that will run the plan, see `make_problem`.
+    memory_risk : float or str
+        As of `make_problem`; of a posed `Problem` its own counts.
 
     Returns
     -------
@@ -158,7 +167,9 @@ def plan(
     if isinstance(model, Problem):
         problem = model
     else:
-        problem = make_problem(model, cluster, costs=costs, batch=batch, training=training, framework=framework)
+        problem = make_problem(
+            model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
+        )
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     given = dict(settings or {})

@@ -27,6 +27,7 @@ class KindEntry:
     fp8_ratio: float = field(default=0.0, metadata={"minimum": 0, "maximum": 1})
     fp4_ratio: float = field(default=0.0, metadata={"minimum": 0, "maximum": 1})
     issue: str | float = 0.0
+    attention_of: Mapping[str, float] | None = field(default=None, metadata={"above": 0, "maximum": 1})
     source: str = ""
 
 

@@ -90,6 +90,7 @@ def device(name: str) -> Device:
         memory_ratio=achieved["memory"],
         fp8_ratio=achieved.get("fp8", 0.0),
         fp4_ratio=achieved.get("fp4", 0.0),
+        attention_of=tuple((key, float(entry["value"])) for key, entry in data.get("attention", {}).items()),
     )
 
 
