@@ -1,28 +1,32 @@
 """Fits the physical constants of the cost model to measured runs, and says how far predictions are from the runs it has not
 seen.
 
-    python benchmarks/fit_costs.py [FOLDER] [--group NAME]... [--write | --swap]
+    python benchmarks/fit_costs.py [--group NAME]... [--write | --swap | --leave-one-out] [--set NAME]...
 
-FOLDER holds CSV files that ``meshwright validate`` reads, by default the built-in sets. Odd rows of every set are fitted (of
-vTrain's runs on up to eight devices every sixth, because there are so many), even rows are held out.
+Odd rows of every built-in set are fitted (of vTrain's runs on up to eight devices every sixth, because there are so many; of
+recipes that were run on 8 to 2,304 devices those on up to 128), even rows are held out.
 
-Procedure. Constants stand in groups that share runs; groups follow each other in the order of `GROUPS`. Each constant has a
-grid (`Constant.step`) and starts at `Constant.start`, never at what the files say. The objective is the mean over the group's
-parts of the mean of ``|log(predicted / measured)|`` over a part's rows; a part is one set on one kind of device. Constants are
-moved one at a time by 4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until
-none moves. The values found are compared with the data files and, with ``--write``, written there. With the constants of the
-files the script then prints every set's error on both halves. Where measured runs lie around what ``plan`` predicts is another
-script's: ``benchmarks/fit_intervals.py``, to be run after this one.
+Procedure. Constants of devices, of frameworks and of links stand in groups, each with every set that tells them: a device's
+are the
+same under all frameworks, a framework's on all devices. Each constant has a grid (`Constant.step`) and starts at
+`Constant.start`, never at what the files say. The objective is the mean over the group's parts of the mean of
+``|log(predicted / measured)|`` over a part's rows; a part is one set on one kind of device. Constants are moved one at a time
+by
+4, 2 and 1 steps of the grid while the objective falls by more than 0.0001, and all of them again until none moves. The values
+found are compared with the data files and, with ``--write``, written there. With the constants of the files the script then
+prints every set's error on both halves. Where measured runs lie around what ``plan`` predicts is another script's:
+``benchmarks/fit_intervals.py``, to be run after this one.
 
 ``--swap`` is the check of over-fitting: the halves change places (even rows are fitted, of vTrain's small runs another sixth),
-and the table is that of the constants then found, so that what stands as *held out* is an error on rows of which the data
-files' own constants have seen half and these constants none. Nothing is written.
+and the table is that of the constants then found. Nothing is written.
+
+``--leave-one-out`` is the error on a paper that nobody fitted: for every set, the groups that it belongs to are fitted again
+without any of its rows, and all of its rows are predicted. A constant that no other set tells stays at its start.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import re
 import shutil
@@ -36,21 +40,24 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from meshwright import clusters, sim, validation
+from meshwright import clusters, frameworks, sim
 from meshwright.base import registry
 from meshwright.clusters import nodes, wires
+from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 from meshwright.sim import engine, transfers
-from meshwright.validation import Point, _programs, _runs
+from meshwright.validation import Point, _runs, _sets, _table
 from meshwright.validation._points import fitted
 
-DATA = _programs.DATA
+DATA = Path(clusters.__file__).parents[1]
+"""The package: figures of devices and clusters lie in ``clusters/data``, of frameworks in ``frameworks/data``."""
 Row = Mapping[str, str]
 Half = Callable[[str, int, Row], bool]
+Sets = Mapping[str, tuple[str, list[Row]]]
 
 
 @dataclass(frozen=True)
@@ -93,158 +100,175 @@ def _dense_on(system: str) -> Callable[[Row], bool]:
     return lambda fields: fields["system"] == system and not _mixture(fields)
 
 
-def _pulled(file: str, *others: str) -> tuple[tuple[str, str], ...]:
-    """Return where else a device's figure goes."""
-    return tuple((f"devices/{other}.toml", file) for other in others)
+def _told_on(*kinds: str, mixtures: bool = False) -> Callable[[Row], bool]:
+    """Return what tells runs told in full on some kinds of cluster."""
 
+    def tells(fields: Row) -> bool:
+        name, _, n_devices = Path(fields["cluster"]).name.partition(":")
+        return name in kinds and int(n_devices or 0) <= MOST_DEVICES and (int(fields["expert"]) > 1) is mixtures
+
+    return tells
+
+
+def _device(name: str, key: str, start: float, step: float, *others: str) -> Constant:
+    """Return a figure of a device, and the other kinds that take it over."""
+    also = tuple((f"clusters/data/devices/{other}.toml", key) for other in others)
+    return Constant(f"clusters/data/devices/{name}.toml", key, start, step, 0.95, also)
+
+
+def _framework(name: str, key: str, start: float, step: float, most: float, *others: str, least: float = 0.0) -> Constant:
+    """Return a figure of a framework (``how.issue_seconds``), and other frameworks' or variants' that are the same."""
+    also = tuple((f"frameworks/data/{other.split('#')[0]}.toml", other.split("#")[1]) for other in others)
+    return Constant(f"frameworks/data/{name}.toml", key, start, step, most, also, least)
+
+
+MOST_DEVICES = 128
+"""Recipes repeated on ever more devices are fitted up to so many."""
 
 A100 = ("a100_sxm_40gb", "a100_pcie_80gb", "a100_pcie_40gb")
-OVERLAP = tuple(
-    ("programs.toml", f"{name}.tensor_overlap")
-    for name in ("megatron_mixture", "megatron_mixture_captured", "megatron_mixture_host")
-)
+NEMO = ("nemo_2407_h100", "nemo_2412_2504", "dgxc_benchmarking")
 
 GROUPS = (
     Group(
         "a100",
         (
-            Constant("devices/a100_sxm_80gb.toml", "achieved.matmul", 0.7, 0.01, 0.95, _pulled("achieved.matmul", *A100)),
-            Constant("devices/a100_sxm_80gb.toml", "achieved.memory", 0.75, 0.05, 0.95, _pulled("achieved.memory", *A100)),
-            Constant(
-                "programs.toml",
-                "megatron_deepspeed.issue",
-                90,
-                1,
-                300,
-                (("programs.toml", "aceso.issue"), ("programs.toml", "mist.issue")),
-            ),
+            _device("a100_sxm_80gb", "achieved.matmul", 0.7, 0.01, *A100),
+            _device("a100_sxm_80gb", "achieved.memory", 0.75, 0.05, *A100),
+            _device("a100_sxm_80gb", "attention.flash1", 0.4, 0.02, *A100),
+            _framework("megatron_deepspeed", "how.issue_seconds", 90, 2, 300, "megatron#variants.eager.how.issue_seconds"),
+            _framework("megatron_deepspeed", "how.memory_passes_ratio", 1, 0.1, 4, least=1),
+            _framework("fsdp2", "variants.fsdp1_2023.how.memory_passes_ratio", 1.5, 0.1, 4, least=1),
         ),
         (
-            ("vtrain", lambda fields: int(fields["gpus"]) > 8),
-            ("vtrain", lambda fields: int(fields["gpus"]) <= 8),
+            ("vtrain_a100", lambda fields: int(fields["gpus"]) > 8),
+            ("vtrain_a100", lambda fields: int(fields["gpus"]) <= 8),
             ("megatron_sc21_zero3_vs_ptd", lambda fields: fields["scheme"] == "PTD"),
+            ("bigscience_a100", _any),
+            ("llm_foundry_mpt", _told_on("dgx-a100", "dgx-a100-40")),
+            ("fms_fsdp", _told_on("ibm_a100.yaml")),
         ),
     ),
     Group(
         "zero3",
-        (Constant("programs.toml", "zero3_2021.shard", 17.5, 0.5),),
+        (_framework("deepspeed", "variants.sc21.how.shard_bytes_per_second", 17.5, 0.5, 25),),
         (("megatron_sc21_zero3_vs_ptd", lambda fields: fields["scheme"] == "ZeRO-3"),),
     ),
-    Group(
-        "b200",
-        (
-            Constant(
-                "devices/b200_sxm_180gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "b300_sxm_270gb")
-            ),
-        ),
-        (("simumax", _any),),
-    ),
+    Group("b200", (_device("b200_sxm_180gb", "achieved.matmul", 0.5, 0.01, "b300_sxm_270gb"),), (("simumax_b200", _any),)),
     Group(
         "h100",
         (
-            Constant("devices/h100_sxm_80gb.toml", "achieved.fp8", 0.65, 0.01, 0.95, _pulled("achieved.fp8", "h200_sxm_141gb")),
-            Constant("programs.toml", "megatron.tensor_overlap", 0.5, 0.05, 0.95, OVERLAP),
+            _device("h100_sxm_80gb", "achieved.matmul", 0.65, 0.01, "h200_sxm_141gb", "gh200_96gb", "h100_pcie_80gb"),
+            _device("h100_sxm_80gb", "achieved.fp8", 0.65, 0.01, "h200_sxm_141gb"),
+            _device("h100_sxm_80gb", "attention.flash1", 0.2, 0.01, "h200_sxm_141gb", "gh200_96gb"),
+            _framework("megatron", "how.tensor_overlap_ratio", 0.5, 0.05, 0.95),
         ),
-        (("mlperf", lambda fields: "H100" in fields["platform"]), ("megatron_bridge", _dense_on("DGX-H100"))),
+        (
+            ("mlperf_llm_pretrain", lambda fields: "H100" in fields["platform"] and int(fields["nodes"] or 0) <= 128),
+            ("megatron_bridge_perf", _dense_on("DGX-H100")),
+            *((name, _told_on("dgx-h100")) for name in NEMO),
+            ("llm_foundry_mpt", _told_on("dgx-h100")),
+            ("fms_fsdp", _told_on("ibm_h100.yaml")),
+        ),
     ),
     Group(
         "b200_fp8",
-        (Constant("devices/b200_sxm_180gb.toml", "achieved.fp8", 0.6, 0.01, 0.95),),
-        (("mlperf", lambda fields: " B200" in fields["platform"]), ("megatron_bridge", _dense_on("DGX-B200"))),
+        (_device("b200_sxm_180gb", "achieved.fp8", 0.6, 0.01),),
+        (
+            ("mlperf_llm_pretrain", lambda fields: " B200" in fields["platform"]),
+            ("megatron_bridge_perf", _dense_on("DGX-B200")),
+            ("nemo_2412_2504", _told_on("dgx-b200")),
+        ),
     ),
     Group(
         "gb200",
         (
-            Constant("devices/gb200_186gb.toml", "achieved.fp8", 0.6, 0.01, 0.95),
-            Constant("devices/gb200_186gb.toml", "achieved.fp4", 0.4, 0.01, 0.95, _pulled("achieved.fp4", "b200_sxm_180gb")),
+            _device("gb200_186gb", "achieved.matmul", 0.5, 0.01, "gb300_279gb"),
+            _device("gb200_186gb", "achieved.fp8", 0.6, 0.01),
+            _device("gb200_186gb", "achieved.fp4", 0.4, 0.01, "b200_sxm_180gb"),
         ),
-        (("megatron_bridge", _dense_on("DGX-GB200")),),
+        (("megatron_bridge_perf", _dense_on("DGX-GB200")), *((name, _told_on("gb200-nvl72")) for name in NEMO[1:])),
     ),
     Group(
         "gb300",
         (
-            Constant("devices/gb300_279gb.toml", "achieved.fp8", 0.6, 0.01, 0.95, _pulled("achieved.fp8", "b300_sxm_270gb")),
-            Constant("devices/gb300_279gb.toml", "achieved.fp4", 0.4, 0.01, 0.95, _pulled("achieved.fp4", "b300_sxm_270gb")),
+            _device("gb300_279gb", "achieved.fp8", 0.6, 0.01, "b300_sxm_270gb"),
+            _device("gb300_279gb", "achieved.fp4", 0.4, 0.01, "b300_sxm_270gb"),
         ),
-        (("megatron_bridge", _dense_on("DGX-GB300")),),
+        (("megatron_bridge_perf", _dense_on("DGX-GB300")),),
     ),
     Group(
         "mixtures",
         (
-            Constant(
-                "programs.toml",
-                "megatron_mixture.memory_passes",
+            _framework(
+                "megatron",
+                "variants.experts_2025.how.memory_passes_ratio",
                 2,
                 0.1,
                 6,
-                (("programs.toml", "megatron_mixture_dropped.memory_passes"),),
+                "megatron#variants.experts_drop.how.memory_passes_ratio",
+                least=1,
             ),
-            Constant("programs.toml", "megatron_mixture_captured.memory_passes", 1, 0.1, 6, least=1),
-            Constant("programs.toml", "megatron_mixture_host.issue", 100, 5, 400),
-            Constant("programs.toml", "megatron_mixture_host.expert_issue", 75, 5, 400),
-            Constant("devices/gb200_186gb.toml", "achieved.matmul", 0.5, 0.01, 0.95, _pulled("achieved.matmul", "gb300_279gb")),
+            _framework("megatron", "variants.experts_captured.how.memory_passes_ratio", 1, 0.1, 6, least=1),
+            _framework("megatron", "variants.experts_x86.how.issue_seconds", 100, 5, 400),
+            _framework("megatron", "variants.experts_x86.how.expert_issue_seconds", 75, 5, 400),
         ),
-        (("megatron_bridge", _mixture),),
+        (
+            ("megatron_bridge_perf", _mixture),
+            *((name, _told_on("dgx-h100", "dgx-b200", mixtures=True)) for name in NEMO[1:]),
+        ),
     ),
     Group(
         "torchtitan",
         (
-            Constant("devices/h100_sxm_96gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
-            Constant("devices/h100_sxm_96gb.toml", "achieved.attention", 0.3, 0.01, 0.95),
-            Constant(
-                "programs.toml",
-                "torchtitan.ring_imbalance",
-                0.5,
-                0.05,
-                1,
-                (("programs.toml", "torchtitan_async.ring_imbalance"),),
-            ),
-            Constant("programs.toml", "torchtitan_async.tensor_overlap", 0.5, 0.05, 0.95),
+            _device("h100_sxm_96gb", "achieved.matmul", 0.5, 0.01),
+            _device("h100_sxm_96gb", "attention.flash2", 0.3, 0.01),
+            _framework("torchtitan", "how.ring_imbalance_ratio", 0.5, 0.05, 1, "fsdp2#how.ring_imbalance_ratio"),
+            _framework("torchtitan", "variants.async_tensor.how.tensor_overlap_ratio", 0.5, 0.05, 0.95),
         ),
         (("torchtitan", _any),),
     ),
     Group(
         "sailor",
         (
-            Constant("programs.toml", "megatron_deepspeed_fp32.memory_passes", 3.5, 0.1, 8),
-            Constant("programs.toml", "megatron_deepspeed_fp32.issue", 120, 2, 300),
+            _framework("megatron_deepspeed", "variants.fp32.how.memory_passes_ratio", 3.5, 0.1, 8),
+            _framework("megatron_deepspeed", "variants.fp32.how.issue_seconds", 120, 2, 300),
         ),
         (("sailor", lambda fields: fields["gpu_types"] == "GH-96"),),
     ),
     Group(
         "mist",
         (
-            Constant("devices/l4_24gb.toml", "achieved.matmul", 0.5, 0.01, 0.95),
-            Constant("devices/l4_24gb.toml", "achieved.attention", 0.4, 0.02, 0.95),
-            Constant("clusters/g6_l4.toml", "pcie.achievable", 0.3, 0.02, 0.8),
-            Constant("clusters/g5_a10g.toml", "pcie.achievable", 0.2, 0.01, 0.8),
+            _device("l4_24gb", "achieved.matmul", 0.5, 0.01),
+            _device("l4_24gb", "achieved.attention", 0.4, 0.02),
+            Constant("clusters/data/clusters/g6_l4.toml", "pcie.achievable", 0.3, 0.02, 0.8),
+            Constant("clusters/data/clusters/g5_a10g.toml", "pcie.achievable", 0.2, 0.01, 0.8),
         ),
-        (("mist_aceso", lambda fields: not fields["cluster"].startswith("a100")), ("mist_tuned", _any)),
+        (("mist_aceso_runs", lambda fields: not fields["cluster"].startswith("a100")), ("mist_tuned_l4", _any)),
     ),
 )
+"""Constants of devices, frameworks and links, each with every set that tells it; a framework's figures are the same on every
+device, a device's under every framework."""
 
 
 def main() -> None:
     """Fit, compare with the files, and print the errors of both halves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(validation.__file__).parent / "data")
     parser.add_argument("--group", action="append", help="fit this group only; 'none' fits nothing")
-    parser.add_argument("--write", action="store_true", help="write what was found into the data files")
-    parser.add_argument(
-        "--swap", action="store_true", help="fit the half that is otherwise held out, judge on the other; writes nothing"
-    )
+    parser.add_argument("--set", action="append", dest="sets", help="leave out this set only")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--write", action="store_true", help="write what was found into the data files")
+    way.add_argument("--swap", action="store_true", help="fit the half that is otherwise held out, judge on the other")
+    way.add_argument("--leave-one-out", action="store_true", help="fit without each set in turn, judge on all of its rows")
     asked = parser.parse_args()
-    if asked.write and asked.swap:
-        parser.error("--swap only checks: it cannot be combined with --write")
-    sets = read(asked.folder)
-    chosen = swapped if asked.swap else fitted
+    sets = read(_sets.set_names())
+    chosen = swapped if asked.swap else fitted_row
     with edited() as folder:
         groups = [group for group in GROUPS if not asked.group or group.name in asked.group]
-        for group in groups:
-            for constant in group.constants:
-                put(folder, constant, constant.start)
-        for group in groups:
-            fit(group, sets, folder, chosen)
+        if asked.leave_one_out:
+            for name in asked.sets or sets:
+                left_out(name, sets, folder)
+            return
+        fit_all(groups, sets, folder, chosen)
         if asked.swap:
             errors(sets, chosen)
             return
@@ -254,41 +278,74 @@ def main() -> None:
     errors(sets, chosen)
 
 
+def fit_all(groups: Sequence[Group], sets: Sets, folder: Path, half: Half) -> None:
+    """Fit groups, one after the other, from their starts."""
+    for constant in (constant for group in groups for constant in group.constants):
+        put(folder, constant, constant.start)
+    for group in groups:
+        fit(group, sets, folder, half)
+
+
+def left_out(name: str, sets: Sets, folder: Path) -> None:
+    """Print the error on all rows of a set with constants fitted without it."""
+    groups = [group for group in GROUPS if name in dict(group.sets)]
+    fit_all(groups, {other: found for other, found in sets.items() if other != name}, folder, fitted_row)
+    kind, rows = sets[name]
+    known = [(False, point) for _, point in predictions(kind, list(enumerate(rows, 1)))]
+    if known:
+        print(f"left out: {_line(name, known)}", flush=True)
+    for constant in (constant for group in groups for constant in group.constants):
+        put(folder, constant, get(DATA, *constant.places[0]))
+
+
+def fitted_row(kind: str, row: int, fields: Row) -> bool:
+    """Tell whether a row of a built-in set is fitted."""
+    return fitted(kind, row, fields, built_in=True)
+
+
 def swapped(kind: str, row: int, fields: Row) -> bool:
     """Tell whether a row is fitted when the halves change places; sets of which nothing is fitted stay so."""
-    if any(fitted(kind, i, fields) for i in range(1, 7)):
-        return fitted(kind, row + 1, fields)
-    return False
+    return any(fitted_row(kind, i, fields) for i in range(1, 7)) and fitted_row(kind, row + 1, fields)
 
 
-def read(folder: Path) -> dict[str, list[Row]]:
-    """Return the rows of every set found in a folder, by kind."""
-    found: dict[str, list[Row]] = {}
-    kinds = {kind: set(registry.load("validation", kind, "measured set").COLUMNS) for kind in registry.names("validation")}
-    for path in sorted(folder.glob("*.csv")):
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-        matching = [kind for kind, columns in kinds.items() if rows and columns <= set(rows[0])]
-        if matching:
-            found[max(matching, key=lambda kind: (len(kinds[kind]), kind))] = rows
+def read(names: Sequence[str]) -> dict[str, tuple[str, list[Row]]]:
+    """Return kind and rows of every set, by name; cells that name files are seen from here."""
+    found = {}
+    for name in names:
+        path = _sets.set_file(name)
+        measured = _table.read(path)
+        if measured.kind not in ("collectives", "korthikanti_activation_memory"):
+            plugin = registry.load("validation", measured.kind, "measured set")
+            found[Path(name).stem] = measured.kind, _table.located(path, measured.rows, getattr(plugin, "PATHS", ()))
     return found
 
 
 @contextmanager
 def edited() -> Iterator[Path]:
     """Lend a copy of the data files, which the package reads meanwhile."""
-    before = _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate, _runs.as_planned
+    before = wires.DATA, nodes.DATA, clusters.cluster, sim.simulate, _runs.as_planned, framework_file.read
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "data"
-        shutil.copytree(DATA, folder)
-        _programs.DATA = wires.DATA = nodes.DATA = folder
-        clusters.cluster = _rewired(folder, before[3])
-        sim.simulate = _quicker(before[4])
+        folder = Path(name)
+        for part in ("clusters/data", "frameworks/data"):
+            shutil.copytree(DATA / part, folder / part)
+        wires.DATA = nodes.DATA = folder / "clusters/data"
+        clusters.cluster = _rewired(folder / "clusters/data", before[2])
+        sim.simulate = _quicker(before[3])
         _runs.as_planned = lambda run, plan: None  # what no constant is fitted to need not be predicted
         try:
             yield folder
         finally:
-            _programs.DATA, wires.DATA, nodes.DATA, clusters.cluster, sim.simulate, _runs.as_planned = before
+            wires.DATA, nodes.DATA, clusters.cluster, sim.simulate, _runs.as_planned, framework_file.read = before
+            reload_frameworks(DATA)
+
+
+def reload_frameworks(folder: Path) -> None:
+    """Have every framework read its figures again."""
+    for name in frameworks.names():
+        module = frameworks.load(name)
+        path = folder / "frameworks/data" / f"{name}.toml"
+        if path.is_file():
+            module.FRAMEWORK, module.VARIANTS = framework_file.read(path)
 
 
 def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace]:
@@ -328,8 +385,10 @@ def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], C
 
 def _entry(text: str, key: str) -> re.Match[str]:
     """Return where the number of ``table.key`` stands in the text of a data file."""
-    table, name = key.split(".")
-    found = re.search(rf"^\[{table}\]\n(?:(?!\[).*\n)*?{name} = {{ value = \"?(?P<number>[\d.]+)", text, re.MULTILINE)
+    table, _, name = key.rpartition(".")
+    found = re.search(
+        rf"^\[{re.escape(table)}\]\n(?:(?!\[).*\n)*?{name} = {{ value = \"?(?P<number>[\d.]+)", text, re.MULTILINE
+    )
     if found is None:
         raise SystemExit(f"no figure {key}")
     return found
@@ -348,6 +407,8 @@ def put(folder: Path, constant: Constant, value: float) -> None:
         (folder / file).write_text(
             text[: found.start("number")] + f"{value:.6g}" + text[found.end("number") :], encoding="utf-8"
         )
+    if any(file.startswith("frameworks/") for file, _ in constant.places):
+        reload_frameworks(folder)
 
 
 def predictions(kind: str, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Point]]:
@@ -360,20 +421,19 @@ def predictions(kind: str, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, P
     ]
 
 
-def objective(group: Group, sets: Mapping[str, Sequence[Row]], half: Half) -> float:
+def objective(group: Group, sets: Sets, half: Half) -> float:
     """Return the mean over parts of the mean absolute log error on the half that is fitted."""
     parts: dict[tuple[int, str], list[float]] = {}
-    for i, (kind, belongs) in enumerate(group.sets):
-        chosen = [
-            (row, fields) for row, fields in enumerate(sets.get(kind, ()), 1) if belongs(fields) and half(kind, row, fields)
-        ]
-        for _, point in predictions(kind, chosen):
+    for i, (name, belongs) in enumerate(group.sets):
+        kind, rows = sets.get(name, ("", []))
+        chosen = [(row, fields) for row, fields in enumerate(rows, 1) if belongs(fields) and half(kind, row, fields)]
+        for _, point in predictions(kind, chosen) if chosen else ():
             error = abs(math.log(point.predicted_seconds / point.measured_seconds))
             parts.setdefault((i, point.device), []).append(error)
     return float(np.mean([np.mean(part) for part in parts.values()])) if parts else math.inf
 
 
-def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path, half: Half) -> None:
+def fit(group: Group, sets: Sets, folder: Path, half: Half) -> None:
     """Move the constants of a group along their grids until the objective falls no more, and print them."""
     known: dict[tuple[float, ...], float] = {}
 
@@ -408,17 +468,15 @@ def fit(group: Group, sets: Mapping[str, Sequence[Row]], folder: Path, half: Hal
         print(f"  {constant.file} {constant.key}: found {found:g}, stands {stands:g}", flush=True)
 
 
-def errors(sets: Mapping[str, Sequence[Row]], half: Half) -> None:
+def errors(sets: Sets, half: Half) -> None:
     """Print the error of every set on both halves."""
     known: list[tuple[str, bool, Point]] = []
-    for kind, rows in sets.items():
-        if kind in ("collectives", "korthikanti_activation_memory"):
-            continue
+    for name, (kind, rows) in sets.items():
         for row, point in predictions(kind, list(enumerate(rows, 1))):
-            known.append((kind, half(kind, row, rows[row - 1]), point))
+            known.append((name, half(kind, row, rows[row - 1]), point))
     print(f"{'set':<28}{'rows':>6}{'fitted':>9}{'held out':>10}{'bias':>8}")
-    for kind in dict.fromkeys(kind for kind, _, _ in known):
-        print(_line(kind, [(f, p) for k, f, p in known if k == kind]))
+    for name in dict.fromkeys(name for name, _, _ in known):
+        print(_line(name, [(f, p) for k, f, p in known if k == name]))
     print(_line("all", [(f, p) for _, f, p in known]))
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.base.units import format_bytes
+from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
+from meshwright.core.interval import MEASURED_COSTS
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
@@ -41,6 +43,7 @@ def make_problem(
     training: MixedPrecision | None = None,
     file_format: str = "",
     framework: str = "",
+    memory_risk: float | str = peaks.RISK,
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -60,6 +63,8 @@ def make_problem(
         Format of the model's file where it should not be recognised.
     framework : str
         The framework that will run the plan, as after ``--for``; empty for the one that is assumed.
+    memory_risk : float or str
+        Chance that the plan may have of needing more memory than there is: 0.01 or ``"1%"``; 0.5 takes predictions as they are.
 
     Returns
     -------
@@ -98,9 +103,10 @@ def make_problem(
         )
     from meshwright.api import targets
 
-    training = training or _training_on(place)
+    training, chance = training or _training_on(place), peaks.risk(memory_risk)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
-    return Problem(model_spec, place, name, batch, training, run_by, framework)
+    share = peaks.peaks(run_by.name).share(chance) if name in MEASURED_COSTS else 1.0
+    return Problem(model_spec, place, name, batch, training, run_by, framework, chance, share)
 
 
 def _training_on(cluster: Cluster | None) -> MixedPrecision:
@@ -124,6 +130,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     stop: Stop | None = None,
     framework: str = "",
     within: float = 0.0,
+    memory_risk: float | str = peaks.RISK,
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -144,6 +151,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     within : float
         How much longer than the quickest plan found the answer may take, as a share, in order to be simpler; for searches
         with the option `within_ratio` (`best`), without effect on others. The command line's default is 0.01.
+    memory_risk : float or str
+        As of `make_problem`; of a posed `Problem` its own counts.
 
     Returns
     -------
@@ -162,7 +171,9 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     if isinstance(model, Problem):
         problem = model
     else:
-        problem = make_problem(model, cluster, costs=costs, batch=batch, training=training, framework=framework)
+        problem = make_problem(
+            model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
+        )
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     given = dict(settings or {})

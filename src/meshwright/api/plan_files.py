@@ -9,7 +9,7 @@ from meshwright import api, sim
 from meshwright.api import targets
 from meshwright.base import fields, files
 from meshwright.base.errors import InputError
-from meshwright.core import plan_fields
+from meshwright.core import peaks, plan_fields
 from meshwright.core.problem import Batch, MixedPrecision
 from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.writers import plan_json
@@ -65,14 +65,15 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         length = entry.get("batch", {}).get("sequence_length", 0)
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
         training = MixedPrecision(**entry.get("training", {}))
+        memory_risk = peaks.risk(entry.get("memory_risk", peaks.PLAIN_RISK), f"{path}: memory_risk")
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
     asked = api.make_problem(
-        spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format, framework=run_by
-    )
+        spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format, framework=run_by, memory_risk=memory_risk,
+    )  # fmt: skip
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     try:

@@ -116,6 +116,7 @@ def _kind(name: str, entry: KindEntry, place: str) -> Device:
         fp8_ratio=entry.fp8_ratio,
         fp4_ratio=entry.fp4_ratio,
         issue_seconds=units.parse(entry.issue, "seconds", place=f"{place}: issue"),
+        attention_of=tuple((entry.attention_of or {}).items()),
     )
 
 
@@ -252,5 +253,6 @@ def _kind_entry(kind: Device) -> dict[str, Any]:
         "fp8_ratio": kind.fp8_ratio,
         "fp4_ratio": kind.fp4_ratio,
         "issue": kind.issue_seconds,
+        "attention_of": dict(kind.attention_of),
         "source": kind.source,
     }

@@ -48,13 +48,14 @@ class AchievedFigures:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFile:
-    """A data file of a kind of device; peaks by type of number."""
+    """A data file of a kind of device; peaks by type of number, attention by software."""
 
     name: str
     flops_per_second: Mapping[str, Figure]
     memory: MemoryFigures
     kernel: KernelFigures
     achieved: AchievedFigures
+    attention: Mapping[str, Figure] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class KindEntry:
     fp8_ratio: float = field(default=0.0, metadata={"minimum": 0, "maximum": 1})
     fp4_ratio: float = field(default=0.0, metadata={"minimum": 0, "maximum": 1})
     issue: str | float = 0.0
+    attention_of: Mapping[str, float] | None = field(default=None, metadata={"above": 0, "maximum": 1})
     source: str = ""
 
 

@@ -96,6 +96,7 @@ def device(name: str) -> Device:
         memory_ratio=_share(reached.memory, path.name),
         fp8_ratio=_share(reached.fp8, path.name),
         fp4_ratio=_share(reached.fp4, path.name),
+        attention_of=tuple((key, _share(figure, path.name)) for key, figure in (file.attention or {}).items()),
     )
 
 

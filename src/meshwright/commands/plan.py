@@ -156,6 +156,7 @@ def register(app: typer.Typer) -> None:
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        memory_risk: str = typer.Option("1%", help="Chance that memory does not suffice; 50%: peaks as predicted."),
         top: int = typer.Option(3, help="How many alternatives to show."),
         within: str = typer.Option(
             "1%", help="Answer with the simplest plan at most so much slower than the best; 0: the best."
@@ -182,7 +183,7 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
+            training=api.training(precision) if precision else None, file_format=file_format, framework=for_, memory_risk=memory_risk,
         )  # fmt: skip
         wishes = Wishes(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), wishes)

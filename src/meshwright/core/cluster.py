@@ -45,6 +45,8 @@ class Device:
         The share that fp8 products reach of their own peak; 0 for `matmul_ratio`.
     fp4_ratio : float
         The share that fp4 products reach of their own peak; 0 for `fp8_ratio`.
+    attention_of : tuple of (str, float)
+        The same share for fused attention of other software than the best there is, by its name (`Framework.attention`).
     issue_seconds : float
         Time that the training program on the host takes to issue one operator: where a layer's work is shorter than that of all
         its operators, the device waits.
@@ -64,6 +66,13 @@ class Device:
     fp8_ratio: float = 0.0
     issue_seconds: float = 0.0
     fp4_ratio: float = 0.0
+    attention_of: tuple[tuple[str, float], ...] = ()
+
+    def attention(self, software: str = "") -> float:
+        """Return the share of its peak that fused attention reaches by some software: the best there is where none is told, or
+        it is not known for this device.
+        """
+        return dict(self.attention_of).get(software, self.attention_ratio)
 
     def achieved(self, precision: str) -> float:
         """Return the share of its peak that a large product of `precision` reaches."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.core import interval
+from meshwright.core import interval, peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
@@ -14,12 +14,8 @@ from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES
 
 __all__ = [
-    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "step_interval", "utilization",  # noqa: E501
+    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization",  # noqa: E501
 ]  # fmt: skip
-
-
-MEASURED_COSTS = ("analytic", "sharded")
-"""Cost models whose errors are known from measured runs."""
 
 
 def describe(plan: Plan) -> str:
@@ -105,7 +101,7 @@ def step_interval(result: Result) -> interval.Interval | None:
     played.
     """
     cluster, timeline = result.problem.cluster, result.timeline
-    if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in MEASURED_COSTS:
+    if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return None
     return interval.around(
         timeline.step_seconds, interval.kind_of(result.problem.graph, cluster, result.plan, result.stage_costs)
@@ -121,9 +117,19 @@ def fullest(result: Result) -> tuple[float, float] | None:
     return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (entry[1] - entry[0], entry))
 
 
-def peak_margin(result: Result) -> interval.PeakInterval | None:
+def peak_margin(result: Result) -> peaks.Peaks | None:
     """Return how measured peaks lie around predicted ones; None where the memory model is not the one that was measured."""
-    return interval.peaks() if result.problem.costs in MEASURED_COSTS and fullest(result) is not None else None
+    if result.problem.costs not in interval.MEASURED_COSTS or fullest(result) is None:
+        return None
+    return peaks.peaks(result.problem.framework.name)
+
+
+def shown_risk(result: Result) -> float:
+    """Return the chance of not fitting that a peak is shown with: the question's, or the usual one where it takes predictions
+    as they are.
+    """
+    asked = result.problem.memory_risk
+    return asked if asked < peaks.PLAIN_RISK else peaks.RISK
 
 
 def utilization(result: Result) -> float | None:

@@ -148,6 +148,8 @@ def _figure(value: Any, name: str, place: str) -> Any:
     """Return a figure in base units; the end of its name says what it is."""
     if isinstance(getattr(Framework(), name), bool):
         return fields.flag(value, place)
+    if isinstance(getattr(Framework(), name), str):
+        return fields.text(value, place)
     for ending, dimension in (("_bytes_per_second", "bytes_per_second"), ("_seconds", "seconds"), ("_bytes", "bytes")):
         if name.endswith(ending):
             return units.parse(value, dimension, place=place)

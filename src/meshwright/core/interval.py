@@ -1,6 +1,4 @@
-"""Where measured runs lie around predictions: 80 % of the steps, by how near the question is to a measured run; and peaks of
-memory.
-"""
+"""Where measured runs lie around predictions: 80 % of the steps, by how near the question is to a measured run."""
 
 from __future__ import annotations
 
@@ -15,14 +13,14 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MOST_RATIO", "Interval", "Kind", "PeakInterval", "TimeInterval", "around", "factors", "kind_of", "peaks",  # noqa: E501
+    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MEASURED_COSTS", "Interval", "Kind", "TimeInterval", "around", "factors", "kind_of",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
 """Share of measured runs that an interval should hold."""
 
-MOST_RATIO = 0.99
-"""Share of measured runs whose peak lies below `PeakInterval.most_ratio`."""
+MEASURED_COSTS = ("analytic", "sharded")
+"""Cost models whose errors are known from measured runs."""
 
 FEWEST_SETS = 4
 """Sets that have to speak of a class before it stands alone: the range of K sets holds K / (K + 1) of the next one's runs in
@@ -145,30 +143,6 @@ class Interval:
     n_sets: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PeakInterval:
-    """Which multiples of a predicted peak measured peaks are.
-
-    Parameters
-    ----------
-    low_ratio, high_ratio : float
-        Between them lie 80 %.
-    below_ratio : float
-        Below it lie 80 %.
-    most_ratio : float
-        Below it lie 99 %.
-    n_runs, n_sets : int
-        What they rest on.
-    """
-
-    low_ratio: float
-    high_ratio: float
-    below_ratio: float
-    most_ratio: float
-    n_runs: int
-    n_sets: int
-
-
 def factors() -> Mapping[str, TimeInterval]:
     """Return the ends by name of class (`Kind.classes`).
 
@@ -179,11 +153,6 @@ def factors() -> Mapping[str, TimeInterval]:
     """
     entries = tomllib.loads((DATA / "intervals.toml").read_text(encoding="utf-8"))
     return {name: TimeInterval(**entry) for name, entry in entries.items()}
-
-
-def peaks() -> PeakInterval:
-    """Return how measured peaks of memory lie around predicted ones; ``core/data/memory.toml``, written by the same script."""
-    return PeakInterval(**tomllib.loads((DATA / "memory.toml").read_text(encoding="utf-8")))
 
 
 def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:

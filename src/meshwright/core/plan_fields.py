@@ -20,7 +20,7 @@ _OF_THE_PLAN = (
     ("training.precision", str, None), ("training.activation_bytes", int, 1),
     ("training.weight_bytes", int, 1), ("training.gradient_bytes", int, 1), ("training.optimizer_bytes", int, 0),
     ("training.loss_bytes", int, 0), ("training.fragmentation_ratio", float, 0), ("seed", int, None),
-    ("planning_seconds", float, 0),
+    ("planning_seconds", float, 0), ("memory_risk", float, 0),
 )  # fmt: skip
 _OF_A_STAGE = (
     ("data", int, 1), ("tensor", int, 1), ("context", int, 1), ("expert", int, 1), ("sequence_parallel", bool, None),

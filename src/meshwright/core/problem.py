@@ -157,6 +157,11 @@ class Problem:
         How the framework that trains carries out the plan, and what it can run.
     framework_asked : str
         How the user named it; empty where one is assumed.
+    memory_risk : float
+        Chance that a plan may have of needing more memory than its devices have; 0.5 takes predictions as they are.
+    memory_ratio : float
+        What follows from it: the share of a device's memory that a predicted peak may fill, the inverse of the multiple of
+        their prediction that the peaks of so many measured runs stay below (`meshwright.core.peaks.Peaks.share`).
     """
 
     model_spec: ModelSpec
@@ -166,6 +171,8 @@ class Problem:
     training: MixedPrecision = MixedPrecision()
     framework: Framework = Framework()
     framework_asked: str = ""
+    memory_risk: float = 0.5
+    memory_ratio: float = 1.0
 
     @property
     def graph(self) -> Graph:

@@ -23,10 +23,11 @@ from meshwright.core.formatting import (
     layers_of,
     peak_margin,
     seen_from,
+    shown_risk,
     step_interval,
     utilization,
 )  # fmt: skip
-from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
+from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.report import comparisons
@@ -246,26 +247,18 @@ def _room(result: Result, plan: Plan) -> Table:
 
 
 def _margin(result: Result) -> list[str]:
-    """Return how far measured peaks went beyond predicted ones, and a warning where the fullest device may not have as much."""
+    """Return below what the measured peaks of such runs lie, and a warning where the fullest device may not have as much."""
     margin, found = peak_margin(result), fullest(result)
     if margin is None or found is None:
         return []
-    peak, limit = found
-    below, most = (format_bytes(ratio * peak) for ratio in (margin.below_ratio, margin.most_ratio))
+    (peak, limit), risk = found, shown_risk(result)
+    most = margin.most_ratio(risk) * peak
     lines = [
-        f"peak {format_bytes(peak)}; of {margin.n_runs} measured runs of {margin.n_sets} sets "
-        f"{COVERAGE_RATIO:.0%} held at most "
-        f"{margin.below_ratio:.2f} times what is predicted of them ({below} here), {MOST_RATIO:.0%} at most "
-        f"{margin.most_ratio:.2f} times "
-        f"({most} of {format_bytes(limit)})"
+        f"peak {format_bytes(peak)}, {100.0 * (1.0 - risk):g}% below {format_bytes(most)} of {format_bytes(limit)} "
+        f"({margin.words})"
     ]
-    if margin.most_ratio * peak > limit:
-        safe_ratio = int(100.0 / margin.most_ratio) / 100.0
-        lines.append(
-            f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio={safe_ratio:g} the search "
-            "best leaves room for "
-            f"{MOST_RATIO:.0%} of such errors, with {int(100.0 / margin.below_ratio) / 100.0:g} for {COVERAGE_RATIO:.0%}"
-        )
+    if most > limit * (1.0 + 1e-9):
+        lines.append(f"may not fit: the device has {format_bytes(limit)}; --memory-risk {risk:g} of plan leaves room for it")
     return [*lines, ""]
 
 

@@ -4,6 +4,9 @@ Searches, checks, reports, what-ifs and validation ask here. Searches that look 
 `free_bytes`; who has a simulated plan asks `excess_bytes`. Published instances (Piper's files, placement graphs, PaSE's
 ``memory_limit``) bring a limit of their own, which their planner keeps instead where no cluster is named; each planner says so
 where it reads that limit.
+
+A predicted peak may fill `Problem.memory_ratio` of a device, which leaves room for what predictions miss with the chance that
+the question allows (`Problem.memory_risk`); a search that is told to leave more takes the smaller share of the two.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def free_bytes(devices: Iterable[Device], memory_ratio: float = 1.0) -> float:
     devices : iterable of Device
         The devices of a stage, or their kinds.
     memory_ratio : float
-        Share of the memory that may be filled, what the device keeps for itself included.
+        Share of the memory that may be filled, what the device keeps for itself included: `Problem.memory_ratio`.
     """
     return min(memory_ratio * device.memory_bytes - device.reserved_bytes for device in devices)
 
@@ -79,16 +82,16 @@ def rank_excess_bytes(
     peak_bytes : sequence of float
         What a device of each rank holds at its peak, as `meshwright.sim.simulate` says for this problem.
     memory_ratio : float
-        Share of the memory that may be filled.
+        Share of the memory that may be filled, if less than the problem allows.
     """
-    cluster = problem.cluster
+    cluster, ratio = problem.cluster, min(memory_ratio, problem.memory_ratio)
     if cluster is None:
         return (0.0,) * len(peak_bytes)
     found = []
     for peak, devices in zip(peak_bytes, plan.ranks(), strict=True):
         own = tightest(cluster, devices).reserved_bytes  # part of the peak; other devices of the rank keep their own
         kinds = _kinds(cluster, devices)
-        found.append(max(peak + (kind.reserved_bytes - own) - memory_ratio * kind.memory_bytes for kind in kinds))
+        found.append(max(peak + (kind.reserved_bytes - own) - ratio * kind.memory_bytes for kind in kinds))
     return tuple(found)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO, Kind, PeakInterval, TimeInterval, around
+from meshwright.core.interval import COVERAGE_RATIO, Kind, TimeInterval, around
+from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, SHARES, Peaks
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "left_out", "peak_ratios"]
@@ -64,22 +66,51 @@ def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
     return found
 
 
-def peak_ratios(sets: Sets) -> PeakInterval:
-    """Return how measured peaks lie around those that ``plan`` would have predicted, sets counting alike.
+def peak_ratios(sets: Sets) -> dict[str, Peaks]:
+    """Return how measured peaks lie around those that ``plan`` would have predicted: of every framework, and of all together.
 
     Parameters
     ----------
     sets : mapping of str to sequence of Point
-        Rows; those without memory do not count.
+        Rows; those without memory, or of no plan, do not count. Sets count alike.
+
+    Notes
+    -----
+    Of most runs it is only known that they ran. Where a framework's peaks are not measured, they bound the room that all
+    frameworks' ask for: as much as lets all but `REFUSED_RATIO` of them fit. Tables list what ran, so that this says nothing
+    of how
+    often plans fail that nobody lists.
     """
-    ratios = {
-        name: [point.measured_bytes / point.planned_bytes for point in points if point.measured_bytes > 0.0 and point.kind]
-        for name, points in sets.items()
-    }
-    ratios = {name: values for name, values in ratios.items() if values}
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for name, points in sets.items():
+        for point in points:
+            if point.measured_bytes > 0.0 and point.planned_bytes > 0.0 and point.kind:
+                for word in filter(None, (point.framework, ALL)):
+                    own = ratios.setdefault(word, {}).setdefault(name, [])
+                    own.append(point.measured_bytes / point.planned_bytes)
+    found = {word: _peaks(word, ratios[word]) for word in sorted(ratios)}
+    if ALL not in found:
+        return found
+    ran = [point for points in sets.values() for point in points if point.ran and point.kind and point.framework]
+    for word in sorted({point.framework for point in ran}):
+        rooms = sorted(point.room_ratio for point in ran if point.framework == word)
+        if (word not in found or found[word].n_runs < FEWEST_RUNS) and len(rooms) >= FEWEST_RAN:
+            most = max(1.0, rooms[int(REFUSED_RATIO * len(rooms))])
+            found[word] = replace(
+                found[ALL],
+                below_ratio=tuple(min(most, ratio) for ratio in found[ALL].below_ratio),
+                basis=word,
+                n_ran=len(rooms),
+            )
+    return dict(sorted(found.items()))
+
+
+def _peaks(word: str, ratios: Mapping[str, Sequence[float]]) -> Peaks:
+    """Return how the peaks of one framework lie."""
     tail = (1.0 - COVERAGE_RATIO) / 2.0
-    low, high, below, most = (_quantile(ratios, share) for share in (tail, 1.0 - tail, COVERAGE_RATIO, MOST_RATIO))
-    return PeakInterval(low, high, below, most, sum(map(len, ratios.values())), len(ratios))
+    below = tuple(_quantile(ratios, share) for share in SHARES)
+    low, high = _quantile(ratios, tail), _quantile(ratios, 1.0 - tail)
+    return Peaks(low, high, below, sum(map(len, ratios.values())), len(ratios), word)
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:

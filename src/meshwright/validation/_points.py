@@ -65,9 +65,13 @@ class Point:
         The same predictions as ``plan`` would make them of the row's plan: the default `Framework`, precision told and nothing
         else; 0 where the set predicts no plan (collectives, activations of one layer).
     planned_fits : bool
-        Whether that prediction fits.
+        Whether that prediction fits with the room that ``plan`` leaves (`meshwright.core.peaks.RISK`).
     kind : Kind or None
         What intervals go by; None where the set predicts no plan.
+    framework : str
+        What ran it, as after ``--for``; empty where the row tells none.
+    room_ratio : float
+        Memory of the fullest device over its peak as planned.
     """
 
     row: int
@@ -86,6 +90,8 @@ class Point:
     planned_bytes: float = 0.0
     planned_fits: bool = True
     kind: Kind | None = None
+    framework: str = ""
+    room_ratio: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +105,11 @@ class Skipped:
 LEAST = 1e-9
 """Measured numbers below it, in whatever unit, stand for nothing that ran."""
 
-UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling", "own_runs")
+UNFITTED = ("amp", "korthikanti_iteration", "megatron_sc21_weak_scaling")
 """Sets that are only predicted: no constant is fitted to any of their rows."""
 
 
-def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
+def fitted(kind: str, row: int, fields: Mapping[str, str], *, built_in: bool = False) -> bool:
     """Tell whether a row belongs to the half of its set that constants are fitted to; the others are held out.
 
     Parameters
@@ -115,8 +121,10 @@ def fitted(kind: str, row: int, fields: Mapping[str, str]) -> bool:
         `UNFITTED` none.
     fields : Mapping
         The row.
+    built_in : bool
+        Whether the file is one of the package: of runs in the columns of one's own, only those are fitted.
     """
-    if kind in UNFITTED:
+    if kind in UNFITTED or (kind == "own_runs" and not built_in):
         return False
     few = kind == "vtrain" and fields["gpus"].strip() in ("1", "2", "4", "8")
     return row % 6 == 1 if few else row % 2 == 1

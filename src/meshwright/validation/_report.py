@@ -88,7 +88,7 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
         kind,
         tuple(point for point in found if isinstance(point, Point)),
         tuple(point for point in found if isinstance(point, Skipped)),
-        frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields)),
+        frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields, built_in=_sets.is_built_in(path))),
         tuple(_table.describe(row, (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))) for row in rows),
         _unused(rows, plugin.COLUMNS, getattr(plugin, "OPTIONAL", None)),
     )
@@ -186,6 +186,8 @@ def _verdicts(points: Sequence[Point]) -> dict[str, int]:
         "false_fits": sum(point.fits for point in failed),
         "n_ran": len(points) - len(failed),
         "false_refusals": sum(not point.fits for point in points if point.ran),
+        "planned_false_fits": sum(point.planned_fits for point in failed),
+        "planned_false_refusals": sum(not point.planned_fits for point in points if point.ran),
     }
 
 
@@ -257,9 +259,15 @@ def _of_memory(report: Report, memory: Mapping[str, float | int | None] | None) 
     if memory and memory["max_ratio"] is not None:
         lines.append(f"  memory: worst {_percent(memory['max_ratio'])}")
     if counts["n_failed"]:
-        lines.append(f"  failed for memory: {counts['n_failed']} runs; {counts['false_fits']} of them fit by the prediction")
-    if counts["false_refusals"] or counts["n_failed"]:
-        lines.append(f"  ran: {counts['n_ran']} runs; {counts['false_refusals']} of them do not fit by the prediction")
+        lines.append(
+            f"  failed for memory: {counts['n_failed']} runs; {counts['false_fits']} of them fit by the prediction, "
+            f"{counts['planned_false_fits']} with the room that plan leaves"
+        )
+    if counts["false_refusals"] or counts["planned_false_refusals"] or counts["n_failed"]:
+        lines.append(
+            f"  ran: {counts['n_ran']} runs; {counts['false_refusals']} of them do not fit by the prediction, "
+            f"{counts['planned_false_refusals']} with the room that plan leaves"
+        )
     return lines
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from meshwright import clusters as topologies
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
+from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.interval import Kind, kind_of
@@ -34,6 +38,7 @@ __all__ = [
     "predict",
     "rack",
     "racks",
+    "spread",
 ]
 
 
@@ -71,8 +76,6 @@ class Run:
         What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
     graph_as_read : Graph or None
         The model as ``plan`` would read it, where `graph` says more of the set's program; None where it is `graph`.
-    framework_told : bool
-        Whether ``plan`` would be told the framework (``--for``).
     """
 
     graph: Graph
@@ -91,7 +94,6 @@ class Run:
     framework: Framework = Framework()
     recompute_of_stage: tuple[tuple[str, ...], ...] = ()
     graph_as_read: Graph | None = None
-    framework_told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,12 @@ class Predicted:
         What the step and the peak consist of, as in `meshwright.core.timeline.Timeline`.
     kind : Kind
         What intervals go by.
+    framework : str
+        What ran it, by its name.
+    safe : bool
+        Whether every device can hold what 99 % of the framework's measured runs stay below, as ``plan`` asks.
+    room_ratio : float
+        Memory of the fullest device over its peak.
     planned : Predicted or None
         What ``plan`` would predict of the same plan; None where that is this.
     """
@@ -122,6 +130,9 @@ class Predicted:
     causes: tuple[tuple[str, float], ...]
     memory_causes: tuple[tuple[str, float], ...]
     kind: Kind
+    framework: str = ""
+    safe: bool = True
+    room_ratio: float = math.inf
     planned: Predicted | None = None
 
 
@@ -151,7 +162,9 @@ def point(
         row, measured_seconds, predicted.seconds, held_bytes, getattr(predicted, which), group=group,
         fits=predicted.fits if fits is None else fits, ran=ran, device="+".join(planned.kind.devices), note=note,
         causes=predicted.causes, memory_causes=predicted.memory_causes, planned_seconds=planned.seconds,
-        planned_bytes=getattr(planned, which), planned_fits=planned.fits, kind=planned.kind,
+        planned_bytes=getattr(planned, which), planned_fits=planned.safe and fits is not False, kind=planned.kind,
+        framework=planned.framework,
+        room_ratio=planned.room_ratio,
     )  # fmt: skip
 
 
@@ -223,6 +236,24 @@ def rack(cluster: Cluster) -> tuple[int, int]:
     return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
 
 
+def spread(cluster: Cluster, n_devices: int) -> tuple[int, int]:
+    """Return `Run.used_of_domain` of a run on fewer devices than there are: equally many of each of the fewest nodes or NVLink
+    domains that hold them, as launchers place ranks, where the number allows it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where it ran.
+    n_devices : int
+        Devices that its plan takes.
+    """
+    sizes = np.unique(cluster.node_of_device, return_counts=True)[1]
+    size = int(sizes[0])
+    n_domains = -(-n_devices // size)
+    alike = bool((sizes == size).all()) and n_domains <= len(sizes)
+    return (n_devices // n_domains, size) if alike and n_devices % n_domains == 0 else (1, 1)
+
+
 def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
     """Return what we predict of a run.
 
@@ -240,31 +271,28 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     """
     plan = _plan(run)
     predicted = _predicted(run, plan, change)
-    training = MixedPrecision.of(run.training.precision)
-    if (
-        change is None
-        and run.graph_as_read is None
-        and run.overlap
-        and run.training == training
-        and (run.framework_told or run.framework == Framework())
-    ):
+    if change is None and run.graph_as_read is None and run.overlap and run.training == _told(run.training):
         return predicted
     return replace(predicted, planned=as_planned(run, plan))
 
 
+def _told(training: MixedPrecision) -> MixedPrecision:
+    """Return what a user can tell of a training: precision, bytes of gradients and of optimizer state."""
+    usual = MixedPrecision.of(training.precision)
+    return replace(usual, gradient_bytes=training.gradient_bytes, optimizer_bytes=training.optimizer_bytes)
+
+
 def as_planned(run: Run, plan: Plan) -> Predicted | None:
-    """Return what ``plan`` would predict of a run's plan.
+    """Return what ``plan --for`` the run's framework would predict of a run's plan.
 
     Parameters
     ----------
     run : Run
-        The run; of its training and its program only the precision counts.
+        The run; of its training only what a user can tell counts.
     plan : Plan
         Its plan.
     """
-    training = MixedPrecision.of(run.training.precision)
-    run_by = run.framework if run.framework_told else Framework()
-    default = replace(run, graph=run.graph_as_read or run.graph, training=training, overlap=True, framework=run_by)
+    default = replace(run, graph=run.graph_as_read or run.graph, training=_told(run.training), overlap=True)
     return _predicted(default, plan, None)
 
 
@@ -284,12 +312,21 @@ def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | 
     timeline = sim.simulate(problem, plan, stage_costs)
     ranks = plan.ranks()
     fits = sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
+    share = peaks.peaks(run.framework.name).share(peaks.RISK)
+    safe = sim.excess_bytes(problem, plan, timeline.peak_bytes, share) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     return Predicted(
         timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest],
         timeline.allocated_bytes[fullest], fits, timeline.causes, timeline.memory_causes[fullest], kind_of(run.graph,
-        run.cluster, plan, stage_costs),
+        run.cluster, plan, stage_costs), run.framework.name, safe, room_ratio=_room_ratio(problem, plan, timeline.peak_bytes),
     )  # fmt: skip
+
+
+def _room_ratio(problem: Problem, plan: Plan, peak_bytes: Sequence[float]) -> float:
+    """Return how many times its peak the fullest device has."""
+    cluster = problem.required_cluster
+    limits = [sim.tightest(cluster, devices).memory_bytes for devices in plan.ranks()]
+    return min(limit / peak for limit, peak in zip(limits, peak_bytes, strict=True))
 
 
 def _plan(run: Run) -> Plan:

@@ -8,7 +8,7 @@ from pathlib import Path
 from meshwright.base.errors import UnknownNameError
 from meshwright.validation import _table
 
-__all__ = ["MeasuredSet", "describe_set", "set_file", "set_names"]
+__all__ = ["MeasuredSet", "describe_set", "is_built_in", "set_file", "set_names"]
 
 FOLDER = Path(__file__).parent / "data"
 """Its README says what every file is; `told` inside holds runs told with their whole plan, in the columns of runs of one's
@@ -61,6 +61,11 @@ def set_file(word: str | Path) -> Path:
     if name not in known:
         raise UnknownNameError("file or measured set", name, set_names())
     return known[name]
+
+
+def is_built_in(path: Path) -> bool:
+    """Return whether a file is one of the package's sets."""
+    return path in _files().values()
 
 
 def describe_set(name: str) -> MeasuredSet:

@@ -24,6 +24,9 @@ NUMBERS = (
 )  # fmt: skip
 """Columns that are read as numbers, whatever the set."""
 
+NUMBER = r"[-+]?(\d{1,3}(,\d{3})+(\.\d*)?|\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
+"""What a number looks like; commas may stand between thousands."""
+
 MISSING = ("", "-", "?", "auto", "fail", "failed", "inf", "infinity", "n/a", "na", "nan", "none", "null", "oom", "unknown")
 """Words that stand for a number that was not measured or not told, in any case; a set's own file says what they mean for a
 row.
@@ -118,9 +121,11 @@ def _lines(path: str | Path) -> list[list[str]]:
 
 
 def _check(path: str | Path, row: int, name: str, cell: str) -> None:
-    """Refuse a cell that ought to be a number and is none; lists of numbers and figures in parentheses are the set's to read."""  # noqa: E501
+    """Refuse a cell that ought to be a number and is none; a figure in parentheses beside it is the set's to read, and so is
+    a list of one number for each stage.
+    """
     text = re.sub(r"\(.*\)", "", cell).strip()
-    if text.lower() not in MISSING and not re.fullmatch(r"[-+\d.,|;:x/~\s%]*(\d[eE][-+]?\d+)?", text):
+    if text.lower() not in MISSING and not all(re.fullmatch(NUMBER, part.strip()) for part in text.split("|")):
         raise InputError(
             f"{path}: row {row}, column {name}: '{cell.strip()}' is no number; write one, or leave the cell "
             "empty where it is not known"

@@ -38,8 +38,9 @@ BEFORE = 3
 HEADS = 16
 """Of every size: the published scripts fix it."""
 
-TRAINING = MixedPrecision("fp16", gradient_bytes=4, optimizer_bytes=14, loss_bytes=10, fragmentation_ratio=0.1)
-"""20 bytes a weight: it and its gradient in fp16; of DeepSpeed's fp16 optimizer the weight, two moments and the gradient in
+TRAINING = MixedPrecision("fp16", gradient_bytes=4, optimizer_bytes=10, loss_bytes=10, fragmentation_ratio=0.1)
+"""20 bytes a weight, 4 of them the framework's copy of the gradients: it and its gradient in fp16; of DeepSpeed's fp16
+optimizer the weight, two moments and the gradient in
 fp32, which
 is what is reduced (``fp32_allreduce`` in the published configuration). 14 bytes a logit: in fp16 of this micro-batch and of
 the one before, which the pipeline's buffers hold, their gradient, the fp32 copy, and 4 for a second one that Megatron-LM 1.1.5

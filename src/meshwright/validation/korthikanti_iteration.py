@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
-from meshwright.core.problem import MixedPrecision
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
@@ -40,11 +41,11 @@ VOCABULARY = 51200
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row."""
-    place = clusters()
-    return [_point(i, fields, place) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), frameworks.variant("megatron", "sc21")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured = ratio(fields, "iter_s_measured")
         tensor, pipeline, data = count(fields, "tp"), count(fields, "pp"), count(fields, "dp")
@@ -58,6 +59,7 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skip
             (Strategy(data=data, tensor=tensor, sequence_parallel=split and tensor > 1),), pipeline=pipeline,
             virtual=count(fields, "interleave", 1), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
             recompute="selective" if "selective" in fields["mode"] else "full", training=MixedPrecision("fp16"),
+            framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

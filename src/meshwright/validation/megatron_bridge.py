@@ -24,6 +24,9 @@ COLUMNS = ("release", "section", "model", "system", "n_gpus", "precision", "gbs"
 GRADIENT_BYTES = 2
 """The published recipes reduce gradients in the precision of the weights (``grad_reduce_in_fp32`` off)."""
 
+HYBRIDS = ("nemotron3", "nemotronh", "nemotronnano", "qwen3next", "qwen3.5")
+"""Models with state-space or linear attention layers, by how their plain names begin."""
+
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds of every row; where a cell holds two figures, the first."""
@@ -110,6 +113,8 @@ def _graph(model: str, sequence: int) -> Graph:
     """Return a model by the name of the summary: the built-in one whose name it begins with, of several the longest."""
     word = _plain(model)
     matching = [name for name in huggingface.names() if word.startswith(_plain(name))]
+    if not matching and word.startswith(HYBRIDS):
+        raise InputError("a hybrid of state-space layers, which are not modelled")
     if not matching:
         raise InputError(f"the model '{model}' is not known")
     return built_in(max(matching, key=len), sequence)

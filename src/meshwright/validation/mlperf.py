@@ -93,10 +93,12 @@ def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> 
 
 def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
-        if not fields["tp"].strip():
-            raise InputError("the set does not tell the plan of this run")
-        measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
         name, gpus = _cluster(fields)
+        if not fields["tp"].strip():
+            raise InputError(
+                "the set does not tell the plan of this run, and no other run of the file has one that agrees with it"
+            )
+        measured = ratio(fields, "median_step_s" if fields["median_step_s"].strip() else DERIVED)
         precision = _precision(fields, name)
         cluster = place(name)
         tensor, pipeline, context = count(fields, "tp"), count(fields, "pp", 1), count(fields, "cp", 1)
@@ -150,7 +152,7 @@ def _cluster(fields: Mapping[str, str]) -> tuple[str, int]:
                 raise InputError("the set does not tell the number of nodes")
             gpus = n_nodes * per_node
             return f"{kind}:{racks(gpus) if 'nvl72' in kind else gpus}", gpus
-    raise InputError(f"no cluster is known for '{fields['platform']}'")
+    raise InputError(f"it ran on '{fields['platform']}', of which no figures are known, and the set does not tell its plan")
 
 
 def _graph(bench: str, sequence: int) -> Graph:

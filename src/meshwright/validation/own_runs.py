@@ -15,7 +15,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
 from meshwright.validation._points import CellError, Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, clusters, point, predict
+from meshwright.validation._runs import Clusters, Run, clusters, point, predict, spread
 
 __all__ = ["COLUMNS", "OPTIONAL", "PATHS", "points"]
 
@@ -26,13 +26,21 @@ MEMORY = (("reserved_gib", "reserved"), ("allocated_gib", "allocated"), ("nvidia
 
 OPTIONAL = (
     "sequence_length", "context", "expert", "virtual", "shard", "shard_degree", "sp", "recompute", "schedule", "precision",
-    "gradient_bytes", *(name for name, _ in MEMORY), "job",
-    "framework",
+    "gradient_bytes", "optimizer_bytes", "framework", "program", *(name for name, _ in MEMORY), "job",
 )  # fmt: skip
 """Columns that may be there: degrees of 1 otherwise, nothing sharded (over all where something is), sequence parallelism with
 a tensor
-degree, nothing recomputed, 1F1B, bf16, gradients as the precision has them, no memory measured; rows of one job
-did the same work; the framework that trained, else the one that is assumed."""
+degree, nothing recomputed, 1F1B, bf16, gradients and optimizer state as the precision has them (4 and 12 bytes in bf16), no
+memory measured; rows of one
+job did the same work. What ran it is told in the column `framework` (or `program`) by what would stand after ``--for``."""
+
+EXPERTS = "megatron_mixture"
+"""How names of programs began that runs of mixtures under Megatron-Core had in release 0.1."""
+
+SHARDED, ANY = "fsdp2", "meshwright"
+"""What is assumed where no framework is told: a plain PyTorch script for gradients or weights that are sharded on one stage,
+else
+a framework that does everything well."""
 
 PATHS = ("model", "cluster")
 """Columns that may name files: relative ones from where the CSV file lies."""
@@ -73,7 +81,11 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tu
         )
     schedule = _word(fields, "schedule", ("", *registry.names("schedules")), "")
     training = MixedPrecision.of(_word(fields, "precision", PRECISIONS, "bf16"))
-    training = replace(training, gradient_bytes=count(fields, "gradient_bytes", training.gradient_bytes))
+    training = replace(
+        training,
+        gradient_bytes=count(fields, "gradient_bytes", training.gradient_bytes),
+        optimizer_bytes=count(fields, "optimizer_bytes", training.optimizer_bytes),
+    )
     tensor = count(fields, "tensor")
     split = _word(fields, "sp", ("0", "1"), "1") == "1"
     strategy = Strategy(
@@ -84,14 +96,21 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tu
     held = ratio(fields, column) * 2.0**30 if column else 0.0
     virtual, pipeline = count(fields, "virtual", 1), count(fields, "pipeline")
     micro_batch, global_batch = count(fields, "micro_batch"), count(fields, "global_batch")
+    word, note = fields.get("framework", "").strip(), ""
+    if not word and _known(fields.get("program", "").strip()):
+        word = fields["program"].strip()
+    if not word:
+        word = SHARDED if strategy.shard >= 2 and pipeline == 1 else ANY
+        note = f"framework is not told: {word} assumed"
     try:
         if model not in graphs:
             graphs[model] = models.read(model[0], sequence_length=model[1]).graph
+        cluster = place(fields["cluster"].strip())
         run = Run(
-            graphs[model], place(fields["cluster"].strip()), (strategy,), pipeline=pipeline, virtual=virtual,
+            graphs[model], cluster, (strategy,), pipeline=pipeline, virtual=virtual,
             micro_batch=micro_batch, global_batch=global_batch, recompute=recompute, schedule=schedule, training=training,
-            overlap=True, framework=_framework(fields, graphs[model], place(fields["cluster"].strip()), training.precision),
-            framework_told=bool(fields.get("framework", "").strip()),
+            overlap=True, used_of_domain=spread(cluster, strategy.n_devices * pipeline), framework=_framework(word,
+            graphs[model], cluster, training.precision),
         )  # fmt: skip
         predicted = predict(run)
     except CellError:
@@ -99,14 +118,19 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tu
     except InputError as error:
         return Skipped(row, str(error))
     group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {global_batch} {training.precision}"
-    return point(row, measured, predicted, held_bytes=held, memory=memory, group=group, ran=not failed)
+    return point(row, measured, predicted, held_bytes=held, memory=memory, group=group, ran=not failed, note=note)
 
 
-def _framework(fields: Mapping[str, str], graph: Graph, cluster: Cluster, precision: str) -> Framework:
-    """Return the framework that trained."""
-    word = fields.get("framework", "").strip()
+def _known(program: str) -> bool:
+    """Tell whether a program is one of the frameworks: the column may hold any word."""
+    return program.partition(":")[0] in frameworks.names() or program.startswith(EXPERTS)
+
+
+def _framework(word: str, graph: Graph, cluster: Cluster, precision: str) -> Framework:
+    """Return the framework that a row names, in the variant that suits what it trained where."""
+    name = "megatron" if word.startswith(EXPERTS) else word
     try:
-        return frameworks.for_problem(word, graph, cluster, precision) if word else Framework()
+        return frameworks.for_problem(name, graph, cluster, precision)
     except InputError as error:
         raise CellError("framework", str(error)) from None
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.problem import MixedPrecision
+from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
@@ -25,11 +26,11 @@ COLUMNS = ("gpu", "gpus", "case", "model", "layers", "tp", "cp", "pp", "dp", "ep
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     """Return measured and predicted seconds and memory of every row; allocated memory excludes what is reserved."""
-    place = clusters()
-    return [_point(i, fields, place) for i, fields in enumerate(rows, 1)]
+    place, trained_by = clusters(), frameworks.variant("megatron", "plain")
+    return [_point(i, fields, place, trained_by) for i, fields in enumerate(rows, 1)]
 
 
-def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skipped:
+def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Framework) -> Point | Skipped:
     try:
         measured, held = ratio(fields, "real_ms") / 1e3, ratio(fields, "real_alloc_gib") * 2.0**30
         tensor, context, data = count(fields, "tp"), count(fields, "cp"), count(fields, "dp")
@@ -42,7 +43,7 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters) -> Point | Skip
             graph, cluster, (strategy,), pipeline=count(fields, "pp"), micro_batch=micro_batch,
             global_batch=micro_batch * count(fields, "num_microbatches") * data,
             recompute="full" if "full" in case else "selective" if "selective" in case or "recompute" in case else "none",
-            training=MixedPrecision("fp8" if "fp8" in case else "bf16"),
+            training=MixedPrecision("fp8" if "fp8" in case else "bf16"), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

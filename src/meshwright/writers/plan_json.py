@@ -10,8 +10,8 @@ from meshwright.base.errors import InputError
 from meshwright.clusters import stored
 from meshwright.core import plan_fields
 from meshwright.core.cluster import Cluster
-from meshwright.core.formatting import fullest, peak_margin, step_interval, utilization
-from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
+from meshwright.core.formatting import fullest, peak_margin, shown_risk, step_interval, utilization
+from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
@@ -23,7 +23,8 @@ FORMAT = "meshwright/plan/1"
 FIELDS = (
     "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
     "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds",
-    "iterations", "notes", "for", "framework", "missing_bytes", "nearest", "infeasible_proven", "batch", "training",
+    "iterations", "notes", "for", "framework", "memory_risk", "missing_bytes", "nearest", "infeasible_proven", "batch",
+    "training",
     "causes", "alternatives",
 )  # fmt: skip
 """Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
@@ -72,6 +73,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "search": result.search,
         "settings": dict(result.settings),
         "costs": problem.costs,
+        "memory_risk": problem.memory_risk,
         "for": problem.framework_asked or None,
         "framework": problem.framework.word or None,
         "runs_on": None,
@@ -160,13 +162,16 @@ def interval_json(result: Result) -> dict[str, Any]:
         entry["step_interval"] = ends
         entry["step_seconds_interval"] = ends | {"n_runs": steps.n_runs, "n_sets": steps.n_sets, "basis": steps.basis}
     if margin is not None and peak is not None:
+        risk = shown_risk(result)
         entry["peak_bytes_interval"] = {
             "coverage_ratio": COVERAGE_RATIO,
             "low_bytes": margin.low_ratio * peak[0],
             "high_bytes": margin.high_ratio * peak[0],
-            "most_ratio": MOST_RATIO,
-            "most_bytes": margin.most_ratio * peak[0],
+            "most_ratio": 1.0 - risk,
+            "most_bytes": margin.most_ratio(risk) * peak[0],
             "memory_bytes": peak[1],
+            "memory_risk": result.problem.memory_risk,
+            "basis": margin.words,
             "n_runs": margin.n_runs,
             "n_sets": margin.n_sets,
         }

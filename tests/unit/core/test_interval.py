@@ -9,9 +9,9 @@ import pytest
 from meshwright import api
 from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
-from meshwright.core import interval
+from meshwright.core import interval, peaks
 from meshwright.core.formatting import fullest, step_interval
-from meshwright.core.interval import Kind, PeakInterval, TimeInterval
+from meshwright.core.interval import Kind, TimeInterval
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
 from meshwright.report.text import explain
@@ -92,7 +92,7 @@ def test_an_answer_of_our_cost_model_shows_its_intervals(result: Result) -> None
         assert written[name]["low_seconds"] == found.low_seconds < written["step_seconds"] < written[name]["high_seconds"]
     assert written["step_seconds_interval"]["basis"] == found.basis
     assert peak == (max(result.timeline.peak_bytes), device("a100_sxm_80gb").memory_bytes)
-    assert written["peak_bytes_interval"]["most_bytes"] == pytest.approx(interval.peaks().most_ratio * peak[0])
+    assert written["peak_bytes_interval"]["most_bytes"] == pytest.approx(peaks.peaks().most_ratio(peaks.RISK) * peak[0])
     page = report_html.page(result)
     assert "of measured steps" in page and "99% of measured runs below" in page and "may not fit" not in page
 
@@ -102,11 +102,11 @@ def test_a_plan_whose_peak_may_be_too_large_is_warned_of_with_the_share_that_lea
 ) -> None:
     assert "may not fit" not in explain(result)
     peak, limit = fullest(result) or (0.0, 0.0)
-    monkeypatch.setattr(interval, "peaks", lambda: PeakInterval(0.9, 1.1, 1.05, 1.01 * limit / peak, 10, 2))
+    short = peaks.Peaks(0.9, 1.1, (1.0,) * 5 + (1.01 * limit / peak,) * 2, 10, 2, "a framework")
+    monkeypatch.setattr(peaks, "peaks", lambda name: short)
     text = " ".join(explain(result).split())
-    assert (
-        f"may not fit: the device has {format_bytes(limit)}; with --set memory_ratio=0" in text and "with 0.95 for 80%" in text
-    )
+    assert f"peak {format_bytes(peak)}, 99% below {format_bytes(1.01 * limit)} of {format_bytes(limit)}" in text
+    assert "(10 measured runs of a framework, 2 sets)" in text and f"may not fit: the device has {format_bytes(limit)}" in text
     assert ": may not fit" in report_html.page(result)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from meshwright.core import peaks
 from meshwright.core.interval import ALL, Kind
 from meshwright.validation import Point, _intervals
 
@@ -48,8 +50,15 @@ def test_a_set_is_judged_by_the_others_alone() -> None:
 def test_peaks_lie_below_their_shares_with_sets_counting_alike() -> None:
     many = tuple(Point(i, 1.0, 1.0, 1.0 + i / 100, 9.0, planned_bytes=1.0, kind=KIND) for i in range(100))
     one = _points(1.0, held=3.0)
-    found = _intervals.peak_ratios({"a": many, "b": one, "c": _points(1.0)})
+    found = _intervals.peak_ratios({"a": many, "b": one, "c": _points(1.0)})[peaks.ALL]
     assert (found.n_runs, found.n_sets) == (101, 2)
-    assert found.low_ratio == pytest.approx(1.19) and found.below_ratio == found.most_ratio == found.high_ratio == 3.0
-    alone = _intervals.peak_ratios({"a": many})
-    assert (alone.below_ratio, alone.most_ratio) == (pytest.approx(1.79), pytest.approx(1.98))
+    assert found.low_ratio == pytest.approx(1.19) and found.most_ratio(0.2) == found.most_ratio(0.01) == found.high_ratio == 3.0
+    alone = _intervals.peak_ratios({"a": many})[peaks.ALL]
+    assert (alone.most_ratio(0.2), alone.most_ratio(0.01)) == (pytest.approx(1.79), pytest.approx(1.98))
+
+
+def test_peaks_of_a_framework_are_told_apart_and_count_among_all() -> None:
+    own = replace(_points(1.0, held=2.0)[0], framework="some")
+    found = _intervals.peak_ratios({"a": (own,), "b": _points(1.0, held=1.0)})
+    assert set(found) == {"some", peaks.ALL}
+    assert found["some"].below_ratio == (2.0,) * len(peaks.SHARES) and found[peaks.ALL].n_runs == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from meshwright import validation
 from meshwright.base.errors import InputError
 from meshwright.models.readers import huggingface
 from meshwright.validation import Point, Skipped, own_runs
+from meshwright.validation._points import CellError
 
 RUN = {"model": "gpt2", "cluster": "dgx-a100:8", "global_batch": "16", "micro_batch": "1", "data": "8", "tensor": "1",
        "pipeline": "1",
@@ -117,5 +119,28 @@ def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(
     assert [point.row for point in report.points] == [1] and report.points[0].device == "A100-SXM-80GB"
     assert "no such file" in report.skipped[0].reason and str(folder) in report.skipped[0].reason
     assert report.descriptions[0].startswith("model models/small.json, cluster machine.yaml")  # as the file says it
-    assert report.unused == ("note", "program")
-    assert "columns that no prediction uses: note, program" in validation.explain([report])
+    assert report.unused == ("note",) and report.points[0].framework == "megatron"
+    assert "columns that no prediction uses: note" in validation.explain([report])
+
+
+def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
+    row = RUN
+    found = own_runs.points([
+        row, {**row, "shard": "3"}, {**row, "framework": "torchtitan"}, {**row, "program": "megatron"}, {**row, "program":
+        "mine"},
+    ])  # fmt: skip
+    assert [point.framework for point in found] == ["meshwright", "fsdp2", "torchtitan", "megatron", "meshwright"]
+    assert [point.note for point in found] == [
+        "framework is not told: meshwright assumed", "framework is not told: fsdp2 assumed", "", "",
+        "framework is not told: meshwright assumed",
+    ]  # fmt: skip
+    with pytest.raises(CellError, match="no framework called 'mine'"):
+        own_runs.points([{**row, "framework": "mine"}])
+
+
+@pytest.mark.parametrize("cell", ["abc", "2x4", "1;2", "8 or 16", "--"])
+def test_a_cell_that_is_no_number_is_refused_with_file_row_and_column(cell: str, tmp_path: pathlib.Path) -> None:
+    header = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds"
+    (tmp_path / "runs.csv").write_text(f"{header}\ngpt2,dgx-a100:8,16,1,8,1,1,0.5\ngpt2,dgx-a100:8,16,1,{cell},1,1,0.5\n")
+    with pytest.raises(InputError, match=rf"runs.csv: row 2, column data: '{re.escape(cell)}'"):
+        validation.validate(tmp_path / "runs.csv")

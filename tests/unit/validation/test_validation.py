@@ -8,6 +8,7 @@ import pathlib
 
 import pytest
 
+from meshwright import clusters as topologies
 from meshwright import frameworks, validation
 from meshwright.base import registry
 from meshwright.base.errors import InputError
@@ -18,7 +19,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped, megatron_bridge, simumax
 from meshwright.validation._completed import complete
 from meshwright.validation._points import count, fitted, ratio
-from meshwright.validation._runs import Run, clusters, gpt, predict
+from meshwright.validation._runs import Run, clusters, gpt, predict, spread
 
 SMALL = {
     "vtrain": "set,params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms\n"
@@ -83,7 +84,14 @@ def test_errors_are_those_of_a_case_computed_by_hand() -> None:
         "mape_ratio": pytest.approx(0.15), "max_ratio": pytest.approx(0.2), "planned_mape_ratio": None, "false_fits": 1,
         "false_refusals": 0,
     }  # fmt: skip
-    assert found["verdicts"] == {"n_failed": 1, "false_fits": 1, "n_ran": 3, "false_refusals": 0}
+    assert found["verdicts"] == {
+        "n_failed": 1,
+        "false_fits": 1,
+        "n_ran": 3,
+        "false_refusals": 0,
+        "planned_false_fits": 1,
+        "planned_false_refusals": 0,
+    }
     # group a: the second is ranked first and takes twice the best; group b: the failed one is ranked first
     assert found["regret"] == {
         "mean_ratio": pytest.approx(1.0),
@@ -211,13 +219,21 @@ def test_coverage_counts_runs_inside_their_interval_and_keeps_those_held_out_apa
     assert found["interval"]["held_out"]["coverage_ratio"] == pytest.approx(1 / 2)
 
 
-def test_a_run_is_predicted_by_its_own_program_and_as_plan_would() -> None:
-    by_program = predict(_gpt_run(overlap=True, framework=frameworks.plain("megatron_deepspeed")))
-    assert by_program.planned is not None and by_program.planned.seconds < by_program.seconds
+def test_a_run_is_predicted_as_plan_for_its_framework_would_with_what_a_user_can_tell() -> None:
     default = predict(_gpt_run(overlap=True))
-    assert default.planned is None and default.seconds == by_program.planned.seconds
-    held = predict(_gpt_run(overlap=True, training=MixedPrecision(gradient_bytes=2)))
-    assert held.planned is not None and held.planned.peak_bytes == default.peak_bytes > held.peak_bytes
+    told = predict(_gpt_run(overlap=True, framework=frameworks.plain("megatron_deepspeed")))
+    assert default.planned is None and told.planned is None and told.framework == "megatron_deepspeed"
+    assert told.seconds > default.seconds  # eager
+    less = predict(_gpt_run(overlap=True, training=MixedPrecision(gradient_bytes=2)))
+    assert less.planned is None and less.peak_bytes < default.peak_bytes  # bytes of gradients can be told
+    own = predict(_gpt_run(overlap=True, training=MixedPrecision(loss_bytes=14)))
+    assert own.planned is not None and own.planned.peak_bytes == default.peak_bytes  # bytes of the loss cannot
+
+
+def test_a_run_on_part_of_the_racks_takes_equally_many_devices_of_the_fewest() -> None:
+    racks, nodes = topologies.cluster("gb200-nvl72:144"), topologies.cluster("dgx-h100:64")
+    assert spread(racks, 128) == (64, 72) and spread(racks, 64) == (64, 72) and spread(racks, 144) == (72, 72)
+    assert spread(nodes, 32) == (8, 8) and spread(nodes, 17) == (1, 1)  # 17 ranks on 3 nodes: as they come
 
 
 def test_rows_are_fitted_by_their_number_alone() -> None:

@@ -136,6 +136,8 @@ def layer_work(
         forward += there
         backward += back
         n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, framework))
+        if operator.kind == "cross_entropy":  # operators count fp32 logits
+            n_bytes *= framework.logit_bytes / 4.0
         saved += n_bytes
         there_of.append(there)
         kept_of.append(n_bytes)
@@ -147,7 +149,7 @@ def layer_work(
             expert += parameters(operator, shape)
         else:
             dense += parameters(operator, shape)
-        widest = max(widest, _working_bytes(operator, shape, training))
+        widest = max(widest, _working_bytes(operator, shape, training, framework))
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
@@ -236,7 +238,7 @@ def _times(
     times = [
         unfused_attention_seconds(operator, shape, device, training)
         if operator.kind == "attention" and i + 1 < len(body) and body[i + 1].kind == "softmax"
-        else operator_seconds(operator, shape, device, training)
+        else operator_seconds(operator, shape, device, training, framework.attention)
         for i, operator in enumerate(body)
     ]
     slower = [_slower(operator, shape, framework) for operator in body]
@@ -281,12 +283,13 @@ def _kept_width(body: tuple[Operator, ...], i: int, training: MixedPrecision, fr
     return float(training.activation_bytes)
 
 
-def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -> float:
+def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, framework: Framework) -> float:
     """Return what an operator needs beside what is kept: gradients of its output and input."""
     tokens = shape.tokens(operator) / shape.split(operator)
     width = training.activation_bytes
     if operator.kind == "cross_entropy":
-        return tokens * operator.size("vocabulary") * training.loss_bytes  # the fp32 logits are kept
+        split = framework.split_loss_bytes if shape.tensor > 1 and operator.tensor_axis else 0.0
+        return tokens * operator.size("vocabulary") * max(training.loss_bytes, framework.loss_bytes, split)  # logits are kept
     if operator.kind == "matmul":  # gathered along the sequence, the unsplit side stands whole on every rank
         inner, columns = float(operator.size("in")), float(operator.size("out"))
         if operator.tensor_axis == "sequence":

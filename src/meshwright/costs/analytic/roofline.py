@@ -24,6 +24,11 @@ ATTENTION_BACKWARD_RATIO = 0.8
 (SimuMax, measured)."""
 
 
+HEAD_TILE = 8
+"""Fused attention takes heads of a multiple of 8 elements; others are padded (FlashAttention-2's interface; PyTorch's
+``scaled_dot_product_attention``)."""
+
+
 def wide_precision(training: MixedPrecision) -> str:
     """Return the precision of products that stay out of fp8 and fp4: attention."""
     return "bf16" if training.precision in ("fp8", "mxfp8", "fp4") else training.precision
@@ -61,17 +66,20 @@ class Shape:
         return self.tensor if operator.tensor_axis else 1
 
 
-def operator_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
+def operator_seconds(
+    operator: Operator, shape: Shape, device: Device, training: MixedPrecision, attention: str = ""
+) -> OperatorSeconds:
     """Return the seconds of one operator for one micro-batch on one device.
 
     `training`: precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
+    `attention`: software of fused attention, as `Device.attention`.
     Returns: forward, gradient of activations, gradient of weights.
     """
     kind = operator.kind
     if kind in ("matmul", "grouped_matmul"):
         return _matmul(operator, shape, device, training)
     if kind in ("attention", "causal_attention"):
-        return _attention(operator, shape, device, training)
+        return _attention(operator, shape, device, training, attention)
     if kind in ("convolution", "other"):
         return _other(operator, shape, device, training)
     forward, backward = _moved_bytes(operator, shape, training)
@@ -96,12 +104,15 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPre
         rows /= shape.split(operator)
     else:
         columns /= shape.split(operator)
+    n_aligned = math.gcd(math.ceil(inner), math.ceil(columns))  # positions are never what lies contiguous
     left, right, out = rows * inner, inner * columns, rows * columns
     cast, operand = operand_bytes(training)
     wide = training.activation_bytes
 
     def seconds(rows: float, columns: float, inner: float, moved_bytes: float) -> float:
-        whole = Product(math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(n_products), moved_bytes * n_products)
+        whole = Product(
+            math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(n_products), moved_bytes * n_products, n_aligned
+        )
         return product_seconds(whole, device, training.precision)
 
     forward = seconds(rows, columns, inner, (operand + cast) * (left + right) + wide * out)
@@ -128,8 +139,8 @@ def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
     return 0.0, float(training.activation_bytes)
 
 
-def _attention(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
-    """Fused attention: scores stay on the chip; small heads use the matrix units less."""
+def _attention(operator: Operator, shape: Shape, device: Device, training: MixedPrecision, software: str) -> OperatorSeconds:
+    """Fused attention: scores stay on the chip; small heads use the matrix units less, odd ones are padded (`HEAD_TILE`)."""
     heads = operator.size("heads") / shape.split(operator)
     key_heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
     head, value = operator.size("head"), operator.size("value", operator.size("head"))
@@ -138,7 +149,8 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
     if operator.kind == "causal_attention":
         products *= 0.5
     precision = wide_precision(training)
-    ratio = device.attention_ratio * min(1.0, head / (head + 32.0) * 1.25)
+    padded = -(-head // HEAD_TILE) * HEAD_TILE
+    ratio = device.attention(software) * min(1.0, padded / (padded + 32.0) * 1.25) * head / padded
     compute = products / (device.peak(precision) * ratio)
     keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
     moved = training.activation_bytes * (tokens * heads + keys * key_heads) * (head + value)
@@ -157,12 +169,14 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
     heads = shape.micro_batch * operator.size("heads") / shape.split(operator)
     rows, keys = operator.size("sequence") / shape.context, float(operator.size("key_sequence", operator.size("sequence")))
     head, value = float(operator.size("head")), float(operator.size("value", operator.size("head")))
-    precision = wide_precision(training)
+    precision, n_aligned = wide_precision(training), math.gcd(int(head), int(value), int(keys))
 
     def seconds(rows: float, columns: float, inner: float) -> float:
         moved = training.activation_bytes * heads * (rows * inner + inner * columns + rows * columns)
         return product_seconds(
-            Product(math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(heads), moved), device, precision
+            Product(math.ceil(rows), math.ceil(columns), math.ceil(inner), math.ceil(heads), moved, n_aligned),
+            device,
+            precision,
         )
 
     forward = seconds(rows, keys, head) + seconds(rows, value, keys)

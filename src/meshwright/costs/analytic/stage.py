@@ -46,10 +46,12 @@ def layer_load(
         beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
         backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
-    weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training)
+    weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training, framework)
     saved, working = _activation_bytes(work, recompute)
     gathered, communication = _unit_bytes(work, mesh, strategy, training)
-    with_waste = 1.0 + training.fragmentation_ratio
+    communication += framework.buffer_bytes if strategy.shard else 0.0
+    fragmentation = 0.0 if framework.expandable_segments else training.fragmentation_ratio
+    with_waste = 1.0 + fragmentation
     splits = framework.splits_transfers and not strategy.sequence_parallel
     moved = 2.0 * gradients + 2.0 * optimizer + weights
     if strategy.shard < 3 and strategy.shard > 0:
@@ -73,7 +75,7 @@ def layer_load(
         reserved_bytes=device.reserved_bytes + communication,
         model_flops=work.model_flops,
         communication_bytes=communication,
-        fragmentation_ratio=training.fragmentation_ratio,
+        fragmentation_ratio=fragmentation,
     )
 
 
@@ -181,7 +183,9 @@ def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: M
     return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
 
 
-def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float, float]:
+def _state_bytes(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
+) -> tuple[float, float, float]:
     """Return the bytes of weights, gradients and optimizer state after sharding.
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
@@ -192,6 +196,8 @@ def _state_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixe
     share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
     gradients = training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup
+    if strategy.shard < 3 and training.weight_bytes < 4:
+        gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
     if strategy.shard < 3:
         return training.weight_bytes * whole, gradients, training.optimizer_bytes * (share if strategy.shard else whole)
     copied = training.weight_bytes < 4 and training.optimizer_bytes >= 12

@@ -227,7 +227,7 @@ class Costs:
         cluster = self.problem.cluster
         assert cluster is not None
         per_kind = np.array([cluster.device(int(devices[0])).memory_bytes for devices in self.pool.devices])
-        return self.memory_ratio * per_kind[self.kind_of_rank(config)]
+        return min(self.memory_ratio, self.problem.memory_ratio) * per_kind[self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything."""

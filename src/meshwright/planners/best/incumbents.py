@@ -74,7 +74,7 @@ def memory_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
         peak / cluster.device(ranks[0]).memory_bytes
         for peak, ranks in zip(found.timeline.peak_bytes, found.plan.ranks(), strict=True)
     ]
-    if max(shares) < _NEARLY_FULL:
+    if max(shares) < _NEARLY_FULL or problem.memory_ratio < 1.0:  # room is left as the question asks
         return ()
     return (
         f"the fullest device is filled to {max(shares):.1%}; where the memory model errs by more than the rest, the plan does not "

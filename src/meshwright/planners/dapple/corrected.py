@@ -172,7 +172,12 @@ def _candidates(problem: Problem, space: PlanSpace, limits: PlanLimits, upper_se
     n_units = space.n_replicas[whole] // space.unit
     for which, order in enumerate(space.orders):
         tables = device_orders.tables(
-            problem.required_cluster, order, n_units, space.unit, published_links=training.published_links
+            problem.required_cluster,
+            order,
+            n_units,
+            space.unit,
+            published_links=training.published_links,
+            memory_ratio=problem.memory_ratio,
         )
         for n_microbatches in space.n_microbatches:
             n_samples = problem.batch.global_batch // n_microbatches

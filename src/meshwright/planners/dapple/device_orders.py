@@ -56,20 +56,22 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
 
 
 def tables(
-    cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64], unit: int, *, published_links: bool
-) -> OrderTables:
+    cluster: Cluster, order: tuple[int, ...], n_units: NDArray[np.int64], unit: int, *, published_links: bool,
+    memory_ratio: float = 1.0,
+) -> OrderTables:  # fmt: skip
     """Return what reductions and transfers cost at each position of an order.
 
     `order`: devices in the order stages take them.
     `n_units`, shape (n_columns,), int64: replicas of a stage, in units.
     `unit`: devices of a unit; positions count units.
     `published_links`: whether all-reduces take the published constants' time.
+    `memory_ratio`: share of a device's memory that may be filled.
     Returns: groups whose devices lie on machines in the same pattern share a class: the first one met is asked. The plans
     found are judged on their own devices afterwards.
     """
     n, n_columns = len(order) // unit, len(n_units)
     node = cluster.node_of_device[list(order)]
-    memory = np.array([sim.free_bytes((cluster.device(device),)) for device in order])
+    memory = np.array([sim.free_bytes((cluster.device(device),), memory_ratio) for device in order])
     reduce_class = np.full((n + 1, n_columns), -1, dtype=np.int64)
     memory_bytes = np.zeros((n + 1, n_columns))
     send_class = np.zeros((n + 1, n_columns, n_columns), dtype=np.int64)

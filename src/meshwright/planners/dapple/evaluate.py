@@ -121,7 +121,7 @@ class Evaluator:
     def _memory(self, devices: tuple[int, ...]) -> float:
         cluster = self.problem.required_cluster
         if devices not in self._smallest:
-            self._smallest[devices] = sim.free_bytes(map(cluster.device, devices))
+            self._smallest[devices] = sim.free_bytes(map(cluster.device, devices), self.problem.memory_ratio)
         return self._smallest[devices]
 
     def _depths(self, shape: PlanOutline) -> list[int]:

@@ -70,7 +70,7 @@ def kinds_of(problem: Problem, posed: Question, *, most_bytes: float = math.inf,
         if not posed.own_times and not cluster.homogeneous:
             alone = replace(cluster, kinds=(device,), kind_of_device=np.zeros(cluster.n_devices, dtype=np.int64))
             compute = question(replace(problem, cluster=alone)).operators.compute
-        free = min(sim.free_bytes((device,)), most_bytes) if limit_bytes is None else limit_bytes
+        free = min(sim.free_bytes((device,), problem.memory_ratio), most_bytes) if limit_bytes is None else limit_bytes
         found.setdefault((free, compute.tobytes()), (compute, []))[1].extend(mine)
     # an order that no numbering of devices or kinds changes
     ordered = sorted(found.items(), key=lambda item: (float(item[1][0].sum()), -item[0][0], item[0][1]))

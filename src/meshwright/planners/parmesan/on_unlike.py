@@ -254,7 +254,7 @@ def by_memory(problem: Problem, held_bytes: NDArray[np.float64], n_replicas: int
     """
     cluster = problem.cluster
     assert cluster is not None
-    free = np.array([sim.free_bytes((kind,)) for kind in cluster.kinds])[cluster.kind_of_device]
+    free = np.array([sim.free_bytes((kind,), problem.memory_ratio) for kind in cluster.kinds])[cluster.kind_of_device]
     if free.min() == free.max():
         return None
     devices = np.empty((len(held_bytes), n_replicas), dtype=np.int64)

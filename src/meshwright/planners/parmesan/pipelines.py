@@ -206,7 +206,7 @@ def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     activations can be recomputed later.
     """
     assert problem.cluster is not None
-    free = sorted({sim.free_bytes((kind,)) for kind in problem.cluster.kinds}, reverse=True)
+    free = sorted({sim.free_bytes((kind,), problem.memory_ratio) for kind in problem.cluster.kinds}, reverse=True)
     if float(posed.operators.memory.sum()) <= free[-1]:
         return (math.inf,)
     return tuple(free) if problem.costs == "partition" else (math.inf, *free)

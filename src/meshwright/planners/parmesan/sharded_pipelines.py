@@ -129,7 +129,7 @@ def _candidates(problem: Problem, module: Any, pipelines: Sequence[EvaluatedPlan
                 continue
             stage_costs = module.stage_costs(problem, plan)
             most = max(load.forward_total_seconds + load.backward_total_seconds for load in stage_costs)
-            free = [sim.free_bytes(map(problem.cluster.device, stage.devices)) for stage in plan.stages]
+            free = [sim.free_bytes(map(problem.cluster.device, stage.devices), problem.memory_ratio) for stage in plan.stages]
             too_large = any(load.static_bytes > limit for load, limit in zip(stage_costs, free, strict=True))
             found.append(_Candidate(plan, f"{one.label}{label}", plan.n_microbatches * most / plan.global_batch, too_large))
     return sorted(found, key=lambda candidate: (candidate.too_large, candidate.work_seconds))

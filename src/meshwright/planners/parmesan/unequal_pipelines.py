@@ -154,7 +154,8 @@ def swapped(problem: Problem, posed: Question, judged: Sequence[EvaluatedPlan]) 
     def holds(stages: tuple[Stage, ...]) -> bool:
         memory = posed.operators.memory
         return all(
-            float(memory[list(stage.ops)].sum()) <= sim.free_bytes(map(cluster.device, stage.devices)) for stage in stages
+            float(memory[list(stage.ops)].sum()) <= sim.free_bytes(map(cluster.device, stage.devices), problem.memory_ratio)
+            for stage in stages
         )
 
     best: dict[tuple[int, ...], EvaluatedPlan] = {}

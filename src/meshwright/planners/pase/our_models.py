@@ -78,7 +78,7 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
         started = time.perf_counter()
         sharding = sharding_problem(problem, settings.shape, recompute)
         graph = graph or _graph(problem, sharding)
-        limit = _limit_bytes(sharding, settings)
+        limit = _limit_bytes(problem, sharding, settings)
         costed = time.perf_counter()
         found = solve_within(
             sharding.problem,
@@ -108,8 +108,9 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
     return _answer(problem, *best, bound, phases, settings), graph
 
 
-def _limit_bytes(sharding: ShardingProblem, settings: MeshSettings) -> float:
-    return sim.free_bytes((sharding.costs.device,)) if settings.memory_bytes is None else settings.memory_bytes
+def _limit_bytes(problem: Problem, sharding: ShardingProblem, settings: MeshSettings) -> float:
+    free = sim.free_bytes((sharding.costs.device,), problem.memory_ratio)
+    return free if settings.memory_bytes is None else settings.memory_bytes
 
 
 def _answer(
@@ -130,7 +131,7 @@ def _answer(
         plan, Objective("seconds_per_step", found.value), Bound(min(bound_value, found.value), found.method),
         notes=tuple(notes),
         extra=_extra(sharding, found, phases),
-        certificate=_certificate(problem, sharding, found, _limit_bytes(sharding, settings)),
+        certificate=_certificate(problem, sharding, found, _limit_bytes(problem, sharding, settings)),
     )  # fmt: skip
 
 

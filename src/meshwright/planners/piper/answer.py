@@ -60,7 +60,7 @@ def instance_of(
     cluster = problem.cluster
     if cluster is not None and cluster is not problem.model_spec.cluster:
         max_devices = max_devices or cluster.n_devices
-        memory = memory or sim.free_bytes(cluster.kinds)
+        memory = memory or sim.free_bytes(cluster.kinds, problem.memory_ratio)
         if bandwidth is None and len(cluster.links):
             bandwidth = float(cluster.links.bytes_per_second.min())
     for name, value in (("bandwidth", bandwidth), ("memory", memory)):

@@ -58,5 +58,5 @@ def piper_instance(problem: Problem, micro_batch: int) -> PiperInstance:
         cluster.n_devices,
         max(1, (problem.batch.global_batch or micro_batch) // micro_batch),
         float(cluster.links.bytes_per_second.min()),
-        sim.free_bytes(cluster.kinds),
+        sim.free_bytes(cluster.kinds, problem.memory_ratio),
     )

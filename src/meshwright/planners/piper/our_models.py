@@ -183,7 +183,7 @@ def _menu(
 ) -> StageMenu:
     """Return the instance as arrays: what a layer does once a step is spread over the micro-batches of its replica."""
     graph, rows = problem.graph, analytic.rows(problem)
-    memory = sim.free_bytes(problem.required_cluster.kinds)
+    memory = sim.free_bytes(problem.required_cluster.kinds, problem.memory_ratio)
     repeated = {row for row in rows if rows.count(row) > 1} or set(rows)
     working = max(
         load.working_bytes for table in stage_costs for (row, word), load in table.items() if row in repeated and word in words

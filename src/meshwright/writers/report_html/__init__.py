@@ -21,10 +21,11 @@ from meshwright.core.formatting import (
     layers_of,
     peak_margin,
     seen_from,
+    shown_risk,
     step_interval,
     utilization,
 )  # fmt: skip
-from meshwright.core.interval import COVERAGE_RATIO, MOST_RATIO
+from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Objective, Result
 from meshwright.core.timeline import PHASES, Timeline
@@ -119,10 +120,10 @@ def _cards(result: Result) -> list[list[str]]:
         cards.append(["expected", ends, rests])
     margin, peak = peak_margin(result), fullest(result)
     if margin is not None and peak is not None:
-        most = f"{MOST_RATIO:.0%} of measured runs below {format_bytes(margin.most_ratio * peak[0])} of {format_bytes(peak[1])}"
-        cards.append(
-            ["peak memory", format_bytes(peak[0]), most + (": may not fit" if margin.most_ratio * peak[0] > peak[1] else "")]
-        )
+        risk = shown_risk(result)
+        limit = margin.most_ratio(risk) * peak[0]
+        most = f"{100.0 * (1.0 - risk):g}% of measured runs below {format_bytes(limit)} of {format_bytes(peak[1])}"
+        cards.append(["peak memory", format_bytes(peak[0]), most + (": may not fit" if limit > peak[1] else "")])
     if result.problem.graph.sequence_length > 1:
         tokens = rate * result.problem.graph.sequence_length
         cards.append(["tokens", f"{format_count(tokens)}/s", f"{format_count(tokens / plan.n_devices)}/s per device"])

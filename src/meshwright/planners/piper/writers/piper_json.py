@@ -126,7 +126,7 @@ def instance_of_model(problem: Problem, micro_batch: int) -> PiperInstance:
     tables = [(s.tensor, analytic.row_costs(problem, s, range(s.n_devices), micro_batch)) for s in strategies]
     repeated = {row for row, count in Counter(rows).items() if count > 1} or set(rows)
     working = max(load.working_bytes for _, table in tables for (row, _), load in table.items() if row in repeated)
-    memory = sim.free_bytes(cluster.kinds) - working
+    memory = sim.free_bytes(cluster.kinds, problem.memory_ratio) - working
     if memory <= 0.0:
         raise ExportError(f"piper_json: a device cannot hold the working memory of one layer of {graph.name}")
     tails: list[list[int]] = [[] for _ in rows]
