@@ -98,6 +98,7 @@ def peak_ratios(sets: Sets) -> dict[str, Peaks]:
             most = max(1.0, rooms[int(REFUSED_RATIO * len(rooms))])
             found[word] = replace(
                 found[ALL],
+                high_ratio=min(most, found[ALL].high_ratio),
                 below_ratio=tuple(min(most, ratio) for ratio in found[ALL].below_ratio),
                 basis=word,
                 n_ran=len(rooms),
