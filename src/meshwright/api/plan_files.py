@@ -72,7 +72,8 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
     asked = api.make_problem(
-        spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format, framework=run_by, memory_risk=memory_risk,
+        spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format, framework=run_by,
+        memory_risk=memory_risk,
     )  # fmt: skip
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)

@@ -183,7 +183,8 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"--top {top}: must be at least 0")
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, file_format=file_format, framework=for_, memory_risk=memory_risk,
+            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
+            memory_risk=memory_risk,
         )  # fmt: skip
         wishes = Wishes(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), wishes)

@@ -13,7 +13,8 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MEASURED_COSTS", "Interval", "Kind", "TimeInterval", "around", "factors", "kind_of",
+    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MEASURED_COSTS", "Interval", "Kind", "TimeInterval", "around", "factors",
+    "kind_of",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
