@@ -52,7 +52,7 @@ def main() -> None:
         peaks.DATA.write_text("\n".join([HEAD_OF_MEMORY, *tables]), encoding="utf-8")
 
 
-def _fields(record: interval.TimeInterval | peaks.Peaks) -> str:
+def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:
     """Return the fields of a record as TOML."""
     found = dataclasses.asdict(record)
     return "".join(f"{name} = {_shown(value)}\n" for name, value in found.items() if name != "basis")

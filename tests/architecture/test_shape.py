@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LARGEST_FILE = 400
 LARGEST_FUNCTION = 60
 LARGEST_KERNEL = 120
-UNITS = ("_seconds", "_bytes", "_flops", "_per_second", "_ratio", "_flop", "_exponent", "_cost", "_value", "_per_byte")
+UNITS = ("_seconds", "_bytes", "_flops", "_per_second", "_ratio", "_flop", "_exponent", "_cost", "_value", "_per_byte", "_risk")
 
 
 def _functions(tree: ast.AST) -> list[ast.FunctionDef]:

@@ -31,7 +31,7 @@ def _question(spec: str, devices: int, memory_bytes: float) -> Problem:
     if memory_bytes:
         kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in cluster.kinds)
         cluster = dataclasses.replace(cluster, kinds=kinds)
-    return api.make_problem(samples.read(spec), cluster, batch=Batch(8 * devices))
+    return api.make_problem(samples.read(spec), cluster, batch=Batch(8 * devices), memory_risk=0.5)
 
 
 def _solved(search: str, question: tuple[str, int, float], seed: int = 0) -> Result | str:

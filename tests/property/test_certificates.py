@@ -17,7 +17,7 @@ from meshwright import api
 from meshwright.base import options
 from meshwright.base.errors import InputError
 from meshwright.commands import check as command
-from meshwright.planners.best.check.proof import Proof
+from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.search import best
 from meshwright.writers import plan_json
 
@@ -136,7 +136,7 @@ def test_no_lemma_of_the_check_refutes_a_plan_that_can_be_played(block: int, tmp
         n_played += 1
         limits = dataclasses.asdict(options.parse(best.Params, question.settings, "search best"))
         for bound in (player.best.step_seconds * (1.0 + 1e-6), math.inf):
-            proof = Proof(question.problem, limits, bound)
+            proof = BoundProof(question.problem, limits, bound)
             proof.run()
             assert proof.open, (question.name, bound, player.best)
     assert n_played >= 2

@@ -120,8 +120,8 @@ def test_no_plan_on_any_network_under_any_model_of_traffic_beats_the_bounds(seed
         if n_seen % 20 == 0:
             below["its worst cut"] = bounds.collective_seconds(step.space, traffic, fabric)
         n_seen += 1
-        for kind, bound in below.items():
-            assert bound <= seconds * (1 + 1e-9), (kind, kind, fabric.name, plan)
+        for words, bound in below.items():
+            assert bound <= seconds * (1 + 1e-9), (words, kind, fabric.name, plan)
     assert n_seen >= 3 * N_PLANS
 
 

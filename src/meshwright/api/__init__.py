@@ -1,4 +1,4 @@
-"""Composition only: read, search, judge. What the command line does, as functions."""
+"""Composition only: read, search, evaluate. What the command line does, as functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.api.evaluation import evaluate, simulate
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.base.units import format_bytes
@@ -16,7 +17,6 @@ from meshwright.core.interval import MEASURED_COSTS
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
-from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -259,63 +259,6 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
         return problem
     question: Problem = module.completed(problem, options.parse(module.Params, dict(settings), f"search {search}"))
     return question
-
-
-def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
-    """Return what each stage of a plan does and holds, and the simulated step.
-
-    Parameters
-    ----------
-    problem : Problem
-        The question the plan answers.
-    plan : Plan
-        The plan.
-
-    Returns
-    -------
-    stage_costs : tuple of StageCost
-        Empty where the cost model cannot tell.
-    timeline : Timeline or None
-        None where the cost model cannot tell.
-    """
-    module = registry.load("costs", problem.costs, "cost model")
-    stage_costs: tuple[StageCost, ...] = module.stage_costs(problem, plan)
-    if not stage_costs:
-        return (), None
-    return stage_costs, simulate(problem, plan, stage_costs)
-
-
-def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | None = None) -> Timeline:
-    """Play one step of a plan.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is trained where.
-    plan : Plan
-        The plan.
-    stage_costs : tuple of StageCost or None
-        What each stage does and holds; None for what the problem's cost model says.
-
-    Returns
-    -------
-    Timeline
-        What would happen.
-
-    Raises
-    ------
-    InputError
-        When the plan is none of this problem, or the cost model cannot say how long a stage takes.
-    """
-    from meshwright import sim
-
-    if stage_costs is None:
-        stage_costs = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
-        if not stage_costs:
-            raise InputError(
-                f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"
-            )
-    return sim.simulate(problem, plan, stage_costs)
 
 
 def codesign(  # noqa: PLR0913  as many as the command line has

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright import frameworks
-from meshwright.base.errors import InputError
+from meshwright.api.evaluation import evaluate
+from meshwright.base import registry
+from meshwright.base.errors import InputError, PluginError
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.problem import ModelSpec
@@ -77,16 +79,18 @@ def checked(result: Result) -> Result:
 
 def runs_on(result: Result) -> tuple[Target, ...]:
     """Return, for every framework there is, what a step takes as it runs the plan, or why it cannot."""
-    from meshwright import api
-
     problem, plan, found = result.problem, result.plan, []
     precision = problem.training.precision
     for name in frameworks.names():
-        own = frameworks.for_problem(name, problem.graph, problem.cluster, precision)
-        reasons = frameworks.refusals(own, plan, problem)
+        try:
+            own = frameworks.for_problem(name, problem.graph, problem.cluster, precision)
+            reasons = frameworks.refusals(own, plan, problem)
+        except PluginError as error:
+            registry.warn(f"{error}; it is left out")
+            continue
         seconds = 0.0
         if not reasons:
-            _, timeline = api.evaluate(replace(problem, framework=own), plan)
+            _, timeline = evaluate(replace(problem, framework=own), plan)
             seconds = 0.0 if timeline is None else timeline.step_seconds
         found.append(Target(own.word, seconds, reasons))
     return tuple(found)
@@ -131,7 +135,7 @@ def nearest(result: Result, name: str) -> tuple[str, Timeline] | None:
 
     None where there is no such setting, or none fits: then stages, degrees or the schedule have to change too.
     """
-    from meshwright import api, sim
+    from meshwright import sim
     from meshwright.costs import analytic
 
     problem, plan = result.problem, result.plan
@@ -150,7 +154,7 @@ def nearest(result: Result, name: str) -> tuple[str, Timeline] | None:
         near = replace(plan, stages=stages)
         if frameworks.refusals(own, near, posed):
             continue
-        _, timeline = api.evaluate(posed, near)
+        _, timeline = evaluate(posed, near)
         if timeline is None or sim.excess_bytes(posed, near, timeline.peak_bytes) > 0.0:
             continue
         if found is None or timeline.step_seconds < found[1].step_seconds:

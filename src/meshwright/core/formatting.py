@@ -117,7 +117,7 @@ def fullest(result: Result) -> tuple[float, float] | None:
     return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (entry[1] - entry[0], entry))
 
 
-def peak_margin(result: Result) -> peaks.Peaks | None:
+def peak_margin(result: Result) -> peaks.PeakRoom | None:
     """Return how measured peaks lie around predicted ones; None where the memory model is not the one that was measured."""
     if result.problem.costs not in interval.MEASURED_COSTS or fullest(result) is None:
         return None

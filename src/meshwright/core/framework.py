@@ -233,9 +233,9 @@ def _pipeline(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
     if len(counts) > 1 and not limits.uneven_stages:
         found.append(f"stages of {_listed(tuple(sorted(counts)))} layers; every stage has equally many there")
     if not limits.free_ends:
-        for kind, place, kind in (("embedding", 0, "first"), ("head", n_stages - 1, "last")):
+        for kind, place, end in (("embedding", 0, "first"), ("head", n_stages - 1, "last")):
             if any(graph.ops[op].kind == kind for i, stage in enumerate(plan.stages) if i != place for op in stage.ops):
-                found.append(f"the {kind} is not on the {kind} stage; it keeps it there")
+                found.append(f"the {kind} is not on the {end} stage; it keeps it there")
     return found
 
 

@@ -115,11 +115,11 @@ def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Fram
     plain = _changed(replace(base, name=name, variant="", version=version), entry, place)
     variants = []
     for word, own in fields.entry(entry.get("variants", {}), f"{place}: variants").items():
-        place = f"{place}: variants.{word}"
-        fields.entry(own, place, ("title", "version", "when", "how", "limits"))
-        changed = _changed(replace(plain, variant=word, version=own.get("version", version)), own, place)
-        when = fields.entry(own.get("when", {}), f"{place}: when", CIRCUMSTANCES)
-        variants.append(Variant(changed, fields.text(own.get("title", ""), f"{place}: title"), tuple(when.items())))
+        table = f"{place}: variants.{word}"
+        fields.entry(own, table, ("title", "version", "when", "how", "limits"))
+        changed = _changed(replace(plain, variant=word, version=own.get("version", version)), own, table)
+        when = fields.entry(own.get("when", {}), f"{table}: when", CIRCUMSTANCES)
+        variants.append(Variant(changed, fields.text(own.get("title", ""), f"{table}: title"), tuple(when.items())))
     return plain, tuple(variants)
 
 

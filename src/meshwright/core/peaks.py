@@ -19,7 +19,7 @@ __all__ = [
     "REFUSED_RATIO",
     "RISK",
     "SHARES",
-    "Peaks",
+    "PeakRoom",
     "known_peaks",
     "peaks",
     "risk",
@@ -51,7 +51,7 @@ SHARES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Peaks:
+class PeakRoom:
     """Which multiples of predicted peaks measured peaks are.
 
     Parameters
@@ -111,13 +111,15 @@ class Peaks:
         return 1.0 / self.most_ratio(risk_ratio)
 
 
-def known_peaks() -> Mapping[str, Peaks]:
+def known_peaks() -> Mapping[str, PeakRoom]:
     """Return what the data file says, by framework; `ALL` is always there."""
     entries = tomllib.loads(DATA.read_text(encoding="utf-8"))
-    return {name: Peaks(**{**entry, "below_ratio": tuple(entry["below_ratio"])}, basis=name) for name, entry in entries.items()}
+    return {
+        name: PeakRoom(**{**entry, "below_ratio": tuple(entry["below_ratio"])}, basis=name) for name, entry in entries.items()
+    }
 
 
-def peaks(framework: str = "") -> Peaks:
+def peaks(framework: str = "") -> PeakRoom:
     """Return how measured peaks of a framework's runs lie around predicted ones; of all runs where it has fewer than
     `FEWEST_RUNS`.
 

@@ -161,7 +161,7 @@ class Problem:
         Chance that a plan may have of needing more memory than its devices have; 0.5 takes predictions as they are.
     memory_ratio : float
         What follows from it: the share of a device's memory that a predicted peak may fill, the inverse of the multiple of
-        their prediction that the peaks of so many measured runs stay below (`meshwright.core.peaks.Peaks.share`).
+        their prediction that the peaks of so many measured runs stay below (`meshwright.core.peaks.PeakRoom.share`).
     """
 
     model_spec: ModelSpec

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.core.interval import COVERAGE_RATIO, Kind, TimeInterval, around
-from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, SHARES, Peaks
+from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "left_out", "peak_ratios"]
@@ -66,7 +66,7 @@ def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
     return found
 
 
-def peak_ratios(sets: Sets) -> dict[str, Peaks]:
+def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
     """Return how measured peaks lie around those that ``plan`` would have predicted: of every framework, and of all together.
 
     Parameters
@@ -106,12 +106,12 @@ def peak_ratios(sets: Sets) -> dict[str, Peaks]:
     return dict(sorted(found.items()))
 
 
-def _peaks(word: str, ratios: Mapping[str, Sequence[float]]) -> Peaks:
+def _peaks(word: str, ratios: Mapping[str, Sequence[float]]) -> PeakRoom:
     """Return how the peaks of one framework lie."""
     tail = (1.0 - COVERAGE_RATIO) / 2.0
     below = tuple(_quantile(ratios, share) for share in SHARES)
     low, high = _quantile(ratios, tail), _quantile(ratios, 1.0 - tail)
-    return Peaks(low, high, below, sum(map(len, ratios.values())), len(ratios), word)
+    return PeakRoom(low, high, below, sum(map(len, ratios.values())), len(ratios), word)
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from meshwright import clusters as topologies
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
@@ -36,8 +34,6 @@ __all__ = [
     "layers_of_stages",
     "point",
     "predict",
-    "rack",
-    "racks",
     "spread",
 ]
 
@@ -226,34 +222,6 @@ def built_in(name: str, sequence: int, **changes: Any) -> Graph:
     return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
 
 
-def racks(gpus: int) -> int:
-    """Return the devices of the NVL72 racks that a run of `gpus` devices uses: 64 of each rack where it needs more than one."""
-    return gpus if gpus <= 72 else -(-gpus // 64) * 72
-
-
-def rack(cluster: Cluster) -> tuple[int, int]:
-    """Return `Run.used_of_domain` of a run on `racks` devices."""
-    return (64, 72) if "nvl72" in cluster.name and cluster.n_devices > 72 else (1, 1)
-
-
-def spread(cluster: Cluster, n_devices: int) -> tuple[int, int]:
-    """Return `Run.used_of_domain` of a run on fewer devices than there are: equally many of each of the fewest nodes or NVLink
-    domains that hold them, as launchers place ranks, where the number allows it.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Where it ran.
-    n_devices : int
-        Devices that its plan takes.
-    """
-    sizes = np.unique(cluster.node_of_device, return_counts=True)[1]
-    size = int(sizes[0])
-    n_domains = -(-n_devices // size)
-    alike = bool((sizes == size).all()) and n_domains <= len(sizes)
-    return (n_devices // n_domains, size) if alike and n_devices % n_domains == 0 else (1, 1)
-
-
 def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
     """Return what we predict of a run.
 
@@ -390,9 +358,8 @@ def layers_of_stages(run: Run) -> list[int]:
         fewer = set(order[: n_stages - rest] if rest else ())
         sizes = [even + (1 if rest and stage not in fewer else 0) for stage in range(n_stages)]
     if sum(sizes) != n_layers or len(sizes) != n_stages:
-        raise InputError(
-            f"stages of {'|'.join(map(str, sizes))} layers do not make the model's {n_layers} in {n_stages} stages"
-        )
+        told = "|".join(map(str, sizes))
+        raise InputError(f"stages of {told} layers do not make the model's {n_layers} in {n_stages} stages")
     return sizes
 
 

@@ -12,8 +12,9 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
+from meshwright.validation._domains import rack, racks
 from meshwright.validation._points import Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, rack, racks
+from meshwright.validation._runs import Clusters, Run, built_in, clusters, point
 
 __all__ = ["COLUMNS", "points"]
 

@@ -14,8 +14,9 @@ from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
+from meshwright.validation._domains import spread
 from meshwright.validation._points import CellError, Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, clusters, point, predict, spread
+from meshwright.validation._runs import Clusters, Run, clusters, point, predict
 
 __all__ = ["COLUMNS", "OPTIONAL", "PATHS", "points"]
 

@@ -102,7 +102,7 @@ def test_a_plan_whose_peak_may_be_too_large_is_warned_of_with_the_share_that_lea
 ) -> None:
     assert "may not fit" not in explain(result)
     peak, limit = fullest(result) or (0.0, 0.0)
-    short = peaks.Peaks(0.9, 1.1, (1.0,) * 5 + (1.01 * limit / peak,) * 2, 10, 2, "a framework")
+    short = peaks.PeakRoom(0.9, 1.1, (1.0,) * 5 + (1.01 * limit / peak,) * 2, 10, 2, "a framework")
     monkeypatch.setattr(peaks, "peaks", lambda name: short)
     text = " ".join(explain(result).split())
     assert f"peak {format_bytes(peak)}, 99% below {format_bytes(1.01 * limit)} of {format_bytes(limit)}" in text

@@ -9,10 +9,10 @@ import pytest
 from meshwright import api, sim
 from meshwright.base.errors import InputError
 from meshwright.core import peaks
-from meshwright.core.peaks import ALL, SHARES, Peaks
+from meshwright.core.peaks import ALL, SHARES, PeakRoom
 from meshwright.core.problem import Batch
 
-FOUND = Peaks(0.9, 1.2, (0.98, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6), 40, 3, "some")
+FOUND = PeakRoom(0.9, 1.2, (0.98, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6), 40, 3, "some")
 
 
 def test_the_multiple_grows_as_the_chance_shrinks_and_is_interpolated_between_the_shares() -> None:

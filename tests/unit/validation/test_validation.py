@@ -18,8 +18,9 @@ from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped, megatron_bridge, simumax
 from meshwright.validation._completed import complete
+from meshwright.validation._domains import spread
 from meshwright.validation._points import count, fitted, ratio
-from meshwright.validation._runs import Run, clusters, gpt, predict, spread
+from meshwright.validation._runs import Run, clusters, gpt, predict
 
 SMALL = {
     "vtrain": "set,params_b,gpus,gbs,mbs,hidden,heads,layers,seq,tp,dp,pp,iter_ms\n"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from meshwright.core import framework_file
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
+from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
 __all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
-
-FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "megatron.toml")
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:

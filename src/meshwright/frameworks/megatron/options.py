@@ -10,7 +10,7 @@ from meshwright.core.framework import exceeded, inner_words, layout_of, recomput
 from meshwright.core.plan import Plan
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
-from meshwright.frameworks import megatron
+from meshwright.frameworks.megatron.limits import FRAMEWORK
 
 __all__ = ["END_KINDS", "arguments", "refusals", "refused"]
 
@@ -34,7 +34,7 @@ PRECISIONS: Mapping[str, Options] = MappingProxyType(
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan Megatron-LM cannot run, a sentence without a full stop each."""
-    found = list(exceeded(megatron.FRAMEWORK.limits, plan, problem.graph, problem.training.precision))
+    found = list(exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision))
     found += _schedule(plan)
     found += _order(plan, problem)
     found += _numbers(problem.training)

@@ -58,9 +58,8 @@ class BestFirstSearch:
         self.n_built = self.n_evaluations = self.n_looked = 0
         self.allowance = Allowance()
         self.open: list[tuple[float, int, Config]] = []
-        self.started = time.monotonic()
+        self.started, self.was_stopped = time.monotonic(), False
         self.deadline = self.started + stop.seconds if stop.seconds else math.inf
-        self.was_stopped = False
         self.model = registry.load("costs", problem.costs, "cost model")
 
     @property

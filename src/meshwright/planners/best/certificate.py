@@ -47,7 +47,11 @@ def question(problem: Problem, params: Limits) -> dict[str, Any]:
         "sequence_length": problem.graph.sequence_length,
         "training": asdict(problem.training),
         "framework": {name: value for name, value in asdict(problem.framework).items() if value != usual[name]},
-        "limits": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(params).items()},
+        "limits": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(params).items()
+            if name != "within_ratio"  # which plan is the answer, not which are in the space
+        },
     }
 
 

@@ -155,7 +155,7 @@ def test_the_simulator_runs_gradient_rings_in_the_order_that_the_plan_names(tmp_
     seconds = []
     for devices, ring in (((0, 1, 3, 2), ()), ((0, 1, 2, 3), (0, 1, 3, 2)), ((0, 1, 2, 3), ()), ((0, 1, 3, 2), (0, 1, 3, 2))):
         plan = Plan((Stage((0,), devices, Strategy(data=4), ("none",), ring),), 1, 1, "gpipe", 4)
-        seconds.append(api.evaluate_plan(problem, plan)[0][0].reduce_seconds)
+        seconds.append(api.evaluate(problem, plan)[0][0].reduce_seconds)
     assert seconds[0] == seconds[1] < seconds[2] == seconds[3]
 
 

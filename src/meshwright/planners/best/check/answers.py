@@ -12,9 +12,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best.check.member import outside
-from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, Proof, Shape
+from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, BoundProof, MeshShape
 
-__all__ = ["Verdict", "check_infeasible", "check_plan", "posed"]
+__all__ = ["AnswerVerdict", "check_infeasible", "check_plan", "posed"]
 
 _FORMAT = "meshwright/certificate/best/1"
 _WEAKER = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.25, 0.1)
@@ -22,8 +22,8 @@ _NOT_CHECKED = ("the runners-up", "the notes", "the cost model itself, which bot
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the check found; fields as of `meshwright.solvers.pairwise.certificate.Verdict`.
+class AnswerVerdict:
+    """What the check found; fields as of `meshwright.solvers.pairwise.certificate.AnswerVerdict`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def posed(problem: Problem, entry: Mapping[str, Any], place: str) -> Problem:
     return replace(problem, batch=Batch(**numbers), training=training, framework=framework)
 
 
-def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Verdict:
+def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> AnswerVerdict:
     """Check a plan of search best and its bound.
 
     Parameters
@@ -93,7 +93,7 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
 
     Returns
     -------
-    Verdict
+    AnswerVerdict
         Whether all of it holds.
 
     Raises
@@ -102,20 +102,20 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
         When a field is missing or of the wrong kind.
     """
     if result.timeline is None:
-        return Verdict(False, math.nan, math.nan, "the plan cannot be simulated")
+        return AnswerVerdict(False, math.nan, math.nan, "the plan cannot be simulated")
     value = result.timeline.step_seconds
     try:
         problem = _same_question(result.problem, entry, place, limits)
         bound = _claims(result, entry, place, problem, limits, value)
-        proof = Proof(problem, limits, bound)
+        proof = BoundProof(problem, limits, bound)
         proof.run()
         _compare(proof, entry["certificate"]["sets"], place)
     except _Refused as error:
-        return Verdict(False, value, math.nan, str(error), not_checked=_NOT_CHECKED)
+        return AnswerVerdict(False, value, math.nan, str(error), not_checked=_NOT_CHECKED)
     if proof.open:
         proven = _weaker(proof)
         weaker = "nothing less is proven here" if math.isnan(proven) else f"what is proven here is {proven!r} seconds"
-        return Verdict(
+        return AnswerVerdict(
             False, value, proven,
             f"the plan holds, but the bound claimed, {bound!r} seconds, is not confirmed: {_open(proof)}; {weaker}",
             ("the plan: its step, its memory, its place in the space",), ("the bound claimed", *_NOT_CHECKED),
@@ -126,10 +126,10 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
         f"no plan of the space takes less than {bound!r} seconds: gap {gap:.4%}",
         _sets(proof),
     )
-    return Verdict(True, value, bound, "", checked, _NOT_CHECKED)
+    return AnswerVerdict(True, value, bound, "", checked, _NOT_CHECKED)
 
 
-def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Verdict:
+def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> AnswerVerdict:
     """Check the answer of search best that nothing fits.
 
     Parameters
@@ -141,7 +141,7 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
 
     Returns
     -------
-    Verdict
+    AnswerVerdict
         Valid where every plan of the space is shown not to fit.
 
     Raises
@@ -151,9 +151,9 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
     """
     nothing = (math.nan, math.nan)
     if entry.get("bound") is not None or entry.get("objective") is not None or entry.get("stages"):
-        return Verdict(False, *nothing, "says that nothing fits, and holds an objective, a bound or stages")
+        return AnswerVerdict(False, *nothing, "says that nothing fits, and holds an objective, a bound or stages")
     if entry.get("infeasible_proven") is not True:
-        return Verdict(
+        return AnswerVerdict(
             False, *nothing, "says itself that it is not proven that nothing fits, so there is nothing to confirm",
             not_checked=("whether anything fits",),
         )  # fmt: skip
@@ -161,15 +161,17 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
         problem = _same_question(problem, entry, place, limits)
         if entry["certificate"].get("bound_seconds") is not None:
             raise _Refused("certificate.bound_seconds: there is no bound where nothing fits")
-        proof = Proof(problem, limits, math.inf)
+        proof = BoundProof(problem, limits, math.inf)
         proof.run()
         _compare(proof, entry["certificate"]["sets"], place)
     except _Refused as error:
-        return Verdict(False, *nothing, str(error))
+        return AnswerVerdict(False, *nothing, str(error))
     rest = ("how much memory is missing, and what would fit", *_NOT_CHECKED[1:])
     if proof.open:
-        return Verdict(False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest))
-    return Verdict(True, *nothing, "", ("no plan of the space fits its devices", _asked(problem), _sets(proof)), rest)
+        return AnswerVerdict(
+            False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest)
+        )
+    return AnswerVerdict(True, *nothing, "", ("no plan of the space fits its devices", _asked(problem), _sets(proof)), rest)
 
 
 def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Problem:
@@ -181,7 +183,9 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
     found = posed(problem, entry, place)
     asked = held["question"]
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in limits.items()}
+    given = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in limits.items() if name != "within_ratio"
+    }
     for name in sorted({*given, *asked.get("limits", {})}):
         if asked.get("limits", {}).get(name) != given.get(name):
             raise _Refused(
@@ -233,13 +237,13 @@ def _claims(
     return bound
 
 
-def _compare(proof: Proof, sets: Any, place: str) -> None:
+def _compare(proof: BoundProof, sets: Any, place: str) -> None:
     """Refuse a certificate whose sets are not those that the space falls into, member by member and value by value."""
-    claimed: dict[Shape, dict[str, Any]] = {}
+    claimed: dict[MeshShape, dict[str, Any]] = {}
     try:
         for i, one in enumerate(sets):
-            pool, tensor, context, expert, micro_batch = (int(one[name]) for name in Shape._fields[:-1])
-            shape = Shape(pool, tensor, context, expert, micro_batch, str(one["by"]))
+            pool, tensor, context, expert, micro_batch = (int(one[name]) for name in MeshShape._fields[:-1])
+            shape = MeshShape(pool, tensor, context, expert, micro_batch, str(one["by"]))
             if shape in claimed:
                 raise _Refused(f"certificate.sets[{i}]: {_words(shape)} are there twice")
             claimed[shape] = one
@@ -273,14 +277,14 @@ def _asked(problem: Problem) -> str:
     )
 
 
-def _words(shape: Shape) -> str:
+def _words(shape: MeshShape) -> str:
     return (
         f"pool {shape.pool}, tensor {shape.tensor}, context {shape.context}, expert {shape.expert}, micro-batch {shape.micro_batch}, by "
         f"{shape.by}"
     )
 
 
-def _open(proof: Proof) -> str:
+def _open(proof: BoundProof) -> str:
     """Say which configurations the check cannot close."""
     mesh, form, strategy = proof.open[0].mesh, proof.open[0].form, proof.open[0].strategy
     degrees = ", ".join(f"{name} {getattr(mesh, name)}" for name in ("pipeline", "data", "context", "tensor", "expert"))
@@ -290,7 +294,7 @@ def _open(proof: Proof) -> str:
     )
 
 
-def _weaker(proof: Proof) -> float:
+def _weaker(proof: BoundProof) -> float:
     """Return a smaller bound that holds for the configurations left open too; nan where none of those tried does."""
     left = list(proof.open)
     if len(left) >= MOST_OPEN:
@@ -302,7 +306,7 @@ def _weaker(proof: Proof) -> float:
     return math.nan
 
 
-def _sets(proof: Proof) -> str:
+def _sets(proof: BoundProof) -> str:
     """Say by what the members of the space are closed."""
     by: dict[str, int] = {}
     n_configurations = 0

@@ -8,8 +8,8 @@ from typing import Any
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check.space import (
+    CheckedMesh,
     Form,
-    Mesh,
     chain_of,
     even_counts,
     forms,
@@ -38,7 +38,7 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     if any(stage.strategy != own or stage.ring for stage in plan.stages):
         return "its stages have different degrees, which are no part of the space"
     ranks = plan.ranks()
-    mesh = Mesh(own.tensor, own.context, own.expert, plan.micro_batch, own.data, len(ranks))
+    mesh = CheckedMesh(own.tensor, own.context, own.expert, plan.micro_batch, own.data, len(ranks))
     form = Form(plan.schedule, len(plan.stages) // len(ranks))
     if plan.n_microbatches * mesh.data * mesh.micro_batch != problem.batch.global_batch:
         return f"its micro-batches are not those of a batch of {problem.batch.global_batch} samples"

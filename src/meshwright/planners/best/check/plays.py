@@ -13,8 +13,8 @@ from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
-from meshwright.planners.best.check.prices import Layer, Prices, Table
-from meshwright.planners.best.check.space import Form, Mesh, ranks_of
+from meshwright.planners.best.check.prices import LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
 from meshwright.planners.best.check.virtual_stages import Moments, moments_of, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.sim import transfers
@@ -27,18 +27,18 @@ class Plays:
 
     Parameters
     ----------
-    prices : Prices
+    prices : LayerPrices
         Of the pool.
     mesh, form, strategy, layout
         The configuration.
     priced : tuple
-        Its prices, as `Prices.of_ranks` returns them.
+        Its prices, as `LayerPrices.of_ranks` returns them.
     """
 
     def __init__(
         self,
-        prices: Prices,
-        mesh: Mesh,
+        prices: LayerPrices,
+        mesh: CheckedMesh,
         form: Form,
         strategy: Strategy,
         layout: str,
@@ -213,7 +213,7 @@ def _rule(
     """
     at = [i for i, rows in enumerate(stages) for _ in rows]
     pinned = [is_pinned for rows in stages for _, is_pinned in rows]
-    ways: list[list[Layer]] = [
+    ways: list[list[PricedLayer]] = [
         [table[row, "none" if fixed else word] for word in words] for rows in stages for row, fixed in rows
     ]
     kept, working, reserved, work = (

@@ -13,9 +13,9 @@ from meshwright.base import registry
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
-from meshwright.planners.best.check.space import Chain, Mesh, Pool, ranks_of, sharded, strategies
+from meshwright.planners.best.check.space import CheckedChain, CheckedMesh, CheckedPool, ranks_of, sharded, strategies
 
-__all__ = ["Layer", "Prices", "Table"]
+__all__ = ["LayerPrices", "PricedLayer", "Table"]
 
 MOST_PRICED = 16
 """Ranks of one kind of device that are priced, those at like places once; others are taken to communicate in no time."""
@@ -24,7 +24,7 @@ MOST_PRICED = 16
 _SILENT = "nothing sent"
 
 
-class Layer(NamedTuple):
+class PricedLayer(NamedTuple):
     """One layer under one way to recompute: seconds and bytes of one micro-batch (once a step: reduction, update)."""
 
     forward: float
@@ -48,14 +48,14 @@ class Layer(NamedTuple):
         return self.forward + self.backward + self.again
 
 
-Table = dict[tuple[int, str], Layer]
+Table = dict[tuple[int, str], PricedLayer]
 """``(row, word) -> Layer``."""
 
 
-class Prices:
+class LayerPrices:
     """Prices of layers on the devices of one pool; remembered while one answer is checked."""
 
-    def __init__(self, problem: Problem, pool: Pool, chain: Chain, limits: Mapping[str, Any]) -> None:
+    def __init__(self, problem: Problem, pool: CheckedPool, chain: CheckedChain, limits: Mapping[str, Any]) -> None:
         self.problem, self.pool, self.chain, self.limits = problem, pool, chain, limits
         self.cluster = problem.required_cluster
         self.model = registry.load("costs", problem.costs, "cost model")
@@ -63,13 +63,13 @@ class Prices:
         self._tables: dict[tuple[object, ...], Table] = {}
         self.sums: dict[tuple[int, bool], tuple[Table, Any]] = {}  # of whole_stages, by identity of the table, which is kept
         self._compute: dict[tuple[object, ...], dict[int, float]] = {}
-        self._unsharded: dict[Mesh, list[Table]] = {}
+        self._unsharded: dict[CheckedMesh, list[Table]] = {}
 
     def memory_bytes(self, kind: int) -> float:
         """Return what a plan may fill of a device."""
         return float(self.limits["memory_ratio"]) * self.devices[kind].memory_bytes
 
-    def compute(self, mesh: Mesh, kind: int) -> dict[int, float]:
+    def compute(self, mesh: CheckedMesh, kind: int) -> dict[int, float]:
         """Return the compute of every distinct layer, whatever the network."""
         key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, mesh.data * mesh.context % mesh.expert, kind)
         if key not in self._compute:
@@ -78,7 +78,7 @@ class Prices:
         return self._compute[key]
 
     def of_ranks(
-        self, mesh: Mesh, strategy: Strategy, layout: str, *, inside_only: bool
+        self, mesh: CheckedMesh, strategy: Strategy, layout: str, *, inside_only: bool
     ) -> tuple[list[Table], list[int], list[int]]:
         """Return the different tables of a mesh's ranks, which one each rank has, and the kind of device of each rank.
 
@@ -88,7 +88,7 @@ class Prices:
 
         Parameters
         ----------
-        mesh : Mesh
+        mesh : CheckedMesh
             The mesh.
         strategy : Strategy
             With its sharding.
@@ -124,7 +124,7 @@ class Prices:
         return tables, of_rank, kinds
 
     def _table(
-        self, mesh: Mesh, strategy: Strategy, devices: NDArray[np.int64], inside_only: bool, place: tuple[object, ...]
+        self, mesh: CheckedMesh, strategy: Strategy, devices: NDArray[np.int64], inside_only: bool, place: tuple[object, ...]
     ) -> Table:
         """Return the prices of a rank."""
         key = (strategy, mesh.micro_batch, inside_only, place)
@@ -136,7 +136,7 @@ class Prices:
             self._tables[key] = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
         return self._tables[key]
 
-    def unsharded(self, mesh: Mesh) -> list[Table]:
+    def unsharded(self, mesh: CheckedMesh) -> list[Table]:
         """Return, by kind of device, what layers take at least inside a micro-batch, whatever is sharded and wherever ranks lie.
 
         Lemma: sharding adds communication, copies and buffers to a micro-batch and takes nothing off, so nothing sharded (ZeRO-0) is
@@ -152,7 +152,7 @@ class Prices:
             self._unsharded[mesh] = [least(found[kind]) for kind in sorted(found)]
         return self._unsharded[mesh]
 
-    def any_sharding(self, mesh: Mesh) -> tuple[list[Table], list[int], list[int]]:
+    def any_sharding(self, mesh: CheckedMesh) -> tuple[list[Table], list[int], list[int]]:
         """Return tables below those of every sharding and layout of a mesh, as `of_ranks` does.
 
         Lemma: as `unsharded`; of what is held all the time the least of all levels allowed counts, sharded over all ranks that it may
@@ -185,15 +185,15 @@ def least(tables: Sequence[Table]) -> Table:
     """Return a table whose every figure is the least of several."""
     if len(tables) == 1:
         return tables[0]
-    return {key: Layer(*(min(own) for own in zip(*(table[key] for table in tables), strict=True))) for key in tables[0]}
+    return {key: PricedLayer(*(min(own) for own in zip(*(table[key] for table in tables), strict=True))) for key in tables[0]}
 
 
-def _layer(load: StageCost, *, silent: bool) -> Layer:
+def _layer(load: StageCost, *, silent: bool) -> PricedLayer:
     """Return the figures of a layer; `silent`: as if nothing was sent."""
     forward = load.forward_seconds if silent else load.forward_total_seconds
     inside = load.backward_input_seconds + load.backward_weight_seconds
     sent = 0.0 if silent else load.backward_total_seconds - inside - load.recompute_seconds
-    return Layer(
+    return PricedLayer(
         forward=forward,
         backward=inside + sent,
         weight=load.backward_weight_seconds,

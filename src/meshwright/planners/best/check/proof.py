@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +14,22 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 from meshwright.planners.best.check.plays import Plays
-from meshwright.planners.best.check.prices import Prices, Table
-from meshwright.planners.best.check.space import Form, Mesh, chain_of, even_counts, forms, meshes, pools, ranks_of, strategies
+from meshwright.planners.best.check.prices import LayerPrices, Table
+from meshwright.planners.best.check.space import (
+    CheckedMesh,
+    Form,
+    chain_of,
+    even_counts,
+    forms,
+    meshes,
+    pools,
+    ranks_of,
+    strategies,
+)
 from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, moments_of
 from meshwright.planners.best.check.whole_stages import WholeStages
 
-__all__ = ["MOST_OPEN", "ROUNDING", "Closed", "Proof", "Shape"]
+__all__ = ["MOST_OPEN", "ROUNDING", "BoundProof", "Closed", "MeshShape"]
 
 ROUNDING = 1e-9
 """Relative distance of seconds that counts as none."""
@@ -29,7 +38,7 @@ MOST_CUTS, MOST_OPEN = 2_000, 20
 """Splits of one configuration that are played at most, and configurations left open after which no more are looked at."""
 
 
-class Shape(NamedTuple):
+class MeshShape(NamedTuple):
     """What the meshes of a set have in common, and what closes them."""
 
     pool: int
@@ -40,13 +49,11 @@ class Shape(NamedTuple):
     by: str
 
 
-@dataclass
 class Closed:
     """A set of meshes: how many there are, the least seconds proven for any, and how many configurations they fall into."""
 
-    n_meshes: int = 0
-    seconds: float = math.inf
-    n_configurations: int = 0
+    def __init__(self) -> None:
+        self.n_meshes, self.seconds, self.n_configurations = 0, math.inf, 0
 
     def add(self, seconds: float, n_configurations: int = 0) -> None:
         """Count a mesh."""
@@ -58,15 +65,14 @@ class Closed:
 class Open(NamedTuple):
     """A configuration that was not shown to take as long as the bound says."""
 
-    prices: Prices
-    mesh: Mesh
+    prices: LayerPrices
+    mesh: CheckedMesh
     form: Form
     strategy: Strategy
     layout: str
 
 
-@dataclass
-class Proof:
+class BoundProof:
     """The proof of one bound.
 
     Parameters
@@ -79,15 +85,12 @@ class Proof:
         What no plan is said to stay below; inf where nothing is said to fit.
     """
 
-    problem: Problem
-    limits: Mapping[str, Any]
-    bound_seconds: float
-    sets: dict[Shape, Closed] = field(default_factory=dict)
-    open: list[Open] = field(default_factory=list)
-    n_played: int = 0
-    _moments: dict[tuple[Form, int, int], Moments] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, problem: Problem, limits: Mapping[str, Any], bound_seconds: float) -> None:
+        self.problem, self.limits, self.bound_seconds = problem, limits, bound_seconds
+        self.sets: dict[MeshShape, Closed] = {}
+        self.open: list[Open] = []
+        self.n_played = 0
+        self._moments: dict[tuple[Form, int, int], Moments] = {}
         self.chain = chain_of(self.problem.graph)
         self.n_layers = len(self.chain.layers)
         self.limit = self.bound_seconds * (1.0 - ROUNDING)
@@ -97,7 +100,7 @@ class Proof:
         """Go through all meshes: each closed by its devices' peak, its compute, its communication, or all its configurations."""
         cluster, precision = self.problem.required_cluster, self.problem.training.precision
         for number, pool in enumerate(pools(cluster)):
-            prices = Prices(self.problem, pool, self.chain, self.limits)
+            prices = LayerPrices(self.problem, pool, self.chain, self.limits)
             peak = max(device.peak(precision) for device in prices.devices)
             legal: dict[tuple[int, ...], bool] = {}
             for mesh in meshes(self.problem, pool, self.n_layers, self.limits):
@@ -110,10 +113,10 @@ class Proof:
                     continue
                 self._mesh(number, prices, mesh, self.flops / (peak * mesh.rank_size * mesh.pipeline))
 
-    def _set(self, pool: int, mesh: Mesh, by: str) -> Closed:
-        return self.sets.setdefault(Shape(pool, *mesh[:4], by), Closed())
+    def _set(self, pool: int, mesh: CheckedMesh, by: str) -> Closed:
+        return self.sets.setdefault(MeshShape(pool, *mesh[:4], by), Closed())
 
-    def _mesh(self, number: int, prices: Prices, mesh: Mesh, seconds: float) -> None:
+    def _mesh(self, number: int, prices: LayerPrices, mesh: CheckedMesh, seconds: float) -> None:
         """Close a mesh: by all its work at the devices' peak, by its layers, or by its configurations.
 
         Lemma (peak): every sample's products are done by some device of the mesh, at its peak at most.
@@ -131,10 +134,10 @@ class Proof:
         if every and len(self.open) < MOST_OPEN:
             self._configurations(prices, mesh, every)
 
-    def _n_microbatches(self, mesh: Mesh) -> int:
+    def _n_microbatches(self, mesh: CheckedMesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
 
-    def _work(self, prices: Prices, mesh: Mesh, *, sends: bool) -> float:
+    def _work(self, prices: LayerPrices, mesh: CheckedMesh, *, sends: bool) -> float:
         """Return what a mesh takes at least: the work of its layers, in whole layers, shared among its ranks as well as can be.
 
         Lemma: let a second on a rank of kind k be worth 1 / S_k, S_k being all layers' seconds there. Wherever a layer lies, it costs
@@ -158,7 +161,7 @@ class Proof:
         of_a_rank = -(-self.n_layers // mesh.pipeline) * min(own[row] for own in seconds for row in set(self.chain.rows))
         return self._n_microbatches(mesh) * max(worth / earned, of_a_rank)
 
-    def _configurations(self, prices: Prices, mesh: Mesh, every: list[Form]) -> None:
+    def _configurations(self, prices: LayerPrices, mesh: CheckedMesh, every: list[Form]) -> None:
         """Close all configurations of a mesh: its schedules by what all shardings take at least, or each with its own prices."""
         shared = prices.any_sharding(mesh)
         for form in every:
@@ -173,8 +176,8 @@ class Proof:
 
     def _bounded(
         self,
-        prices: Prices,
-        mesh: Mesh,
+        prices: LayerPrices,
+        mesh: CheckedMesh,
         form: Form,
         priced: tuple[list[Table], list[int], list[int]],
         hops: tuple[float, ...] = (),
@@ -184,7 +187,7 @@ class Proof:
             return WholeStages(prices, mesh, form, *priced, hops)
         return VirtualStages(prices, mesh, form, *priced, self._held(mesh, form))
 
-    def _held(self, mesh: Mesh, form: Form) -> Moments:
+    def _held(self, mesh: CheckedMesh, form: Form) -> Moments:
         """Return what every order of a schedule holds at least at its moments."""
         p, m = mesh.pipeline, self._n_microbatches(mesh)
         module = schedules.load(form.schedule)

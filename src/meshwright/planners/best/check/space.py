@@ -14,13 +14,25 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 
-__all__ = ["Chain", "Form", "Mesh", "Pool", "chain_of", "even_counts", "forms", "meshes", "pools", "ranks_of", "strategies"]
+__all__ = [
+    "CheckedChain",
+    "CheckedMesh",
+    "CheckedPool",
+    "Form",
+    "chain_of",
+    "even_counts",
+    "forms",
+    "meshes",
+    "pools",
+    "ranks_of",
+    "strategies",
+]
 
 _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _MOST_SORTS = 4
 
 
-class Mesh(NamedTuple):
+class CheckedMesh(NamedTuple):
     """Degrees and micro-batch: what all ranks of a pipeline share."""
 
     tensor: int
@@ -48,7 +60,7 @@ class Form(NamedTuple):
         return self.schedule.startswith("zb")
 
 
-class Pool(NamedTuple):
+class CheckedPool(NamedTuple):
     """Devices in the order in which ranks take them, by kind."""
 
     devices: tuple[NDArray[np.int64], ...]
@@ -63,7 +75,7 @@ class Pool(NamedTuple):
         return sum(len(own) // size for own in self.devices)
 
 
-class Chain(NamedTuple):
+class CheckedChain(NamedTuple):
     """The model as a chain: what is pinned to the first stage, the layers, what is pinned to the last; `rows` names like layers."""
 
     prefix: tuple[int, ...]
@@ -78,7 +90,7 @@ class Chain(NamedTuple):
         return len(set(self.rows)) == 1
 
 
-def chain_of(graph: Graph) -> Chain:
+def chain_of(graph: Graph) -> CheckedChain:
     """Return the model as a chain: from the first layer that occurs again to the last one; all of it where none does."""
     order = list(graph.topological_order())
     row = {i: graph.ops[i].like if graph.ops[i].like >= 0 else i for i in order}
@@ -89,10 +101,12 @@ def chain_of(graph: Graph) -> Chain:
     layers = order[again[0] : again[-1] + 1]
     most = max(often[row[i]] for i in layers)
     main = min(row[i] for i in layers if often[row[i]] == most)
-    return Chain(tuple(order[: again[0]]), tuple(layers), tuple(order[again[-1] + 1 :]), tuple(row[i] for i in layers), main)
+    return CheckedChain(
+        tuple(order[: again[0]]), tuple(layers), tuple(order[again[-1] + 1 :]), tuple(row[i] for i in layers), main
+    )
 
 
-def pools(cluster: Cluster) -> list[Pool]:
+def pools(cluster: Cluster) -> list[CheckedPool]:
     """Return the orders of devices that ranks may be taken from, as the space defines them.
 
     One kind of device: node by node; on a torus its boxes too; where nodes have unlike links, each sort of node first. Several:
@@ -101,14 +115,14 @@ def pools(cluster: Cluster) -> list[Pool]:
     of_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
     of_kind = [own for own in of_kind if len(own)]
     if len(of_kind) > 1:
-        return [Pool(tuple(of_kind)), Pool(tuple(of_kind[::-1])), *(Pool((own,)) for own in of_kind)]
+        return [CheckedPool(tuple(of_kind)), CheckedPool(tuple(of_kind[::-1])), *(CheckedPool((own,)) for own in of_kind)]
     levels = [level.tolist() for level in cluster.groups[::-1]]
     by_node = np.array(sorted(range(cluster.n_devices), key=lambda i: (*(level[i] for level in levels), i)), dtype=np.int64)
     orders = [by_node]
     boxes = _boxes(cluster)
     if boxes is not None and not np.array_equal(boxes, by_node):
         orders.append(boxes)
-    return [Pool((order,)) for order in (*orders, *_sorts_first(cluster, by_node))]
+    return [CheckedPool((order,)) for order in (*orders, *_sorts_first(cluster, by_node))]
 
 
 def _boxes(cluster: Cluster) -> NDArray[np.int64] | None:
@@ -154,14 +168,14 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-def meshes(problem: Problem, pool: Pool, n_layers: int, limits: Mapping[str, Any]) -> Iterator[Mesh]:
+def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[str, Any]) -> Iterator[CheckedMesh]:
     """Yield every mesh of a pool: degrees that divide heads, experts and batch, on all of its devices or fewer.
 
     Parameters
     ----------
     problem : Problem
         The question.
-    pool : Pool
+    pool : CheckedPool
         The devices.
     n_layers : int
         Layers that stages are made of.
@@ -193,7 +207,7 @@ def meshes(problem: Problem, pool: Pool, n_layers: int, limits: Mapping[str, Any
                 shares = [size for size in micros if (batch // data) % size == 0]
                 for expert in every_expert:
                     if data * own % expert == 0:
-                        yield from (Mesh(tensor, own, expert, share, data, p) for share in shares for p in allowed)
+                        yield from (CheckedMesh(tensor, own, expert, share, data, p) for share in shares for p in allowed)
 
 
 def _given(asked: tuple[int, ...], usual: list[int]) -> list[int]:
@@ -201,7 +215,7 @@ def _given(asked: tuple[int, ...], usual: list[int]) -> list[int]:
     return list(dict.fromkeys(asked)) if asked else usual
 
 
-def forms(mesh: Mesh, n_microbatches: int, n_layers: int, limits: Mapping[str, Any]) -> Iterator[Form]:
+def forms(mesh: CheckedMesh, n_microbatches: int, n_layers: int, limits: Mapping[str, Any]) -> Iterator[Form]:
     """Yield the schedules of a mesh: every stage needs a layer, and virtual stages enough micro-batches."""
     p = mesh.pipeline
     for schedule in dict.fromkeys(limits["schedules"]):
@@ -218,7 +232,7 @@ def forms(mesh: Mesh, n_microbatches: int, n_layers: int, limits: Mapping[str, A
         yield from (Form(schedule, v) for v in every if not limits["uniform"] or n_layers % (p * v) == 0)
 
 
-def strategies(problem: Problem, mesh: Mesh, limits: Mapping[str, Any], n_kinds: int) -> Iterator[tuple[Strategy, str]]:
+def strategies(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n_kinds: int) -> Iterator[tuple[Strategy, str]]:
     """Yield every sharding of a mesh with every layout: ranks as blocks of neighbours (``pipeline``), or replicas (``data``)."""
     cluster = problem.required_cluster
     base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
@@ -237,7 +251,7 @@ def sharded(base: Strategy, level: int, degree: int = 0) -> Strategy:
     return Strategy(base.data, base.tensor, base.context, base.expert, base.sequence_parallel, level, degree)
 
 
-def ranks_of(pool: Pool, mesh: Mesh, layout: str) -> tuple[list[NDArray[np.int64]], list[int]]:
+def ranks_of(pool: CheckedPool, mesh: CheckedMesh, layout: str) -> tuple[list[NDArray[np.int64]], list[int]]:
     """Return the devices of every rank in mesh order, and its kind of device (its place in the pool)."""
     size, p = mesh.rank_size, mesh.pipeline
     if layout == "data":

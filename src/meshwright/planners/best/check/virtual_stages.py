@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright.planners.best.check.prices import Prices, Table
-from meshwright.planners.best.check.space import Form, Mesh, even_counts
-from meshwright.planners.best.check.whole_stages import Ends, Sums, sums_of
+from meshwright.planners.best.check.prices import LayerPrices, Table
+from meshwright.planners.best.check.space import CheckedMesh, Form, even_counts
+from meshwright.planners.best.check.whole_stages import EndLayers, Sums, sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
 __all__ = ["Moments", "VirtualStages", "moments_of", "stage_rows"]
@@ -52,7 +52,7 @@ def moments_of(slots: Actions, *, early: bool) -> Moments:
     return found
 
 
-def stage_rows(prices: Prices, counts: Sequence[int]) -> list[list[tuple[int, bool]]]:
+def stage_rows(prices: LayerPrices, counts: Sequence[int]) -> list[list[tuple[int, bool]]]:
     """Return of every stage its layers by row, and whether each is pinned."""
     chain, found, start = prices.chain, [], 0
     for stage, count in enumerate(counts):
@@ -83,7 +83,7 @@ class _Stage(NamedTuple):
     largest_reduce: float
 
     @classmethod
-    def of(cls, own: Sums, start: int, stop: int, ends: Sequence[Ends]) -> _Stage:
+    def of(cls, own: Sums, start: int, stop: int, ends: Sequence[EndLayers]) -> _Stage:
         """Return the stage of some layers of the chain, and what is pinned to it."""
 
         def both(name: str) -> float:
@@ -102,20 +102,20 @@ class VirtualStages:
 
     Parameters
     ----------
-    prices : Prices
+    prices : LayerPrices
         Of the pool.
     mesh, form
         The configuration.
     tables, of_rank, kinds
-        As `Prices.of_ranks` or `Prices.any_sharding` return them.
+        As `LayerPrices.of_ranks` or `LayerPrices.any_sharding` return them.
     moments : list
         Of `moments_of` for the schedule's order with as many micro-batches as `n_ordered` says.
     """
 
     def __init__(
         self,
-        prices: Prices,
-        mesh: Mesh,
+        prices: LayerPrices,
+        mesh: CheckedMesh,
         form: Form,
         tables: list[Table],
         of_rank: list[int],

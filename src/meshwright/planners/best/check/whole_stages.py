@@ -12,10 +12,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from meshwright import schedules
-from meshwright.planners.best.check.prices import Layer, Prices, Table
-from meshwright.planners.best.check.space import Form, Mesh
+from meshwright.planners.best.check.prices import LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.space import CheckedMesh, Form
 
-__all__ = ["Ends", "Sums", "WholeStages", "sums_of"]
+__all__ = ["EndLayers", "Sums", "WholeStages", "sums_of"]
 
 _MOST_PRICES = 8
 
@@ -24,10 +24,10 @@ def _sums(values: Sequence[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
 
-class Ends:
+class EndLayers:
     """What is pinned to one end of the chain, added up."""
 
-    def __init__(self, layers: Sequence[Layer], *, is_split: bool) -> None:
+    def __init__(self, layers: Sequence[PricedLayer], *, is_split: bool) -> None:
         self.forward = sum(own.forward for own in layers)
         self.backward = sum(own.backward for own in layers)
         self.work = sum(own.work for own in layers)
@@ -49,7 +49,7 @@ class Ends:
 class Sums:
     """Running sums over the layers of the chain under one table of prices."""
 
-    def __init__(self, prices: Prices, table: Table, *, is_split: bool) -> None:
+    def __init__(self, prices: LayerPrices, table: Table, *, is_split: bool) -> None:
         chain = prices.chain
         self.words = words = prices.words(table)
         of_row = {row: [table[row, word] for word in words] for row in set(chain.rows)}
@@ -75,8 +75,8 @@ class Sums:
         self.returning = [returning[row] for row in chain.rows]
         self.reducing = [own.reduce for own in base]
         self.overhead_bytes = min(min(one.working_bytes for one in own) + own[0].reserved_bytes for own in of_row.values())
-        self.prefix = Ends([table[i, "none"] for i in chain.prefix], is_split=is_split)
-        self.suffix = Ends([table[i, "none"] for i in chain.suffix], is_split=is_split)
+        self.prefix = EndLayers([table[i, "none"] for i in chain.prefix], is_split=is_split)
+        self.suffix = EndLayers([table[i, "none"] for i in chain.suffix], is_split=is_split)
         # ways to recompute: what each layer gives up of a micro-batch, and what that takes
         saved = {row: [max(0.0, own[0].kept_bytes - one.kept_bytes) for one in own[1:]] for row, own in of_row.items()}
         extra = {row: [max(0.0, one.work - own[0].work) for one in own[1:]] for row, own in of_row.items()}
@@ -109,7 +109,7 @@ class Sums:
         ]  # fmt: skip
 
 
-def sums_of(prices: Prices, table: Table, *, is_split: bool) -> Sums:
+def sums_of(prices: LayerPrices, table: Table, *, is_split: bool) -> Sums:
     """Return the running sums of a table, remembered with it."""
     key = (id(table), is_split)
     if key not in prices.sums:
@@ -123,18 +123,18 @@ class WholeStages:
 
     Parameters
     ----------
-    prices : Prices
+    prices : LayerPrices
         Of the pool.
     mesh, form
         The configuration.
     tables, of_rank, kinds
-        As `Prices.of_ranks` or `Prices.any_sharding` return them.
+        As `LayerPrices.of_ranks` or `LayerPrices.any_sharding` return them.
     hop_seconds : sequence of float
         The least that a transfer from each rank to the next takes in any split; empty for nothing.
     """
 
     def __init__(
-        self, prices: Prices, mesh: Mesh, form: Form, tables: list[Table], of_rank: list[int], kinds: list[int],
+        self, prices: LayerPrices, mesh: CheckedMesh, form: Form, tables: list[Table], of_rank: list[int], kinds: list[int],
         hop_seconds: Sequence[float] = (),
     ) -> None:  # fmt: skip
         p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -172,7 +172,7 @@ class WholeStages:
             return 0.0
         return max(0.0, seconds + sum(part.exposed for part in self._parts(rank)))
 
-    def _parts(self, rank: int) -> list[Ends]:
+    def _parts(self, rank: int) -> list[EndLayers]:
         return [*([self.prefix] if rank == 0 else []), *([self.suffix] if rank == self.p - 1 else [])]
 
     def repeated(self, rank: int, start: int, stop: int) -> float:

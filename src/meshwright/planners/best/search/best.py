@@ -100,7 +100,7 @@ def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -
     return within_limits(joint.answer(problem, limits, stop, tuple(notes)), "data_parallel")
 
 
-def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.Verdict:
+def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.AnswerVerdict:
     """Check what a plan file of this search claims, without the search: see `meshwright.planners.best.check.answers`.
 
     Raises `InputError` when a field is missing or of the wrong kind.
@@ -108,7 +108,7 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.Ver
     return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")))
 
 
-def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> answers.Verdict:
+def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> answers.AnswerVerdict:
     """Check the answer that nothing fits, without the search.
 
     `problem`: model and cluster of the file. Raises `InputError` when a field is missing or of the wrong kind.

@@ -1,0 +1,69 @@
+"""A plan evaluated: what its stages do and hold, and the step simulated."""
+
+from __future__ import annotations
+
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageCost
+from meshwright.core.timeline import Timeline
+
+__all__ = ["evaluate", "simulate"]
+
+
+def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
+    """Return what each stage of a plan does and holds, and the simulated step.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question the plan answers.
+    plan : Plan
+        The plan.
+
+    Returns
+    -------
+    stage_costs : tuple of StageCost
+        Empty where the cost model cannot tell.
+    timeline : Timeline or None
+        None where the cost model cannot tell.
+    """
+    module = registry.load("costs", problem.costs, "cost model")
+    stage_costs: tuple[StageCost, ...] = module.stage_costs(problem, plan)
+    if not stage_costs:
+        return (), None
+    return stage_costs, simulate(problem, plan, stage_costs)
+
+
+def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | None = None) -> Timeline:
+    """Play one step of a plan.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is trained where.
+    plan : Plan
+        The plan.
+    stage_costs : tuple of StageCost or None
+        What each stage does and holds; None for what the problem's cost model says.
+
+    Returns
+    -------
+    Timeline
+        What would happen.
+
+    Raises
+    ------
+    InputError
+        When the plan is none of this problem, or the cost model cannot say how long a stage takes.
+    """
+    from meshwright import sim
+
+    if stage_costs is None:
+        stage_costs = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
+        if not stage_costs:
+            raise InputError(
+                f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"
+            )
+    return sim.simulate(problem, plan, stage_costs)
