@@ -34,7 +34,6 @@ __all__ = [
     "layers_of_stages",
     "point",
     "predict",
-    "spread",
 ]
 
 
