@@ -81,9 +81,23 @@ class PeakRoom:
     @property
     def words(self) -> str:
         """What they rest on, in words."""
-        ran = f"; {self.n_ran} runs of {self.basis} that ran leave no more" if self.n_ran else ""
-        whose = ALL if self.n_ran else self.basis
-        return f"{self.n_runs} measured runs of {whose}, {self.n_sets} set{'s' * (self.n_sets != 1)}{ran}"
+        if self.n_ran:
+            passed = f"{1.0 - REFUSED_RATIO:.0%} of its {self.n_ran} runs that ran pass with this room"
+            return f"no measured peak of {self.basis}: {passed}"
+        return f"{self.n_runs} measured runs of {self.basis}, {self.n_sets} set{'s' * (self.n_sets != 1)}"
+
+    def claim(self, risk_ratio: float) -> str:
+        """Say what is known of the multiple for a chance of not fitting: n runs say nothing of a chance below 1 in n.
+
+        `risk_ratio`: as of `most_ratio`. Returns the words that stand before the bytes.
+        """
+        if risk_ratio >= PLAIN_RISK:
+            return "taken as predicted,"
+        if self.n_ran:
+            return "room kept up to"
+        if self.n_runs * risk_ratio < 1.0 - 1e-9:
+            return f"largest of {self.n_runs} measured runs at"
+        return f"{100.0 * (1.0 - risk_ratio):g}% below"
 
     def most_ratio(self, risk_ratio: float) -> float:
         """Return the multiple of their prediction that all but `risk_ratio` of the measured peaks lie below.

@@ -253,10 +253,7 @@ def _margin(result: Result) -> list[str]:
         return []
     (peak, limit), risk = found, shown_risk(result)
     most = margin.most_ratio(risk) * peak
-    lines = [
-        f"peak {format_bytes(peak)}, {100.0 * (1.0 - risk):g}% below {format_bytes(most)} of {format_bytes(limit)} "
-        f"({margin.words})"
-    ]
+    lines = [f"peak {format_bytes(peak)}, {margin.claim(risk)} {format_bytes(most)} of {format_bytes(limit)} ({margin.words})"]
     if most > limit * (1.0 + 1e-9):
         lines.append(f"may not fit: the device has {format_bytes(limit)}; --memory-risk {risk:g} of plan leaves room for it")
     return [*lines, ""]

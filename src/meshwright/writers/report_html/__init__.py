@@ -122,7 +122,7 @@ def _cards(result: Result) -> list[list[str]]:
     if margin is not None and peak is not None:
         risk = shown_risk(result)
         limit = margin.most_ratio(risk) * peak[0]
-        most = f"{100.0 * (1.0 - risk):g}% of measured runs below {format_bytes(limit)} of {format_bytes(peak[1])}"
+        most = f"{margin.claim(risk)} {format_bytes(limit)} of {format_bytes(peak[1])}; {margin.words}"
         cards.append(["peak memory", format_bytes(peak[0]), most + (": may not fit" if limit > peak[1] else "")])
     if result.problem.graph.sequence_length > 1:
         tokens = rate * result.problem.graph.sequence_length
