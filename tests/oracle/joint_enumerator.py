@@ -126,7 +126,9 @@ def random_question(seed: int, folder: pathlib.Path) -> Question:
         cluster = str(spec)
     batch = dice.choice((2, 3, 4, 6, 8, 12, 16))
     micro_batch = dice.choice((0, 0, 0, 1))
-    problem = api.make_problem(str(model), cluster, batch=Batch(batch, micro_batch, dice.choice((512, 2048, 4096))))
+    problem = api.make_problem(
+        str(model), cluster, batch=Batch(batch, micro_batch, dice.choice((512, 2048, 4096))), memory_risk=0.5
+    )
     settings: dict[str, str] = {}
     if dice.random() < 0.6:
         settings["schedules"] = dice.choice(("1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v"))
@@ -146,7 +148,9 @@ def tiny_question(seed: int, folder: pathlib.Path) -> Question:
     model = folder / f"tiny{seed}.json"
     model.write_text(json.dumps(_random_model(dice) | {"num_hidden_layers": 3, "n_layer": 3}))
     cluster = dice.choice(("flat:2", "ring:3,bandwidth=1 GB/s", "dgx-a100:2"))
-    return Question(api.make_problem(str(model), cluster, batch=Batch(4, 0, 1024)), {}, f"tiny {seed}: {cluster}")
+    return Question(
+        api.make_problem(str(model), cluster, batch=Batch(4, 0, 1024), memory_risk=0.5), {}, f"tiny {seed}: {cluster}"
+    )
 
 
 def _random_model(dice: random.Random) -> dict[str, object]:

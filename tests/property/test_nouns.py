@@ -61,6 +61,8 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers(0, 3),
     "float": st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     "bool": st.booleans(),
+    "str | bool": st.sampled_from(["a", True]),
+    "Callable[[], bool]": st.just(bool),
     "object | None": st.just(None),
     "T": st.builds(Stop),
     "Mapping[str, object]": st.dictionaries(st.sampled_from("ab"), st.integers()),
@@ -184,7 +186,7 @@ def mutable_parts(value: Any, where: str) -> list[str]:
                 return [where]
             owner = owner.base
         return []
-    if value is None or isinstance(value, (str, int, float, bool, frozenset, MappingProxyType)):
+    if value is None or value is bool or isinstance(value, (str, int, float, bool, frozenset, MappingProxyType)):
         return []
     if isinstance(value, tuple):
         return [place for i, part in enumerate(value) for place in mutable_parts(part, f"{where}[{i}]")]

@@ -82,12 +82,14 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
         if check is None:
             raise InputError(f"{place}: that nothing fits cannot be checked of --search {search}; of --search best it can")
         length = int(entry["certificate"]["question"]["sequence_length"])
+        framework, memory_risk = str(entry.get("for") or ""), float(entry.get("memory_risk", 0.5))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     cluster = plan_json.cluster_from_json(entry, place)
     problem = api.make_problem(
-        spec, cluster, costs=costs, batch=Batch(sequence_length=0 if length == 1 else length), file_format=file_format
-    )
+        spec, cluster, costs=costs, batch=Batch(sequence_length=0 if length == 1 else length), file_format=file_format,
+        framework=framework, memory_risk=memory_risk,
+    )  # fmt: skip
     found: Verdict = check(problem, entry, place)
     return found
 

@@ -86,7 +86,7 @@ def test_a_model_of_ours_reaches_the_original_with_the_times_and_bytes_of_our_co
     tiny: str, tmp_path: pathlib.Path
 ) -> None:
     """One replica: the sums over a stage's layers in the file are what our cost model says of the whole stage."""
-    result = api.plan(tiny, "dgx-h100:8", search="piper", batch=Batch(global_batch=16, micro_batch=2))
+    result = api.plan(tiny, "dgx-h100:8", search="piper", batch=Batch(global_batch=16, micro_batch=2), memory_risk=0.5)
     path = str(tmp_path / "tiny.json")
     assert mw.export(result, "piper_json", path) == ()
     instance = api.read(path).instance

@@ -150,7 +150,9 @@ def test_dense_and_expert_state_are_divided_over_their_own_ranks() -> None:
     axes = mesh(n_shards=4, n_expert_shards=2)
 
     def held(shard: int, training: MixedPrecision = TRAINING) -> tuple[float, float, float]:
-        return stage._state_bytes(replace(WORK, n_lookup_parameters=30), axes, Strategy(data=4, shard=shard), training)
+        return stage._state_bytes(
+            replace(WORK, n_lookup_parameters=30), axes, Strategy(data=4, shard=shard), training, Framework()
+        )
 
     share = 100 / 4 + 40 / 2
     assert held(0) == (2 * 140, 4 * 140 + 2 * 30, 12 * 140)

@@ -127,7 +127,7 @@ def test_keys_and_values_go_round_beside_attention_on_the_chunks_that_are_there(
     ],
 )
 def test_an_operator_needs_the_gradients_of_its_output_and_input(one: Operator, shape: Shape, n_bytes: int) -> None:
-    assert layer._working_bytes(one, shape, BF16) == n_bytes
+    assert layer._working_bytes(one, shape, BF16, Framework()) == n_bytes
 
 
 def test_weights_and_what_is_saved_are_divided_as_their_axes_say() -> None:

@@ -26,7 +26,7 @@ def _pose(model: str, cluster: str, batch: int, sequence: int, memory_bytes: flo
     """The question on devices of another memory."""
     model = str(CASES / model) if model.endswith(".json") else model
     cluster = str(CASES / cluster) if cluster.endswith(".yaml") else cluster
-    problem = api.make_problem(model, cluster, batch=Batch(batch, sequence_length=sequence))
+    problem = api.make_problem(model, cluster, batch=Batch(batch, sequence_length=sequence), memory_risk=0.5)
     if not memory_bytes:
         return problem
     kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in problem.cluster.kinds)
@@ -185,7 +185,10 @@ links:
 """
     (tmp_path / "unlike.yaml").write_text(text)
     problem = api.make_problem(
-        str(CASES / "m101.json"), clusters.cluster(str(tmp_path / "unlike.yaml")), batch=Batch(8, sequence_length=512)
+        str(CASES / "m101.json"),
+        clusters.cluster(str(tmp_path / "unlike.yaml")),
+        batch=Batch(8, sequence_length=512),
+        memory_risk=0.5,
     )
     for pool in pools(problem.cluster):
         if len(pool.devices) < 2:

@@ -28,7 +28,7 @@ MODEL = str(DATA / "tiny_llama.json")
 
 
 def posed(cluster: str, global_batch: int = 12) -> Problem:
-    return api.make_problem(MODEL, cluster, batch=Batch(global_batch, sequence_length=256))
+    return api.make_problem(MODEL, cluster, batch=Batch(global_batch, sequence_length=256), memory_risk=0.5)
 
 
 def pipeline(counts: tuple[int, ...], cut: int, micro_batch: int, n_microbatches: int, n_ops: int = 6) -> Plan:

@@ -65,7 +65,7 @@ def test_a_stage_is_priced_on_the_device_it_lies_on_and_no_numbering_changes_the
     for result in found:
         # beside its transfers, each stage's load is what the simulator says its device works
         assert result.answer.bound is not None and result.answer.bound.method == "exact"
-        work = [load.forward_total_seconds + load.backward_total_seconds for load in result.loads]
+        work = [load.forward_total_seconds + load.backward_total_seconds for load in result.stage_costs]
         loads = result.answer.extra["loads"]
         assert isinstance(loads, list)
         assert max(work) <= values[0] and all(0.5 * load < own for own, load in zip(work, loads, strict=True))

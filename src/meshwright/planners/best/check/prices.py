@@ -67,7 +67,7 @@ class LayerPrices:
 
     def memory_bytes(self, kind: int) -> float:
         """Return what a plan may fill of a device."""
-        return float(self.limits["memory_ratio"]) * self.devices[kind].memory_bytes
+        return min(float(self.limits["memory_ratio"]), self.problem.memory_ratio) * self.devices[kind].memory_bytes
 
     def compute(self, mesh: CheckedMesh, kind: int) -> dict[int, float]:
         """Return the compute of every distinct layer, whatever the network."""

@@ -32,7 +32,7 @@ def run(*words: str) -> tuple[int, str, str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Plan a small model once, where it fits, and a large one where it does not."""
     folder = tmp_path_factory.mktemp("answers")
-    plan = ["--global-batch", "8", "--no-what-if"]
+    plan = ["--global-batch", "8", "--no-what-if", "--memory-risk", "50%"]
     run("plan", str(TINY), "--cluster", "pcie-a100:4", *plan, "--out", str(folder / "fits.json"))
     run("plan", "llama-3.1-8b", "--cluster", "flat:2,device=l4-24gb", *plan, "--out", str(folder / "nothing.json"))
     return folder
