@@ -135,7 +135,7 @@ def _warned(text: str) -> list[str]:
         (("list", "measured"), ("commands", "validation")),
         (("list", "frameworks"), ("commands", "frameworks")),
         (("show", samples.of_reader("piper_json")[0]), ("commands",)),
-        (("plan", "gpt2", "--cluster", "dgx-h100:8", "--search", "data_parallel"), ("commands",)),
+        (("plan", "gpt2", "--cluster", "dgx-h100:8", "--search", "data_parallel"), ("commands", "frameworks")),
     ],
     ids=lambda words: " ".join(words[:2]) if words[0] in ("list", "show", "plan", "--help") else "",
 )

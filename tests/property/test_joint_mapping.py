@@ -98,7 +98,7 @@ def test_unequal_replicas_and_devices_are_near_the_best_of_all_plans(seed: int, 
     path.write_text("\n".join(lines) + "\n")
     result = api.plan(str(path), f"parmesan-uniform:4,seed={seed}", search="stage_mapping")
     best = min(
-        api.evaluator(result.problem, plan)[1].step_seconds / plan.global_batch  # type: ignore[union-attr]
+        api.evaluate(result.problem, plan)[1].step_seconds / plan.global_batch  # type: ignore[union-attr]
         for plan in plans(len(times), 4, result.plan.n_microbatches)
     )
     assert result.answer.objective is not None

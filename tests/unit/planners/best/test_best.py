@@ -308,9 +308,7 @@ def test_unequal_devices_get_unequal_work(tmp_path) -> None:
     problem = api.make_problem("gpt2", cluster, batch=Batch(32), memory_risk=0.5)
     result = api.plan(problem, search="best", settings={"pipeline": "2", "schedules": "1f1b"})
     work = {
-        cluster.device(stage.devices[0]).name: sum(
-            forward_flops(one) for i in stage.ops for one in problem.graph.ops[i].operators
-        )
+        cluster.device(stage.devices[0]).name: sum(forward_flops(one) for i in stage.ops for one in problem.graph.ops[i].body)
         for stage in result.plan.stages
     }
     if len(work) == 2:

@@ -244,7 +244,7 @@ def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_device
     """Stages of one device, nodes of 8: what crosses from the eighth to the ninth goes over the network cards."""
     settings = {"fill_drain": "false", "data_parallel": "false", "tensor_parallel": "false"}
     result = api.plan(
-        "gpt2-large",
+        "gpt2-xl",
         "dgx-a100:16",
         search="piper",
         batch=Batch(global_batch=32, micro_batch=1),
