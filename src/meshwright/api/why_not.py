@@ -14,6 +14,9 @@ from meshwright.core.result import Result
 __all__ = ["with_why_not"]
 
 
+_NO_DEGREES = ("alternatives", "evaluations", "memory_ratio", "splits", "within_ratio")
+
+
 def with_why_not(result: Result, fixed: Mapping[str, str], *, stop: Stop | None = None) -> Result:
     """Return an answer with the field ``why_not``: the best plan under further options of its search, beside the answer.
 
@@ -39,6 +42,9 @@ def with_why_not(result: Result, fixed: Mapping[str, str], *, stop: Stop | None 
     InputError
         When the search has no such option, or a value is wrong in itself.
     """
+    for name in fixed:
+        if name in _NO_DEGREES:
+            raise InputError(f"--why-not {name}: says how the search goes, not what a plan is like; name degrees, as tensor=8")
     entry: dict[str, object] = {"fixed": dict(fixed), "feasible": False}
     try:
         other = api.plan(

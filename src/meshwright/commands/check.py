@@ -75,6 +75,8 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     from meshwright.writers import plan_json
 
     plan_fields.check({name: value for name, value in entry.items() if value is not None}, place)
+    if not isinstance(entry.get("settings", {}), dict):
+        raise InputError(f"{place}: settings: must be an object")
     try:
         search, costs = str(entry["search"]), str(entry["costs"])
         spec, file_format = (model, "") if model else (str(entry["model"]["spec"]), str(entry["model"]["format"]))

@@ -153,7 +153,8 @@ def _figure(value: Any, name: str, place: str) -> Any:
     for ending, dimension in (("_bytes_per_second", "bytes_per_second"), ("_seconds", "seconds"), ("_bytes", "bytes")):
         if name.endswith(ending):
             return units.parse(value, dimension, place=place)
-    return fields.number(value, place, minimum=0.0)
+    shares = ("tensor_overlap_ratio", "ring_imbalance_ratio")
+    return fields.number(value, place, minimum=0.0, maximum=1.0 if name in shares else None)
 
 
 def _limit(value: Any, name: str, place: str) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from meshwright.base import registry
-from meshwright.base.errors import UnknownNameError
+from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, exceeded
@@ -76,7 +76,10 @@ def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
     """
     if word.endswith(".toml") or Path(word).is_file():
         entry = framework_file.content(word)
-        base = find(str(entry["base"]), told) if isinstance(entry, dict) and entry.get("base") else Framework()
+        named = str(entry.get("base", "")) if isinstance(entry, dict) else ""
+        if named.endswith(".toml") or (named and Path(named).is_file()):
+            raise InputError(f"framework {word}: base: is the file {named}; name one of {', '.join(names())}")
+        base = find(named, told) if named else Framework()
         own, others = framework_file.of_content(entry, word, f"framework {word}", base)
         return _chosen(own, others, told or {})
     name, colon, which = word.partition(":")

@@ -50,7 +50,7 @@ def question(problem: Problem, params: Limits) -> dict[str, Any]:
         "limits": {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(params).items()
-            if name != "within_ratio"  # which plan is the answer, not which are in the space
+            if name not in ("within_ratio", "alternatives")  # which plans are shown, not which there are
         },
     }
 

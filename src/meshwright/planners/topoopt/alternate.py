@@ -188,7 +188,7 @@ def alternate(
     few = [plan for plan in moves.fewer(step.space) if step.memory_bytes(plan).max() <= capacity]
     for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10)]:
         limit = min((entry[0] for entry in found), default=math.inf)
-        if plan in few and not _faster(step, plan, found):
+        if found and plan in few and not _faster(step, plan, found):
             continue
         for fabric in candidates(plan):
             for shape in dict.fromkeys((plan, moves.silent_last(step.space, plan))):

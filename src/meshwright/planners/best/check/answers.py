@@ -9,6 +9,7 @@ from typing import Any
 
 from meshwright import sim
 from meshwright.base.errors import InputError
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best.check.member import outside
@@ -18,7 +19,14 @@ __all__ = ["AnswerVerdict", "check_infeasible", "check_plan", "posed"]
 
 _FORMAT = "meshwright/certificate/best/1"
 _WEAKER = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.25, 0.1)
-_NOT_CHECKED = ("the runners-up", "the notes", "the cost model itself, which both search and check go by")
+_NOT_CHECKED = (
+    "the runners-up",
+    "the notes",
+    "the fields that are said beside the plan: causes, memory by stage, throughput, intervals, the fastest plan, frameworks",
+    "the cost model itself, which both search and check go by",
+)
+_NO_SPACE = ("within_ratio", "alternatives")
+"""Options of the search that say which plans are shown, not which there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +190,20 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     if held.get("format") != _FORMAT:
         raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
     found = posed(problem, entry, place)
+    if problem.framework.limits != FrameworkLimits():
+        raise _Refused(
+            f"it is of what {problem.framework.name} runs (--for), and check knows the whole space only: neither the bound nor that "
+            "nothing fits can be checked"
+        )
     asked = held["question"]
-    given = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in limits.items() if name != "within_ratio"
-    }
-    for name in sorted({*given, *asked.get("limits", {})}):
-        if asked.get("limits", {}).get(name) != given.get(name):
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in limits.items()}
+    told = asked.get("limits")
+    if not isinstance(told, dict):
+        raise _Refused("certificate.question.limits: must be an object")
+    for name in sorted({*given, *told} - {*_NO_SPACE}):
+        if told.get(name) != given.get(name):
             raise _Refused(
-                f"certificate.question.limits.{name} is {asked.get('limits', {}).get(name)!r}, by the settings it is {given.get(name)!r}"
+                f"certificate.question.limits.{name} is {told.get(name)!r}, by the settings it is {given.get(name)!r}"
             )
     schedule, batch = entry.get("schedule") or {}, entry.get("batch", {})
     same = [
@@ -260,7 +274,7 @@ def _compare(proof: BoundProof, sets: Any, place: str) -> None:
                 raise _Refused(
                     f"certificate.sets[{i}]: {_words(shape)}: the least is {found.seconds!r} seconds, not {seconds!r}"
                 )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{place}: certificate.sets: a field is missing or of the wrong kind: {error}") from None
     missing = [shape for shape in proof.sets if shape not in claimed]
     if missing:
