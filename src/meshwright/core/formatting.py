@@ -36,10 +36,9 @@ def describe(plan: Plan) -> str:
         over = f" over {most.shard_degree}" if most.shard_degree else ""
         parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[most.shard] + over)
     words = [word for stage in plan.stages for word in stage.recompute]
-    recomputed = {word: words.count(word) for word in ("selective", "full") if word in words}
-    parts += [
-        f"{count} layers recompute {'selectively' if word == 'selective' else 'all'}" for word, count in recomputed.items()
-    ]
+    order = ("selective", *sorted(set(words) - {"none", "selective", "full"}), "full")
+    named = {"selective": "selectively", "full": "all"}
+    parts += [f"{words.count(word)} layers recompute {named.get(word, word)}" for word in order if word in words]
     schedule = f"{plan.schedule}, " if ranks > 1 else ""
     parts.append(f"{schedule}{plan.n_microbatches} micro-batches of {plan.micro_batch}")
     return ", ".join(parts)

@@ -75,6 +75,8 @@ def test_a_plan_is_described_by_what_is_not_one() -> None:
     )
     one = Plan((Stage((0,), tuple(range(8)), Strategy(data=2, tensor=4, shard=1, shard_degree=2)),), 3, 2)
     assert formatting.describe(one) == "data 2, tensor 4, optimizer sharded over 2, 3 micro-batches of 2"
+    modules = Plan((Stage((0, 1, 2), (0,), recompute=("mlp", "none", "core_attn+mlp")),), 1, 1)
+    assert formatting.describe(modules) == "1 layers recompute core_attn+mlp, 1 layers recompute mlp, 1 micro-batches of 1"
     sharded = Plan((Stage((0,), (0, 1), Strategy(context=2, shard=3)), Stage((1,), (2, 3), Strategy(context=2, shard=3))))
     assert formatting.describe(sharded) == "context 2, pipeline 2, fully sharded, 1f1b, 1 micro-batches of 1"
 

@@ -31,15 +31,15 @@ def complexity(found: Incumbent) -> Complexity:
     -------
     tuple of int
         1. whether there is a pipeline; 2. whether ranks have virtual stages; 3. how many of pipeline, data, context, tensor and
-        expert degree are above one; 4. whether the schedule splits backward passes (ZB); 5. what layers recompute: nothing, cheap
-        activations in some of them, or everything in some; 6. the sharding level (ZeRO-0 to 3); 7. to 10. context, expert, tensor
+        expert degree are above one; 4. whether the schedule splits backward passes (ZB); 5. what layers recompute: nothing, parts
+        of some of them, or everything in some; 6. the sharding level (ZeRO-0 to 3); 7. to 10. context, expert, tensor
         and pipeline degree; 11. virtual stages of a rank; 12. whether weights are sharded over a part of the replicas only; 13.
         whether replicas rather than pipeline ranks are blocks of neighbours. Plans alike in all of them differ in micro-batch, order
         of devices, how many layers recompute, or split.
     """
     config, mesh = found.config, found.config.mesh
     words = {word for stage in found.plan.stages for word in stage.recompute}
-    recomputes = 2 if "full" in words else int("selective" in words)
+    recomputes = 2 if "full" in words else int(bool(words - {"none"}))
     degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, config.chunks)
     partly = (int(config.shard_degree > 0), int(config.layout == "data"))
     return (*_known(config), recomputes, config.shard, *degrees, *partly)

@@ -53,6 +53,12 @@ def test_no_pipeline_is_simpler_than_one_no_virtual_stages_than_some_then_fewer_
     assert figures == sorted(figures) and len(set(figures)) == len(figures)
 
 
+@pytest.mark.parametrize("word", ["mlp", "core_attn+layernorm", "every_second_product"])
+def test_recomputing_a_module_is_no_simpler_than_recomputing_selectively_and_less_simple_than_nothing(word: str) -> None:
+    nothing, selective = incumbent(8.9, data=2), incumbent(8.9, data=2, word="selective")
+    assert complexity(nothing) < complexity(incumbent(8.9, data=2, word=word)) == complexity(selective)
+
+
 def test_what_is_known_of_a_set_is_never_less_simple_than_its_plans() -> None:
     for found in RISING:
         for item in (found.config, found.config.mesh):
