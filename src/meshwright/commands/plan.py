@@ -44,7 +44,7 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Preferences:
     """What is asked beside the question: how many alternatives, a seed, when to stop, how much slower the answer may be to be
     simpler, and which degrees it is compared with; the last three as typed.
     """
@@ -56,7 +56,7 @@ class Wishes:
     why_not: str = ""
 
 
-def search_best(problem: Problem, search: str, settings: dict[str, str], wishes: Wishes) -> Result:
+def search_best(problem: Problem, search: str, settings: dict[str, str], preferences: Preferences) -> Result:
     """Return the best plan with at most as many alternatives as wished, telling how the search goes on.
 
     Raises
@@ -71,24 +71,24 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], wishes:
     from meshwright.core.problem import Stop
     from meshwright.report import text as reports
 
-    within = _early.share_of(wishes.within, "--within") if wishes.within else 0.01
-    limit = wishes.time_limit
+    within = _early.share_of(preferences.within, "--within") if preferences.within else 0.01
+    limit = preferences.time_limit
     seconds = units.parse(limit, "seconds", place="--time-limit", exclusive=True) if limit else 0.0
-    fixed = settings_of(wishes.why_not.split(","), "--why-not") if wishes.why_not else {}
+    fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
     with (
         reports.progress(f"planning {problem.model_spec.name}"),
         _early.interruptible(_early.stops_early(problem, search)) as asked,
     ):
         stop = Stop(seconds=seconds, asked=asked)
         result = api.plan(
-            problem, search=search, settings=_with_top(problem, search, settings, wishes.top), seed=wishes.seed, stop=stop,
-            within=within,
+            problem, search=search, settings=_with_top(problem, search, settings, preferences.top), seed=preferences.seed,
+            stop=stop, within=within,
         )  # fmt: skip
         if asked() and not result.feasible:
             raise KeyboardInterrupt
         if fixed and result.feasible:
             result = why_not.with_why_not(result, fixed, stop=stop)
-    result, top = replace(result, settings=settings), wishes.top
+    result, top = replace(result, settings=settings), preferences.top
     return targets.with_targets(replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top])))
 
 
@@ -186,6 +186,6 @@ def register(app: typer.Typer) -> None:
             training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
             memory_risk=memory_risk,
         )  # fmt: skip
-        wishes = Wishes(top, seed, time_limit, within, why_not)
-        result = search_best(problem, search, settings_of(set_), wishes)
+        preferences = Preferences(top, seed, time_limit, within, why_not)
+        result = search_best(problem, search, settings_of(set_), preferences)
         return show(result, Outputs(out, trace, report, what_if, json_))

@@ -45,7 +45,7 @@ class BestFirstSearch:
     """The state of one best-first search: a heap of meshes and configurations by bound, the plans found, the refusals."""
 
     def __init__(self, problem: Problem, params: Limits, stop: Stop) -> None:
-        self.problem, self.params, self.stop = problem, limits.within(params, problem), stop
+        self.problem, self.params, self.stop = problem, limits.inside_framework(params, problem), stop
         self.chain = chain_of(problem.graph)
         self.heap: list[Entry] = []
         self.later: list[Entry] = []  # what was of no use when it was looked at, and may be for another goal

@@ -24,13 +24,13 @@ __all__ = [
     "allowed_degrees",
     "allowed_pool",
     "impossible",
+    "inside_framework",
     "largest_degrees",
     "sample_flops",
     "settings",
     "shard_degrees",
     "usual",
     "variants",
-    "within",
 ]
 
 N_USUAL = 3
@@ -261,7 +261,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     return allowed | {axis: (1,) for axis in AXES if axis not in problem.framework.limits.degrees}
 
 
-def within(params: Limits, problem: Problem) -> Limits:
+def inside_framework(params: Limits, problem: Problem) -> Limits:
     """Return the limits of a search inside what the framework runs.
 
     Raises
