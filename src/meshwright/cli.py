@@ -6,8 +6,9 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -105,6 +106,17 @@ class _Output:
         return getattr(self._stream, name)
 
 
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Refuse an option given without a value (``--cluster "$UNSET"``), which would else count as left out."""
+    from meshwright.base.errors import InputError
+
+    own = words[: words.index("--")] if "--" in words else words  # what follows belongs to the user's own script
+    for before, word in pairwise(("", *own)):
+        option = before if word == "" else word[:-1] if word.endswith("=") else ""
+        if option.startswith("--") and "=" not in option:
+            raise InputError(f"{option}: its value is empty; give one, or leave the option out")
+
+
 def main() -> None:
     """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
 
@@ -138,6 +150,7 @@ def main() -> None:
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[2])
     try:
+        _refuse_empty(sys.argv[1:])
         status = app(standalone_mode=False)
     except usage_error as error:
         message = str(error.format_message())  # type: ignore[attr-defined]

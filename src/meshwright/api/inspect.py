@@ -39,8 +39,11 @@ def describe(kind: str, file_format: str = "") -> dict[str, Any]:
     from meshwright.core.source import Source
     from meshwright.writers import plan_json
 
-    content = Source(kind).json
+    source = Source(kind)
+    content = source.json
     if isinstance(content, dict) and content.get("format") == plan_json.FORMAT:
+        if source.repeated_key:
+            raise InputError(f"{kind}: {source.repeated_key}")
         try:
             _plan_text(content)
         except (KeyError, TypeError, IndexError, ValueError) as error:

@@ -58,7 +58,11 @@ def interruptible(wanted: bool) -> Iterator[Callable[[], bool]]:
         if pressed.is_set():
             raise KeyboardInterrupt
         pressed.set()
-        print("meshwright: stopping with the best plan so far; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+        print(
+            "meshwright: stopping; the best plan so far, if there is one, is the answer; Ctrl-C again ends at once",
+            file=sys.stderr,
+            flush=True,
+        )
 
     before = signal.signal(signal.SIGINT, press)
     try:

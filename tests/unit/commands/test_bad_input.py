@@ -57,6 +57,8 @@ OPTIONS = {
     "a sharding level there is not": ((*CLUSTER, "--set", "shard=9"), "at most 3"),
     "an unknown word": ((*CLUSTER, "--set", "schedules=2f2b"), "choose one of"),
     "a degree that cannot be": ((*CLUSTER, "--global-batch", "8", "--set", "tensor=7"), "search best, with these options"),
+    "an option whose variable was not set": ((*CLUSTER, "--within", ""), "--within: its value is empty"),
+    "an option with nothing after the sign": ((*CLUSTER, "--why-not="), "--why-not: its value is empty"),
     "a batch no replica divides": ((*CLUSTER, "--search", "data_parallel", "--global-batch", "7"), "multiple of 4"),
     "a folder that does not exist": ((*CLUSTER, "--out", "no/such/plan.json"), "no/such does not exist"),
     "a trace in a folder that does not exist": ((*CLUSTER, "--trace", "no/trace.json"), "--trace"),

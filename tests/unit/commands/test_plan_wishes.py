@@ -81,7 +81,7 @@ def test_ctrl_c_answers_with_the_best_plan_so_far(meshwright: Any, tiny: str, mo
     done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16")
     assert done.code == 0 and "stopped before its end, as asked" in done.out and "gap" in done.out
     assert "what would help most" not in done.out  # nothing is searched after it
-    assert "stopping with the best plan so far" in done.err
+    assert "stopping; the best plan so far" in done.err
     assert signal.getsignal(signal.SIGINT) is before
 
 

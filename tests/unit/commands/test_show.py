@@ -57,3 +57,9 @@ def test_the_answer_that_nothing_fits_shows_what_is_missing(meshwright: Any) -> 
     assert meshwright("plan", *question, "--json", "--out", "plan.json").code == 3
     done = meshwright("show", "plan.json")
     assert done.code == 0 and "nothing fits" in done.out
+
+
+def test_a_plan_with_a_doubled_key_is_refused(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "twice.json").write_text('{"format": "meshwright/plan/1", "stages": [], "stages": [1]}')
+    done = meshwright("show", "twice.json")
+    assert done.code == 2 and "stands twice" in done.err and not done.out
