@@ -6,8 +6,8 @@
     ├── InputError (ValueError)          a wrong input: what, where, the value given, what is allowed, what to do
     │   └── UnknownNameError             a name that is not in the list of known ones
     ├── MissingExtraError (ImportError)  an optional package is needed and absent
-    ├── PluginError                      a file of a room, or another package's, that cannot be loaded or lacks what its room
-    asks for └── ExportError                      the target format cannot say what the plan says
+    ├── PluginError                      a plug-in that cannot be loaded or lacks what its room asks for
+    └── ExportError                      the target format cannot say what the plan says
 
 `PluginWarning` says that a plug-in nobody named was left out. A problem in which nothing fits is an answer, not an error: see
 `meshwright.core.result.Answer`.

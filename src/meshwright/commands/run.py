@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -28,19 +28,20 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     from meshwright.runtime.job import checkpoints, preflight
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
-    from meshwright.runtime.ranks import meshes
+    from meshwright.runtime.ranks import meshes, message_order
     from meshwright.runtime.ranks.layout import layout
     from meshwright.runtime.step import autocast
 
-    places = layout(read.plan)
+    places = layout(read.plan, job.order)
     meshes.check(places)
+    message_order.check(places, job.plan)
     for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
         if name:
             source.load(name, option)
     model, examples = source.build(job.model, job.seed)
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
-    if job.resume:
+    if job.resume == "last":
         checkpoints.check(job.save, read.plan)
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
@@ -144,29 +145,44 @@ def tell(notes: list[str]) -> None:
         print(f"note: {note}", file=sys.stderr, flush=True)
 
 
-def check_options(
-    steps: int, backend: str, limits: tuple[float, ...], saving: tuple[str, bool], profiles: tuple[str, str]
-) -> None:
+def check_options(job: Job, limits: tuple[float, float], profiles: tuple[str, str]) -> None:
     """Refuse options that are out of range or do not go together.
 
-    `steps`, `backend`: ``--steps`` and ``--backend``.
-    `limits`: ``--save-every``, ``--processes``, ``--timeout``.
-    `saving`: ``--save`` and ``--resume``.
+    `limits`: ``--processes`` and ``--timeout``.
     `profiles`: ``--profile`` and ``--calibrate``.
     Raises `InputError` when one is wrong.
     """
     from meshwright.base.errors import InputError
 
-    if not 1 <= steps <= 10**9:
-        raise InputError(f"--steps {steps}: must be between 1 and {10**9}")
-    if backend not in ("gloo", "nccl"):
-        raise InputError(f"--backend {backend}: must be gloo or nccl")
-    if min(limits) < 0:
+    if not 1 <= job.n_steps <= 10**9:
+        raise InputError(f"--steps {job.n_steps}: must be between 1 and {10**9}")
+    if job.backend not in ("gloo", "nccl"):
+        raise InputError(f"--backend {job.backend}: must be gloo or nccl")
+    if job.non_finite not in ("stop", "skip"):
+        raise InputError(f"--non-finite {job.non_finite}: must be stop or skip")
+    if job.keep < 1:
+        raise InputError(f"--keep {job.keep}: must be at least 1")
+    if min(job.save_every, *limits) < 0:
         raise InputError("--save-every, --processes and --timeout must not be negative")
-    if (saving[1] or limits[0]) and not saving[0]:
+    if (job.resume or job.save_every) and not job.save:
         raise InputError("--resume and --save-every need --save FOLDER")
     if profiles[1] and not profiles[0]:
         raise InputError("--calibrate corrects the profile of --profile; give that too")
+
+
+def plan_and_resume(words: list[str], resume: bool) -> tuple[str, bool]:
+    """Return the plan file, and whether ``auto`` stands beside it after ``--resume``, whose value may be left out.
+
+    Raises `InputError` when there are more words than that.
+    """
+    from meshwright.base.errors import InputError
+
+    auto = resume and len(words) > 1 and "auto" in words
+    if auto:
+        words.remove("auto")
+    if len(words) > 1:
+        raise InputError(f"run: unexpected word '{words[1]}'; give one plan file")
+    return words[0], auto
 
 
 def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, profile: str, n_machines: int) -> int:
@@ -186,6 +202,8 @@ def joined(job: Job, read: PlanFile, predicted: Result | None, emulate: bool) ->
     InputError
         When torchrun started another number of processes than the plan has devices, or links should be emulated.
     """
+    import signal
+
     from meshwright.base.errors import InputError
     from meshwright.runtime.job import launch, worker
 
@@ -195,7 +213,20 @@ def joined(job: Job, read: PlanFile, predicted: Result | None, emulate: bool) ->
     if worker.rank() == 0:
         tell(prepare(job, read, predicted))
     measured = worker.join(job)
+    if measured is not None and "stopped_after" in measured:
+        return told_to_stop(job, measured, signal.SIGTERM)
     return 0 if measured is None else measured
+
+
+def told_to_stop(job: Job, measured: Measured, number: int) -> int:
+    """Say after which step a signal ended the run, and what is left; return the exit status."""
+    import sys
+
+    from meshwright.runtime.job import checkpoints
+
+    left = f"the checkpoint is {checkpoints.last(job.save)}" if job.save else "nothing was saved, for there is no --save"
+    print(f"meshwright: ended after step {measured['stopped_after']} of {job.n_steps}; {left}", file=sys.stderr)
+    return 128 + number
 
 
 def started(
@@ -226,6 +257,8 @@ def started(
     if isinstance(outcome, launch.Failure):
         print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
         return 2 if outcome.wrong_input else 1
+    if "stopped_after" in outcome:
+        return told_to_stop(job, outcome, int(outcome["signal"]))
     return outcome
 
 
@@ -255,11 +288,48 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
     print(json.dumps(entry) if how.json else comparison.lines(entry))
 
 
+def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool, how: Comparison) -> int:
+    """Predict, train and compare, or print what starts that with torchrun; return the exit status.
+
+    Parameters
+    ----------
+    job : Job
+        What to train; the order of work that is predicted is added to it.
+    n_machines : int
+        ``--torchrun``; 0 to train.
+    limits : tuple
+        ``--processes`` and ``--timeout``.
+    emulate : bool
+        ``--emulate``.
+    how : Comparison
+        How measured and predicted are compared.
+    """
+    from meshwright.runtime.job import launch
+    from meshwright.runtime.ranks.plan_file import read_plan
+    from meshwright.runtime.step import autocast
+
+    autocast.dtype_of(job.precision)
+    read = read_plan(job.plan)
+    predicted, why = predict(read, job.plan, how.profile)
+    job = replace(job, order=order_of(predicted))
+    if n_machines > 0:
+        return print_torchrun(job, read, predicted, how.profile, n_machines)
+    if launch.under_torchrun():
+        measured = joined(job, read, predicted, emulate)
+    else:
+        measured = started(job, read, (predicted, why), limits, emulate)
+    if isinstance(measured, int):
+        return measured
+    compare(job, read, measured, predicted, how)
+    return 0
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
-    @app.command()
+    @app.command(context_settings={"allow_extra_args": True})
     def run(
+        context: typer.Context,
         plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
         model: str = typer.Option(..., help="package.module:callable that returns the torch.nn.Module."),
         steps: int = typer.Option(5, help="Steps to train."),
@@ -275,7 +345,11 @@ def register(app: typer.Typer) -> None:
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
         save: str = typer.Option("", help="Folder for checkpoints."),
         save_every: int = typer.Option(0, help="Steps between checkpoints; 0: at the end only."),
-        resume: bool = typer.Option(False, "--resume", help="Go on from the last checkpoint in the folder of --save."),
+        keep: int = typer.Option(2, help="Checkpoints that stay in the folder of --save."),
+        resume: bool = typer.Option(
+            False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
+        ),
+        non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
@@ -289,33 +363,17 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files
-        from meshwright.runtime.job import launch
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
 
+        plan, auto = plan_and_resume([plan, *context.args], resume)
         source.require_torch()
-        check_options(steps, backend, (save_every, processes, timeout), (save, resume), (costs, calibrate))
+        job = Job(
+            plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
+            "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision,
+        )  # fmt: skip
+        check_options(job, (processes, timeout), (costs, calibrate))
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 files.check_target(path, option)
-        from meshwright.runtime.ranks.plan_file import read_plan
-        from meshwright.runtime.step import autocast
-
-        autocast.dtype_of(precision)
-        read = read_plan(plan)
-        predicted, why = predict(read, plan, costs)
-        job = Job(
-            plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, resume, backend,
-            order=order_of(predicted), precision=precision,
-        )  # fmt: skip
-        measured: Measured | int
-        if torchrun > 0:
-            return print_torchrun(job, read, predicted, costs, torchrun)
-        if launch.under_torchrun():
-            measured = joined(job, read, predicted, emulate)
-        else:
-            measured = started(job, read, (predicted, why), (processes, timeout), emulate)
-        if isinstance(measured, int):
-            return measured
-        compare(job, read, measured, predicted, Comparison(trace, calibrate, costs, reference_, json_))
-        return 0
+        return execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))

@@ -32,6 +32,18 @@ def killed_in_step_two(step: int, n_samples: int) -> tuple[torch.Tensor, torch.T
     return tokens(step, n_samples)
 
 
+def slowly(step: int, n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random tokens, after a while."""
+    time.sleep(0.2)
+    return tokens(step, n_samples)
+
+
+def broken_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return a loss that is no number where a batch begins with the token of the third step's."""
+    loss = nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+    return loss * float("nan") if bool((target[0] == tokens(2, 16)[1][0]).all()) else loss
+
+
 def hangs_on_rank_one(step: int, n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the batch of a step, but on rank 1 never."""
     if os.environ.get("RANK") == "1":

@@ -69,10 +69,11 @@ def _server() -> subprocess.Popen:
     return server
 
 
-def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3) -> dict[str, dict]:
+def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps: int = 3, rules: str = "") -> dict[str, dict]:
     """Train every case's model under its plan in `n_ranks` processes, and in one; by name of case return the losses of both,
-    and the largest difference between a weight after the last step and the same weight of the one process."""
-    (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases}))
+    and the largest difference between a weight after the last step and the same weight of the one process.
+    `rules`: NCCL's rules that messages keep, see `nccl_rules`; empty for Gloo's own."""
+    (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases, "rules": rules}))
     (folder / "rendezvous").unlink(missing_ok=True)
     server = _server()
     print(n_ranks, folder, file=server.stdin, flush=True)
@@ -117,6 +118,10 @@ def train(rank: int, world: int, folder: pathlib.Path) -> None:
     told = json.loads((folder / "cases.json").read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    if told["rules"]:
+        import nccl_rules
+
+        nccl_rules.install(told["rules"])
     results, known = {}, {}
     for name, case in told["cases"].items():
         path = folder / f"plan-{rank}.json"

@@ -63,16 +63,23 @@ def test_ranks_of_context_and_tensor_axes_hold_the_same_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "ways"),
+    ("devices", "tensor", "channels"),
     [
-        ([(0, 1)], ()),
-        ([(0, 1), (2, 3)], ((0, False), (1, True))),
-        ([(2, 1), (3, 0)], ((0, False), (0, True), (1, False), (1, True))),
+        ([(0, 1)], 1, []),
+        ([(0, 1), (2, 3)], 1, [(0, ((0, 2), (1, 3))), (1, ((2, 0), (3, 1)))]),
+        ([(0, 1), (2, 3)], 2, [(0, ((0, 2), (0, 3), (1, 2), (1, 3))), (1, ((2, 0), (2, 1)))]),
+        ([(0, 1), (0, 1)], 2, [(0, ((0, 1),)), (0, ((1, 0),)), (1, ((0, 1),))]),
+        ([(0, 1), (2,)], 1, [(0, ((0, 2), (1, 2))), (1, ((2, 0), (2, 1)))]),
     ],
 )
-def test_messages_go_only_the_ways_that_neighbouring_stages_lie(devices: list, ways: tuple) -> None:
-    stages = tuple(Stage((i,), placed, Strategy(data=2)) for i, placed in enumerate(devices))
-    assert layout(Plan(stages, n_microbatches=2, global_batch=8)).ways() == ways
+def test_a_channel_goes_one_way_between_ranks_that_exchange_rows(devices: list, tensor: int, channels: list) -> None:
+    strategies = [Strategy(data=len(devices[0]))] + [
+        Strategy(data=len(placed) // tensor, tensor=tensor) for placed in devices[1:]
+    ]
+    stages = tuple(Stage((i,), placed, strategy) for i, (placed, strategy) in enumerate(zip(devices, strategies, strict=True)))
+    schedule = "interleaved_1f1b" if devices[0] == devices[-1] else "1f1b"
+    found = layout(Plan(stages, n_microbatches=2, schedule=schedule, global_batch=8)).channels()
+    assert [(channel.direction, channel.pairs) for channel in found] == channels
 
 
 def test_a_backward_pass_that_sharded_weights_keep_whole_is_told() -> None:

@@ -89,6 +89,10 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         ),
         (plan_of(UNEVEN), ("--model", "models:smal"), "has no 'smal'"),
         (plan_of(UNEVEN), ("--model", "models:small", "--resume"), "need --save"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--resume", "auto"), "need --save"),
+        (plan_of(UNEVEN), ("--model", "models:small", "another.json"), "unexpected word 'another.json'"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--keep", "0"), "--keep 0"),
+        (plan_of(UNEVEN), ("--model", "models:small", "--non-finite", "ignore"), "must be stop or skip"),
         (plan_of(UNEVEN, schedule="1f2b"), ("--model", "models:small"), "did you mean '1f1b'"),
         (plan_of([(3, [0, 1, 2], {"tensor": 3}), (5, [3], {})]), ("--model", "models:small"), "does not divide"),
         (plan_of(UNEVEN), ("--model", "fragile:Decides"), "cannot be cut between its layers"),
@@ -119,6 +123,10 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
         "no module",
         "no callable",
         "no folder",
+        "no folder to begin anew in",
+        "two plans",
+        "nothing kept",
+        "no word for what is not finite",
         "no schedule",
         "odd degree",
         "no cut",
@@ -331,7 +339,7 @@ def test_torchrun_commands_say_what_the_run_was_told() -> None:
     from meshwright.runtime.job import launch
     from meshwright.runtime.job.job import Job
 
-    job = Job("a plan.json", "models:small", n_steps=7, learning_rate_value=0.01, save="kept", resume=True, backend="nccl")
+    job = Job("a plan.json", "models:small", n_steps=7, learning_rate_value=0.01, save="kept", resume="last", backend="nccl")
     (line,) = launch.torchrun_lines(job, "", 4, 1, "plan")
     assert line == (
         "torchrun --standalone --nproc-per-node 4 -m meshwright run 'a plan.json' --model models:small --steps 7 "

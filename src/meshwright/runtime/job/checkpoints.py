@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.runtime.parallel.sharding import local
@@ -21,17 +24,18 @@ from meshwright.runtime.parallel.sharding import local
 if TYPE_CHECKING:
     from meshwright.runtime.job.trainer import Trainer
 
-__all__ = ["check", "last", "load", "save"]
-
-
-_KEPT = 2
-"""Checkpoints kept: the newest, and the one before it."""
+__all__ = ["check", "last", "load", "load_newest_whole", "save"]
 
 
 def last(folder: str) -> Path | None:
     """Return the newest complete checkpoint of a folder, or None."""
+    return next(iter(_newest_first(folder)), None)
+
+
+def _newest_first(folder: str) -> list[Path]:
+    """Return the complete checkpoints of a folder."""
     found = [path for path in Path(folder).glob("step-*") if (path / "done.json").is_file()]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
 def _state(trainer: Trainer) -> dict[str, Any]:
@@ -54,11 +58,50 @@ def _state(trainer: Trainer) -> dict[str, Any]:
     return entries
 
 
-def save(trainer: Trainer, folder: str, step: int) -> None:
+def _sum_of(path: Path) -> list[int]:
+    """Return length and CRC-32 of a file."""
+    length, crc = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            length, crc = length + len(block), zlib.crc32(block, crc)
+    return [length, crc]
+
+
+def _shared_out(trainer: Trainer, names: list[str]) -> list[str]:
+    """Return which of some files this rank reads, so that all ranks together read each once."""
+    return names[trainer.rank :: trainer.layout.n_ranks]
+
+
+def _sums(trainer: Trainer, path: Path) -> dict[str, list[int]]:
+    """Return length and CRC-32 of every file of a checkpoint, read by all ranks together."""
+    names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    everyone: list[Any] = [None] * trainer.layout.n_ranks
+    dist.all_gather_object(everyone, {name: _sum_of(path / name) for name in _shared_out(trainer, names)})
+    return {name: sums for part in everyone for name, sums in sorted(part.items())}
+
+
+def _damaged(trainer: Trainer, path: Path, content: dict[str, Any]) -> str:
+    """Return a file of a checkpoint that is not what was written, or nothing; the same in every process."""
+    wanted = content.get("files", {})
+    mine = [name for name in _shared_out(trainer, sorted(wanted)) if not _is_as_written(path / name, wanted[name])]
+    everyone: list[Any] = [None] * trainer.layout.n_ranks
+    dist.all_gather_object(everyone, mine)
+    return min((name for part in everyone for name in part), default="")
+
+
+def _is_as_written(path: Path, wanted: list[int]) -> bool:
+    try:
+        return _sum_of(path) == wanted
+    except OSError:
+        return False
+
+
+def save(trainer: Trainer, folder: str, step: int, keep: int = 2) -> None:
     """Write a checkpoint: beside the last one first, and under its own name once every rank has written its part.
 
     `folder`: folder of checkpoints; made if it does not exist.
     `step`: steps trained so far.
+    `keep`: how many checkpoints stay, the newest ones.
     """
     final, partial = Path(folder) / f"step-{step}", Path(folder) / f".step-{step}.partial"
     if trainer.rank == 0:
@@ -66,14 +109,16 @@ def save(trainer: Trainer, folder: str, step: int) -> None:
         partial.mkdir(parents=True)
     dist.barrier()
     save_state(_state(trainer), storage_writer=FileSystemWriter(partial), process_group=None)
+    dist.barrier()
+    sums = _sums(trainer, partial)
     if trainer.rank == 0:
-        content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer.layout.plan)}
+        content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer.layout.plan), "files": sums}
         if trainer.loss_scale is not None:
             content["loss_scale"] = trainer.loss_scale.state()
         (partial / "done.json").write_text(json.dumps(content))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-        for old in sorted(Path(folder).glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))[:-_KEPT]:
+        for old in [*_newest_first(folder)[keep:], *Path(folder).glob(".step-*.partial")]:
             shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
 
@@ -88,10 +133,17 @@ def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
         raise InputError(
             f"--resume: {folder or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
         )
-    content: dict[str, Any] = json.loads((path / "done.json").read_text())
+    return path, _content(path, plan)
+
+
+def _content(path: Path, plan: Plan) -> dict[str, Any]:
+    """Return what is written about a checkpoint."""
+    content = files.read_json(path / "done.json", "resume from another checkpoint")
+    if not isinstance(content, dict) or "step" not in content or "plan" not in content:
+        raise InputError(f"{path / 'done.json'}: is not what a checkpoint holds; resume from another one")
     if content["plan"] != _signature(plan):
         raise InputError(f"--resume: {path} was written under another plan; resume with that plan")
-    return path, content
+    return content
 
 
 def load(trainer: Trainer, folder: str) -> int:
@@ -99,9 +151,43 @@ def load(trainer: Trainer, folder: str) -> int:
 
     `trainer`: this process; its weights and optimizer state are overwritten.
     Returns: steps trained so far.
-    Raises `InputError` when there is none, or it was written under another plan.
+    Raises `InputError` when there is none, it was written under another plan, or a file of it was changed since.
     """
     path, content = check(folder, trainer.layout.plan)
+    damaged = _damaged(trainer, path, content)
+    if damaged:
+        raise InputError(
+            f"--resume: {path / damaged} is not what was written (cut off or changed); --resume auto takes an older checkpoint"
+        )
+    return _load(trainer, path, content)
+
+
+def load_newest_whole(trainer: Trainer, folder: str) -> int:
+    """Go on from the newest checkpoint of a folder whose files are as they were written, telling which ones are not.
+
+    `trainer`: this process; its weights and optimizer state are overwritten where there is one.
+    Returns: steps trained so far; 0 where there is no such checkpoint.
+    Raises `InputError` when it was written under another plan.
+    """
+    for path in _newest_first(folder):
+        try:
+            content = _content(path, trainer.layout.plan)
+            damaged = _damaged(trainer, path, content)
+        except InputError as error:
+            if "another plan" in str(error):
+                raise
+            damaged = "done.json"
+        if not damaged:
+            return _load(trainer, path, content)
+        if trainer.rank == 0:
+            print(f"meshwright: {path / damaged} is not what was written; an older checkpoint is tried", file=sys.stderr)
+    if trainer.rank == 0:
+        print(f"meshwright: {folder} holds no whole checkpoint: training begins at step 1", file=sys.stderr, flush=True)
+    return 0
+
+
+def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
+    """Overwrite weights and optimizer state; return the steps trained so far."""
     _make_state(trainer)
     state = _state(trainer)
     load_state(state, storage_reader=FileSystemReader(path))

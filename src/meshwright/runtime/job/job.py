@@ -22,7 +22,10 @@ class Job:
     `folder`: where processes leave results and errors.
     `save`: folder of checkpoints; empty for none.
     `save_every`: steps between checkpoints.
-    `resume`: whether to go on from the last checkpoint.
+    `keep`: how many checkpoints stay in the folder.
+    `resume`: ``last``: go on from the last checkpoint; ``auto``: from the newest one that is whole, or from the beginning
+    where there is none; empty: from the beginning.
+    `non_finite`: what a loss or a gradient that is not finite does: ``stop`` ends the run, ``skip`` leaves the step out.
     `backend`: ``gloo`` or ``nccl``.
     `memory`: whether the first step measures memory, which makes it slower.
     `order` (sequence of sequence of (int, int, int)): the order of work that was predicted, as
@@ -41,7 +44,9 @@ class Job:
     folder: str = ""
     save: str = ""
     save_every: int = 0
-    resume: bool = False
+    keep: int = 2
+    resume: str = ""
+    non_finite: str = "stop"
     backend: str = "gloo"
     memory: bool = True
     order: Sequence[Sequence[tuple[int, int, int]]] = ()

@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ __all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_
 
 _TIME_TO_WRITE_SECONDS = 0.5
 _CALLS_TOLD = 6
+_GRACE_SECONDS = 25.0  # Slurm and Kubernetes kill after thirty
+_NOT_IN_TIME = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +80,50 @@ def _run(
     module: str, path: Path, n_ranks: int, timeout_seconds: float, prefixes: Sequence[Sequence[str]]
 ) -> dict[str, Any] | Failure:
     """Start the processes in the folder of a job file, watch them, and return what they left."""
-    processes = [_start(module, rank, n_ranks, path, list(prefixes[rank]) if prefixes else []) for rank in range(n_ranks)]
-    try:
-        failed = _watch(processes, timeout_seconds)
-        if failed == -1:
-            _ask_where(processes)
-    finally:
-        _stop(processes)
+    processes: list[subprocess.Popen[bytes]] = []
+    with _asked_to_stop() as asked:
+        try:
+            for rank in range(n_ranks):
+                processes.append(_start(module, rank, n_ranks, path, list(prefixes[rank]) if prefixes else []))
+            failed = _watch(processes, timeout_seconds, asked)
+            if failed == -1:
+                _ask_where(processes)
+        finally:
+            _stop(processes)
+    if failed == _NOT_IN_TIME:
+        return Failure(-1, f"asked to stop by {asked[0].name}, it had not done so after {_GRACE_SECONDS:g} s", False)
+    if asked and failed is not None and failed >= 0 and processes[failed].returncode == -signal.SIGTERM:
+        return Failure(-1, f"asked to stop by {asked[0].name} before the first step", False)
     failure = _failure(processes, path.parent, failed)
     if failure is not None:
         return failure
     result: dict[str, Any] = json.loads((path.parent / "result.json").read_text())
-    return result
+    return result | ({"signal": int(asked[0])} if asked else {})
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[signal.Signals]]:
+    """Take Ctrl-C and SIGTERM as the wish to stop after the step at hand; a second one ends at once.
+
+    Yields: the signals so far.
+    """
+    asked: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def heed(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(signal.Signals(number))
+        print(f"meshwright: {asked[0].name}: ending after this step; a second one ends at once", file=sys.stderr, flush=True)
+
+    before = [(number, signal.signal(number, heed)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield asked
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _start(module: str, rank: int, n_ranks: int, path: Path, prefix: list[str]) -> subprocess.Popen[bytes]:
@@ -105,13 +141,22 @@ def _start(module: str, rank: int, n_ranks: int, path: Path, prefix: list[str]) 
     if not prefix and "GLOO_SOCKET_IFNAME" not in environment and any(name == "lo" for _, name in socket.if_nameindex()):
         environment["GLOO_SOCKET_IFNAME"] = "lo"
     command = [*prefix, sys.executable, "-m", module, str(path)]
-    return subprocess.Popen(command, env=environment, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL)
+    return subprocess.Popen(command, env=environment, stdout=sys.stderr.fileno(), stdin=subprocess.PIPE)
 
 
-def _watch(processes: list[subprocess.Popen[bytes]], timeout_seconds: float) -> int | None:
-    """Wait until all have ended well, or return the first that has not; -1 when the time is up."""
-    deadline = time.monotonic() + timeout_seconds if timeout_seconds else float("inf")
+def _watch(processes: list[subprocess.Popen[bytes]], timeout_seconds: float, asked: Sequence[signal.Signals]) -> int | None:
+    """Wait until all have ended well, or return the first that has not; -1 when the time is up.
+
+    `asked`: signals that came; the first is handed on to all, who then have a while to end.
+    """
+    deadline, told = time.monotonic() + timeout_seconds if timeout_seconds else float("inf"), float("inf")
     while True:
+        if asked and told == float("inf"):
+            told = time.monotonic()
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+        if time.monotonic() - told > _GRACE_SECONDS:
+            return _NOT_IN_TIME
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
             if code not in (None, 0):
@@ -213,13 +258,16 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
         "backend",
         "save",
         "save_every",
+        "keep",
         "precision",
+        "non_finite",
     )
     for name in options:
         value = getattr(job, name)
         if value != getattr(defaults, name):
             words += ["--" + name.removeprefix("n_").removesuffix("_value").replace("_", "-"), str(value)]
-    words += ["--resume"] * job.resume + (["--profile", profile] if profile else [])
+    words += {"": [], "last": ["--resume"], "auto": ["--resume", "auto"]}[job.resume]
+    words += ["--profile", profile] if profile else []
     command = shlex.join(words)
     if n_machines == 1:
         return [f"torchrun --standalone --nproc-per-node {each} {command}"]

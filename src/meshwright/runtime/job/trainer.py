@@ -15,7 +15,8 @@ from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.axes import split_layers
-from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
+from meshwright.runtime.parallel.sharding import StageWeights, Tie, local, optimizer_of, shard_fully
+from meshwright.runtime.ranks import message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
@@ -27,7 +28,7 @@ from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_wei
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
 
-__all__ = ["Trainer", "adamw", "apply"]
+__all__ = ["NonFiniteError", "Trainer", "adamw", "apply"]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
@@ -35,6 +36,10 @@ def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.
     since tensors of several kinds may be mixed.
     """
     return torch.optim.AdamW(parameters, lr=learning_rate, foreach=False)
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or a gradient is not finite: the step was not taken, and the weights are those of the step before."""
 
 
 class Trainer:
@@ -55,6 +60,14 @@ class Trainer:
         What runs otherwise than the plan says.
     loss_scale : LossScale or None
         Where products run in fp16.
+    skip_non_finite : bool
+        Whether a step whose loss or gradients are not finite is left out; else it raises `NonFiniteError`.
+    skipped : bool
+        Whether the last step was left out for that.
+    asked_to_stop : bool
+        Set by whoever wants the run to end after this step; any process may.
+    stopping : bool
+        Whether any process was asked to stop before the last step ended; the same in every process.
     """
 
     def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
@@ -63,6 +76,7 @@ class Trainer:
         self.rank = executor.rank
         self.notes = executor.layout.notes()
         self.loss_scale = LossScale() if executor.precision == torch.float16 else None
+        self.skip_non_finite = self.skipped = self.asked_to_stop = self.stopping = False
 
     @property
     def spans(self) -> list[Span]:
@@ -75,11 +89,40 @@ class Trainer:
         `inputs` (torch.Tensor, or a tuple of them for models of several inputs): all samples of the step; each rank takes its
         rows.
         `targets`: of the same samples.
+        Raises `NonFiniteError`, in every process, when the loss or a gradient is not finite and such steps are not skipped.
         """
-        loss = self.gradients(inputs, targets)
-        if self.loss_scale is None or not self.loss_scale.skipped:
+        share = self.gradients(inputs, targets)
+        finite = share.isfinite() & self._finite_gradients()
+        loss, n_broken, n_asking = self._everywhere(share, ~finite, self.asked_to_stop)
+        self.stopping, self.skipped = n_asking > 0, n_broken > 0
+        if self.skipped and not self.skip_non_finite:
+            raise NonFiniteError(self._broken(bool(finite)))
+        if not self.skipped and (self.loss_scale is None or not self.loss_scale.skipped):
             self._update()
-        return self._everywhere(loss)
+        return loss
+
+    def _finite_gradients(self) -> torch.Tensor:
+        """Return whether all gradients that this rank holds are finite; under a loss scale that looks after them, true."""
+        finite = torch.ones((), dtype=torch.bool, device=self.executor.device)
+        if self.loss_scale is not None:
+            return finite
+        held = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        for gradient in filter(torch.Tensor.numel, map(local, held)):
+            by_kind.setdefault((gradient.dtype, gradient.device), []).append(gradient)
+        for gradients in by_kind.values():
+            finite &= torch.stack(torch._foreach_norm(gradients, float("inf"))).isfinite().all().to(finite.device)
+        return finite
+
+    def _broken(self, finite: bool) -> str:
+        """Return on which ranks the loss or a gradient is not finite; asked in every process at once."""
+        everyone: list[Any] = [None] * self.layout.n_ranks
+        dist.all_gather_object(everyone, finite)
+        ranks = [rank for rank, fine in enumerate(everyone) if not fine]
+        stages = sorted({stage for rank in ranks for stage in self.layout.stages_of(rank)})
+        return (
+            f"the loss or a gradient is not finite on rank {', '.join(map(str, ranks))} (stage {', '.join(map(str, stages))})"
+        )
 
     def _update(self) -> None:
         """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""
@@ -104,13 +147,17 @@ class Trainer:
             scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
         return loss
 
-    def _everywhere(self, share: torch.Tensor) -> float:
-        """Return the loss of all replicas of the last stage; of ranks that hold the same rows one counts."""
+    def _everywhere(self, share: torch.Tensor, broken: torch.Tensor, asked: bool) -> list[float]:
+        """Return the loss of all replicas of the last stage, and how many ranks broke, and were asked to stop.
+
+        Of ranks that hold the same rows one counts.
+        """
         last = self.layout.n_stages - 1
         counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
-        total = share.clone() if counts else torch.zeros_like(share)
+        own = share.double() if counts else torch.zeros_like(share, dtype=torch.float64)
+        total = torch.stack([own, broken.double(), torch.full_like(own, float(asked))])
         dist.all_reduce(total)
-        return float(total)
+        return total.tolist()
 
 
 def apply(
@@ -141,6 +188,7 @@ def apply(
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
     sample = example_of(model, given, read.sequence_length)
+    message_order.check(places, plan_file)
     units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
     told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)

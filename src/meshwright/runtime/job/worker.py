@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 
 from meshwright.base.errors import MeshwrightError
-from meshwright.runtime.job import checkpoints
+from meshwright.runtime.job import checkpoints, lifeline
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.job.memory import peak_bytes
-from meshwright.runtime.job.trainer import Trainer, adamw, assemble
+from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assemble
 from meshwright.runtime.model import source
 from meshwright.runtime.model.data import batches_of, default_loss, example_of
 from meshwright.runtime.ranks.layout import layout
@@ -56,7 +56,9 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
-    first = checkpoints.load(trainer, job.save) if job.resume else 0
+    trainer.skip_non_finite = job.non_finite == "skip"
+    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
+    first = _first_step(job, trainer)
     losses: list[float] = []
     seconds: list[float] = []
     spans: list[tuple[float, list[Span]]] = []
@@ -65,24 +67,42 @@ def train(job: Job) -> dict[str, Any] | None:
         inputs, targets = batches(step)
         dist.barrier()
         started = time.perf_counter()
-        if step == first and job.memory:
-            loss_value, peak = peak_bytes(trainer, lambda: trainer.step(inputs, targets))  # noqa: B023
-        else:
-            loss_value = trainer.step(inputs, targets)
+        try:
+            if step == first and job.memory:
+                loss_value, peak = peak_bytes(trainer, lambda: trainer.step(inputs, targets))  # noqa: B023
+            else:
+                loss_value = trainer.step(inputs, targets)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"step {step + 1}: {error}; the step was not taken{_kept(job)}") from None
         seconds.append(time.perf_counter() - started)
         spans.append((trainer.executor.began, trainer.spans))
         losses.append(loss_value)
         _note(job, step, loss_value, trainer)
-        if job.save and job.save_every and (step + 1) % job.save_every == 0:
-            checkpoints.save(trainer, job.save, step + 1)
-    if job.save and losses and not (job.save_every and job.n_steps % job.save_every == 0):
-        checkpoints.save(trainer, job.save, job.n_steps)
+        done = step + 1
+        if job.save and ((job.save_every and done % job.save_every == 0) or done == job.n_steps or trainer.stopping):
+            checkpoints.save(trainer, job.save, done, job.keep)
+        if trainer.stopping:
+            break
     return _gather(trainer, losses, seconds, spans, peak, first)
+
+
+def _first_step(job: Job, trainer: Trainer) -> int:
+    """Return the steps trained so far, after going on from a checkpoint where that was asked for."""
+    if job.resume == "auto":
+        return checkpoints.load_newest_whole(trainer, job.save)
+    return checkpoints.load(trainer, job.save) if job.resume else 0
+
+
+def _kept(job: Job) -> str:
+    """Say which checkpoint is left."""
+    newest = checkpoints.last(job.save) if job.save else None
+    return f"; the newest checkpoint is {newest}" if newest else ""
 
 
 def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
     scale = trainer.loss_scale
     skipped = "" if scale is None or not scale.skipped else f"; gradients overflowed: skipped, loss scale now {scale.value:g}"
+    skipped = "; the loss or a gradient is not finite: skipped" if trainer.skipped else skipped
     if dist.get_rank() == 0 and (skipped or step < 3 or (step + 1) % max(1, job.n_steps // 10) == 0):
         print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
 
@@ -115,7 +135,8 @@ def _gather(
     dist.gather_object(mine, everyone if trainer.rank == 0 else None)
     if trainer.rank != 0:
         return None
-    return {"losses": losses, "step_seconds": seconds, "first_step": first, "ranks": everyone}
+    told = {"losses": losses, "step_seconds": seconds, "first_step": first, "ranks": everyone}
+    return told | ({"stopped_after": first + len(losses)} if trainer.stopping else {})
 
 
 def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]) -> float:
@@ -165,6 +186,7 @@ def rank() -> int:
 
 def main() -> int:
     """Run one process; return its exit status."""
+    lifeline.hold()
     path = Path(sys.argv[1])
     job = Job.read(path)
     folder = Path(job.folder)
@@ -179,7 +201,7 @@ def _joined(job: Job, folder: Path) -> int:
         result = join(job)
     except BaseException as error:
         wrong = isinstance(error, MeshwrightError)
-        text = str(error) if wrong else "".join(traceback.format_exception(error))
+        text = str(error) if wrong or isinstance(error, NonFiniteError) else "".join(traceback.format_exception(error))
         (folder / f"error-{rank()}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
         sys.stdout.flush()
         os._exit(2 if wrong else 1)  # other ranks may be gone: no orderly end is possible

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from typing import Any
 
@@ -37,7 +38,7 @@ def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, refe
         stage["communication_seconds"] = {"measured": found[i] if warm else None, "predicted": said[i]}
     entry: dict[str, Any] = {
         "format": FORMAT,
-        "losses": measured["losses"],
+        "losses": [loss if math.isfinite(loss) else None for loss in measured["losses"]],  # JSON has no NaN
         "first_step": measured["first_step"],
         "step_seconds": {
             "measured": statistics.median(warm) if warm else None,
@@ -49,7 +50,7 @@ def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, refe
         "n_ranks": len(measured["ranks"]),
     }
     if reference is not None:
-        entry["reference_losses"] = reference
+        entry["reference_losses"] = [loss if math.isfinite(loss) else None for loss in reference]
     return entry
 
 
@@ -119,13 +120,14 @@ def lines(entry: dict[str, Any]) -> str:
         for row in rows
     ]
     losses = entry["losses"]
-    if losses:
+    if losses and None not in (losses[0], losses[-1]):
         text.append(
             f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; {entry['n_ranks']} "
             "processes"
         )
     if losses and entry.get("reference_losses"):
-        furthest = max(abs(a - b) for a, b in zip(losses, entry["reference_losses"][-len(losses) :], strict=False))
+        pairs = zip(losses, entry["reference_losses"][-len(losses) :], strict=False)
+        furthest = max((abs(a - b) for a, b in pairs if None not in (a, b)), default=math.nan)
         text.append(f"one process trains the same: losses differ by at most {furthest:.1e}")
     return "\n".join(text)
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.job import launch
+from meshwright.runtime.job import launch, lifeline
 from meshwright.runtime.job.launch import Failure
 
 __all__ = ["among", "fit", "hops", "join", "main", "measure"]
@@ -192,6 +192,7 @@ def among(ranks: int, device: str) -> dict[str, Any] | Failure | None:
 
 def main() -> int:
     """Be one of the processes; return the exit status."""
+    lifeline.hold()
     path = Path(sys.argv[1])
     result = join(json.loads(path.read_text(encoding="utf-8"))["device"])
     if result is not None:

@@ -13,7 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.schedules import Actions
 
-__all__ = ["Layout", "MeshCoordinate", "Message", "layout", "rows_of"]
+__all__ = ["Channel", "Layout", "MeshCoordinate", "Message", "layout", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,23 @@ class Message:
     target: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Pairs of ranks that have a process group of their own for messages of one kind; no rank both sends and receives in it.
+
+    `direction`: 0 for activations, 1 for gradients.
+    `pairs`: sender and receiver of each, in ascending order.
+    """
+
+    direction: int
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of its group, in ascending order."""
+        return sorted({rank for pair in self.pairs for rank in pair})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +146,23 @@ class Layout:
                         found.append(Message(*ends, start, stop))
         return tuple(found)
 
-    def ways(self) -> tuple[tuple[int, bool], ...]:
-        """Return the ways that messages go: 0 forward or 1 backward, and whether to a lower rank."""
-        found = set()
-        for near, far in itertools.pairwise(self.ranks_of_stage):
-            for one, other in itertools.product(near, far):
-                if one != other:
-                    found |= {(0, other < one), (1, one < other)}
-        return tuple(sorted(found))
+    def channels(self) -> tuple[Channel, ...]:
+        """Return the channels that messages between stages take, in an order that is the same in every process.
+
+        A channel goes from the ranks of one pipeline rank to those of another, one way, for activations or for gradients; where
+        neighbouring stages share their devices, from one rank to one other. So a rank either only sends or only receives in it.
+        """
+        sizes = {stop - start for start, stop in map(self.microbatch_rows, range(self.plan.n_microbatches))}
+        pairs: dict[tuple[int, tuple[int, ...]], set[tuple[int, int]]] = {}
+        for stage, direction in itertools.product(range(self.n_stages - 1), (0, 1)):
+            source, target = (stage, stage + 1)[:: -1 if direction else 1]
+            ends = tuple(tuple(sorted(self.ranks_of_stage[end])) for end in (source, target))
+            found = {(m.source, m.target) for n_rows in sizes for m in self.messages(source, target, n_rows)}
+            for pair in sorted(found):
+                if pair[0] != pair[1]:
+                    key = pair if ends[0] == ends[1] else ends[0] + ends[1]
+                    pairs.setdefault((direction, key), set()).add(pair)
+        return tuple(Channel(direction, tuple(sorted(found))) for (direction, _), found in sorted(pairs.items()))
 
 
 def rows_of(n_rows: int, n_parts: int, part: int) -> tuple[int, int]:

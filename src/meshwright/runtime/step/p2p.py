@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.runtime.ranks.layout import Layout, Message
-from meshwright.schedules import BACKWARD_WEIGHT, FORWARD
+from meshwright.runtime.ranks.message_order import Arrival, ReceiveOrder
 
 __all__ = ["BoundaryTensor", "P2PCommunicator"]
 
@@ -38,10 +38,6 @@ class BoundaryTensor:
         return torch.empty((n_rows, *self.sizes) if self.by_rows else self.sizes, dtype=self.dtype, device=device)
 
 
-_AHEAD = 4
-"""Receives posted beyond the one waited for: enough to keep transfers going, few enough to cost little memory."""
-
-
 class P2PCommunicator:
     """All transfers of one rank during one step.
 
@@ -52,44 +48,38 @@ class P2PCommunicator:
 
     Notes
     -----
-    NCCL knows no tags: between two ranks of a group it matches messages in order, sends and receives in one queue. A receive
-    posted ahead would therefore hold up a send behind it that its own sender waits for. So transfers forward and backward, to
-    higher and to lower ranks, have a group each, where there are any: between two ranks of a group messages go one way, in the
-    order of the sender's work.
+    NCCL knows no tags: the messages of a group run one after another, in the order in which each rank posted them. A receive
+    posted ahead would hold up a send behind it that its own sender waits for. So every channel has a group of its own, in
+    which a rank either only sends or only receives, both in the order of the sender's work.
+
+    Without a device bound to the process, NCCL makes what two ranks of a group need when they first exchange a message, and
+    both wait for each other there. So every pair exchanges one number first, all of them in one order.
     """
 
     def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[BoundaryTensor]], device: torch.device) -> None:
         self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
-        self.groups = {way: dist.new_group() for way in layout.ways()}
-        self.queues = self._queues()
-        self.next = [0] * len(self.queues)
-        self.place = {key: (i, j) for i, queue in enumerate(self.queues) for j, key in enumerate(queue)}
+        self.groups = self._make_groups()
+        self.order = ReceiveOrder(layout, rank)
         self.routes: dict[tuple[int, int, int], tuple[int, tuple[Message, ...]]] = {}
-        self.posted: dict[tuple[int, int, int], list[tuple[Message, list[torch.Tensor], list[Any]]]] = {}
+        self.posted: dict[Arrival, list[tuple[Message, list[torch.Tensor], list[Any]]]] = {}
         self.sent: list[tuple[Any, torch.Tensor]] = []
-        self.local: dict[tuple[int, int, int], list[tuple[Message, list[torch.Tensor]]]] = {}
+        self.local: dict[Arrival, list[tuple[Message, list[torch.Tensor]]]] = {}
 
-    def _queues(self) -> list[list[tuple[int, int, int]]]:
-        """Return what arrives, as (target stage, micro-batch, direction), one list per sending pipeline rank and direction.
-
-        In the order in which the sender works: a library that matches messages by order then matches ours.
-        """
-        slots = self.layout.slots
-        mine = set(self.layout.stages_of(self.rank))
-        queues = []
-        for sender in range(slots.n_ranks):
-            for forward in (True, False):
-                queue = []
-                for task in range(int(slots.first[sender]), int(slots.first[sender + 1])):
-                    phase = int(slots.phase[task])
-                    if phase == BACKWARD_WEIGHT or (phase == FORWARD) != forward:
-                        continue
-                    target = int(slots.stage[task]) + (1 if forward else -1)
-                    if target in mine:
-                        queue.append((target, int(slots.microbatch[task]), 0 if forward else 1))
-                if queue:
-                    queues.append(queue)
-        return queues
+    def _make_groups(self) -> dict[tuple[int, int, int], Any]:
+        """Make the group of every channel, and let each pair of ranks in it meet; return them by direction and pair."""
+        found = {}
+        number = torch.zeros(1, device=self.device)
+        for channel in self.layout.channels():
+            group = dist.new_group(channel.ranks)
+            for source, target in channel.pairs:
+                if self.rank not in (source, target):
+                    continue
+                found[channel.direction, source, target] = group
+                sends = self.rank == source
+                work = dist.isend(number, target, group=group) if sends else dist.irecv(number, source, group=group)
+                if work is not None:
+                    work.wait()
+        return found
 
     def _tensors(self, boundary: int, direction: int) -> list[BoundaryTensor]:
         """Return what crosses the boundary after a stage."""
@@ -111,7 +101,7 @@ class P2PCommunicator:
             self.routes[key] = (base, mine)
         return self.routes[key]
 
-    def _post(self, key: tuple[int, int, int]) -> None:
+    def _post(self, key: Arrival) -> None:
         """Post the receives of one arrival."""
         target, microbatch, direction = key
         source = target - 1 if direction == 0 else target + 1
@@ -121,30 +111,22 @@ class P2PCommunicator:
             if message.target != self.rank or message.source == self.rank:
                 continue
             buffers = [entry.blank(message.stop - message.start, self.device) for entry in entries]
-            works = [
-                dist.irecv(buffer, message.source, group=self._group(message, direction), tag=self._tag(key, i))
-                for i, buffer in enumerate(buffers)
-            ]
+            group = self.groups[direction, message.source, message.target]
+            works = [dist.irecv(buffer, message.source, group=group, tag=self._tag(key, i)) for i, buffer in enumerate(buffers)]
             posted.append((message, buffers, works))
         self.posted[key] = posted
 
-    def _group(self, message: Message, direction: int) -> Any:
-        return self.groups[direction, message.source > message.target]
-
-    def _tag(self, key: tuple[int, int, int], tensor: int) -> int:
+    def _tag(self, key: Arrival, tensor: int) -> int:
         target, microbatch, _ = key
         return (microbatch * self.layout.n_stages + target) * 16 + tensor
 
     def post_first(self) -> None:
         """Post the first receives of a step."""
-        for i, queue in enumerate(self.queues):
-            self.next[i] = 0
-            self._post_until(i, min(_AHEAD, len(queue)))
+        self._post_all(self.order.begin())
 
-    def _post_until(self, queue: int, stop: int) -> None:
-        while self.next[queue] < min(stop, len(self.queues[queue])):
-            self._post(self.queues[queue][self.next[queue]])
-            self.next[queue] += 1
+    def _post_all(self, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            self._post(arrival)
 
     def receive(self, stage: int, microbatch: int, direction: int) -> list[torch.Tensor]:
         """Return this rank's rows of what a stage receives; waits for them.
@@ -152,14 +134,13 @@ class P2PCommunicator:
         `direction`: 0 for activations from the stage before, 1 for gradients from the one after.
         """
         key = (stage, microbatch, direction)
-        queue, place = self.place[key]
-        self._post_until(queue, place + 1)
+        self._post_all(self.order.before(key))
         pieces = list(self.local.pop(key, []))
         for message, buffers, works in self.posted.pop(key):
             for work in works:
                 work.wait()
             pieces.append((message, buffers))
-        self._post_until(queue, place + 1 + _AHEAD)
+        self._post_all(self.order.after(key))
         pieces.sort(key=lambda piece: piece[0].start)
         if len(pieces) == 1:
             return pieces[0][1]
@@ -190,8 +171,9 @@ class P2PCommunicator:
             if message.target == self.rank:
                 self.local.setdefault(key, []).append((message, pieces))
                 continue
+            group = self.groups[direction, message.source, message.target]
             for i, piece in enumerate(pieces):
-                work = dist.isend(piece, message.target, group=self._group(message, direction), tag=self._tag(key, i))
+                work = dist.isend(piece, message.target, group=group, tag=self._tag(key, i))
                 self.sent.append((work, piece))
 
     def finish(self) -> None:
