@@ -10,7 +10,7 @@ import torch
 from meshwright.runtime.job.trainer import Trainer
 from meshwright.runtime.parallel.sharding import local
 
-__all__ = ["SavedBytes", "peak_bytes"]
+__all__ = ["SavedBytes", "allocator_peak", "peak_bytes"]
 
 
 class SavedBytes:
@@ -61,20 +61,22 @@ class _Kept:
             self.count.now_bytes -= self.n_bytes
 
 
+def allocator_peak(trainer: Trainer) -> dict[int, float]:
+    """Return the rank's peak in bytes on its GPU since the process began, under each of its stages.
+
+    Only after a second step it holds all there is: the optimizer makes its state at the end of the first.
+    """
+    return dict.fromkeys(trainer.weights, float(torch.cuda.max_memory_allocated(trainer.executor.device)))
+
+
 def peak_bytes(trainer: Trainer, step: Callable[[], float]) -> tuple[float, dict[int, float]]:
-    """Run a step and measure the memory it needs.
+    """Run a step on the CPU and count the memory it needs.
 
     `step`: runs it and returns the loss.
 
-    Returns `loss`: what the step returned; `peak`: the rank's peak in bytes, under each of its stages. On a CPU: weights,
-    gradients, optimizer state, and the most that autograd kept at once; what operators need for themselves is not seen.
+    Returns `loss`: what the step returned; `peak`: the rank's peak in bytes, under each of its stages: weights, gradients,
+    optimizer state, and the most that autograd kept at once; what operators need for themselves is not seen.
     """
-    device = trainer.executor.device
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        loss = step()
-        peak = float(torch.cuda.max_memory_allocated(device))
-        return loss, dict.fromkeys(trainer.weights, peak)
     weights = [parameter for stage in trainer.weights.values() for parameter in stage.parameters]
     count = SavedBytes({local(parameter.detach()).untyped_storage().data_ptr() for parameter in weights})
     with torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack):

@@ -193,6 +193,8 @@ def apply(
     told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += told
+    if trainer.executor.device.type == "cpu" and torch.cuda.is_available():
+        trainer.notes += ("the process group has no NCCL: training runs on the CPU, though there are GPUs",)
     return trainer
 
 
@@ -222,7 +224,7 @@ def assemble(
         See `apply`.
     """
     rank = dist.get_rank()
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    device = _device()
     units = cut(model, names, sample)
     tp_plan = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
@@ -238,6 +240,14 @@ def assemble(
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
+
+
+def _device() -> torch.device:
+    """Return where this process trains: on its GPU where NCCL serves GPUs, whether named or taken by default; else on the CPU."""
+    serves = dist.get_backend_config()  # "cuda:nccl", or "cpu:gloo,cuda:nccl" where no backend was named
+    if "cuda:nccl" in serves and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def _stage_run(

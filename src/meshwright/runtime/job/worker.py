@@ -26,7 +26,7 @@ from meshwright.base.errors import MeshwrightError
 from meshwright.runtime.job import checkpoints, lifeline
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
-from meshwright.runtime.job.memory import peak_bytes
+from meshwright.runtime.job.memory import allocator_peak, peak_bytes
 from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assemble
 from meshwright.runtime.model import source
 from meshwright.runtime.model.data import batches_of, default_loss, example_of
@@ -68,7 +68,7 @@ def train(job: Job) -> dict[str, Any] | None:
         dist.barrier()
         started = time.perf_counter()
         try:
-            if step == first and job.memory:
+            if step == first and job.memory and trainer.executor.device.type == "cpu":
                 loss_value, peak = peak_bytes(trainer, lambda: trainer.step(inputs, targets))  # noqa: B023
             else:
                 loss_value = trainer.step(inputs, targets)
@@ -83,6 +83,8 @@ def train(job: Job) -> dict[str, Any] | None:
             checkpoints.save(trainer, job.save, done, job.keep)
         if trainer.stopping:
             break
+    if job.memory and trainer.executor.device.type == "cuda":
+        peak = allocator_peak(trainer)
     return _gather(trainer, losses, seconds, spans, peak, first)
 
 
@@ -164,9 +166,12 @@ def join(job: Job) -> dict[str, Any] | None:
     Returns: see `train`.
     """
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
-    if job.backend == "nccl":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group(job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE)
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if job.backend == "nccl" else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE, device_id=device
+    )
     # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
     result = train(job)
     dist.barrier()
