@@ -243,7 +243,7 @@ def assemble(
 
 
 def _device() -> torch.device:
-    """Return where this process trains: on its GPU where NCCL serves GPUs, whether named or taken by default; else on the CPU."""
+    """Return where this process trains: on its GPU where NCCL serves GPUs, whether named or taken by default; else the CPU."""
     serves = dist.get_backend_config()  # "cuda:nccl", or "cpu:gloo,cuda:nccl" where no backend was named
     if "cuda:nccl" in serves and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())

@@ -14,6 +14,7 @@ from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best.check.member import outside
 from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, BoundProof, MeshShape
+from meshwright.planners.best.check.space import inside
 
 __all__ = ["AnswerVerdict", "check_infeasible", "check_plan", "posed"]
 
@@ -79,10 +80,18 @@ def posed(problem: Problem, entry: Mapping[str, Any], place: str) -> Problem:
     try:
         asked = entry["certificate"]["question"]
         numbers = {name: int(asked[name]) for name in ("global_batch", "micro_batch", "sequence_length")}
-        training, framework = MixedPrecision(**asked["training"]), Framework(**asked["framework"])
+        training, framework = MixedPrecision(**asked["training"]), _framework(asked["framework"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{place}: certificate.question: a field is missing or of the wrong kind: {error}") from None
     return replace(problem, batch=Batch(**numbers), training=training, framework=framework)
+
+
+def _framework(asked: Mapping[str, Any]) -> Framework:
+    """Return the framework of a question, whose limits are lists in JSON."""
+    told: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in asked.get("limits", {}).items()
+    }
+    return Framework(**{**asked, "limits": FrameworkLimits(**told)})
 
 
 def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> AnswerVerdict:
@@ -114,6 +123,7 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
     value = result.timeline.step_seconds
     try:
         problem = _same_question(result.problem, entry, place, limits)
+        limits = inside(problem, limits)
         bound = _claims(result, entry, place, problem, limits, value)
         proof = BoundProof(problem, limits, bound)
         proof.run()
@@ -131,6 +141,7 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
     gap = value / bound - 1.0
     checked = (
         f"the plan takes {value!r} seconds, fits, and is one of the space",
+        _asked(problem),
         f"no plan of the space takes less than {bound!r} seconds: gap {gap:.4%}",
         _sets(proof),
     )
@@ -167,6 +178,7 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
         )  # fmt: skip
     try:
         problem = _same_question(problem, entry, place, limits)
+        limits = inside(problem, limits)
         if entry["certificate"].get("bound_seconds") is not None:
             raise _Refused("certificate.bound_seconds: there is no bound where nothing fits")
         proof = BoundProof(problem, limits, math.inf)
@@ -190,13 +202,8 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     if held.get("format") != _FORMAT:
         raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
     found = posed(problem, entry, place)
-    if problem.framework.limits != FrameworkLimits():
-        raise _Refused(
-            f"it is of what {problem.framework.name} runs (--for), and check knows the whole space only: neither the bound nor that "
-            "nothing fits can be checked"
-        )
     asked = held["question"]
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in limits.items()}
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
     told = asked.get("limits")
     if not isinstance(told, dict):
         raise _Refused("certificate.question.limits: must be an object")
@@ -285,8 +292,9 @@ def _asked(problem: Problem) -> str:
     """Say what was asked, as far as only the certificate holds it."""
     batch, training = problem.batch, problem.training
     held = ", ".join(f"{name[:-6]} {getattr(training, name)}" for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
+    space = "" if problem.framework.limits == FrameworkLimits() else f"what {problem.framework.word} runs, "
     return (
-        f"asked: {batch.global_batch} samples of {batch.sequence_length} tokens a step, products in {training.precision}, bytes of each "
+        f"asked: {space}{batch.global_batch} samples of {batch.sequence_length} tokens a step, products in {training.precision}, bytes of each "
         f"parameter: {held}"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshwright.core.framework import exceeded
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check.space import (
@@ -16,6 +17,7 @@ from meshwright.planners.best.check.space import (
     meshes,
     pools,
     ranks_of,
+    recompute_spaces,
     strategies,
 )
 
@@ -48,14 +50,19 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     counts = [sum(op in set(chain.layers) for op in stage.ops) for stage in plan.stages]
     if (form.n_chunks > 1 or limits["uniform"]) and counts != even_counts(len(chain.layers), len(counts)):
         return "its virtual stages are not spread evenly"
+    beyond = exceeded(problem.framework.limits, plan, problem.graph, problem.training.precision)
+    if beyond:
+        return f"{problem.framework.word} does not run it: {beyond[0]}"
     words = {
         word for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False) if op in set(chain.layers)
     }
-    if not words <= set(limits["recompute"]):
-        return f"it recomputes what is not allowed ({', '.join(sorted(words - set(limits['recompute'])))})"
+    spaces = recompute_spaces(problem, limits)
+    if not any((words or {"none"}) <= set(space.words) for space in spaces):
+        allowed = "; ".join(" and ".join(space.words) for space in spaces)
+        return f"it recomputes what is not allowed ({', '.join(sorted(words))}; allowed: {allowed})"
     if form not in forms(mesh, plan.n_microbatches, len(chain.layers), limits):
         return f"schedule {form.schedule} with {form.n_chunks} stages per rank is not allowed here"
-    for pool in pools(problem.required_cluster):
+    for pool in pools(problem):
         if mesh.pipeline > pool.n_ranks(mesh.rank_size) or mesh not in meshes(problem, pool, len(chain.layers), limits):
             continue
         for strategy, layout in strategies(problem, mesh, limits, len(pool.devices)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +112,7 @@ class Plays:
         limit : float
             Seconds.
         """
-        bare = self.plan(counts)
+        bare = self.plan(counts, self._least_words(counts))
         if bare is None:
             return True
         if not self.form.is_split and self._with_least(bare, counts, bound) >= limit:
@@ -122,7 +123,8 @@ class Plays:
         plan = self.plan(counts, words)
         assert plan is not None
         alike = self.prices.limits["uniform"]  # then all layers must recompute the same, which the least work need not
-        only = not plan.recomputes or (not alike and (bound is None or self.form.is_split or self.prices.chain.is_equal))
+        only = not alike and (bound is None or self.form.is_split or self.prices.chain.is_equal)
+        only = only or self.prices.recompute.one_way or not plan.recomputes
         if not only:
             return False
         if (
@@ -172,7 +174,10 @@ class Plays:
             own = [rows[stage] for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
             table, (times, place) = self.tables[self.of_rank[rank]], moments[rank]
             words = self.prices.words(table)
-            ways = [[[table[row, "none" if fixed else word] for word in words] for row, fixed in stage] for stage in own]
+            ways = [
+                [[table[row, self.prices.pinned_word(row) if fixed else word] for word in words] for row, fixed in stage]
+                for stage in own
+            ]
             kept = np.array([sum(min(way.kept_bytes for way in layer) for layer in stage) for stage in ways])
             working = np.array(
                 [max((min(way.working_bytes for way in layer) for layer in stage), default=0.0) for stage in ways]
@@ -183,15 +188,48 @@ class Plays:
                 return True
         return False
 
+    def _least_words(self, counts: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return what every layer recomputes at least."""
+        least = self.prices.recompute.words[0] if len(self.prices.recompute.words) == 1 else "none"
+        rows = stage_rows(self.prices, counts)
+        return [tuple(self.prices.pinned_word(row) if fixed else least for row, fixed in stage) for stage in rows]
+
+    def _least_blocks(self, counts: Sequence[int], moments: Moments) -> list[tuple[str, ...]] | None:
+        """Return what every layer recomputes where the first layers of each stage recompute all: as few as fit; None where none do.
+
+        Lemma: a layer more in every block takes longer and shortens nothing, so the smallest block that fits is the quickest.
+        """
+        rows = stage_rows(self.prices, counts)
+        ranks = []
+        for rank in range(self.mesh.pipeline):
+            own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
+            table, memory = self.tables[self.of_rank[rank]], self.prices.memory_bytes(self.kinds[rank])
+            ranks.append((_RankWays(self.prices, [rows[stage] for stage in own], table, moments[rank]), own, memory))
+        for n_full in range(max(counts) + 1):
+            words = []
+            for stage in rows:
+                place = accumulate((not fixed for _, fixed in stage), initial=0)
+                words.append(
+                    tuple("none" if fixed or i >= n_full else "full" for (_, fixed), i in zip(stage, place, strict=False))
+                )
+            if all(
+                ways.peak(np.array([int(word == "full") for stage in own for word in words[stage]])) <= memory
+                for ways, own, memory in ranks
+            ):
+                return words
+        return None
+
     def _least_work(self, counts: Sequence[int], moments: Moments) -> list[tuple[str, ...]] | None:
         """Return what every layer recomputes by the rule of the space; None where some rank does not fit."""
+        if self.prices.recompute.blocks:
+            return self._least_blocks(counts, moments)
         rows = stage_rows(self.prices, counts)
         words: list[tuple[str, ...]] = [()] * len(rows)
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
             table = self.tables[self.of_rank[rank]]
             memory = self.prices.memory_bytes(self.kinds[rank])
-            chosen = _rule([rows[stage] for stage in own], table, self.prices.words(table), moments[rank], memory)
+            chosen = _RankWays(self.prices, [rows[stage] for stage in own], table, moments[rank]).rule(memory)
             if chosen is None:
                 return None
             for stage in own:
@@ -199,53 +237,80 @@ class Plays:
         return words
 
 
-def _rule(
-    stages: list[list[tuple[int, bool]]],
-    table: Table,
-    words: tuple[str, ...],
-    moments: tuple[NDArray[np.float64], NDArray[np.int64]],
-    memory_bytes: float,
-) -> list[str] | None:
-    """Return what the layers of a rank recompute by the rule of the space: the least work that fits.
+class _RankWays:
+    """Each layer of a rank with its ways to recompute, and what the rank holds by what is chosen.
 
-    For every number of layers that recompute the most, as few as possible of the others recompute their cheap activations; layers of
-    stages that are held most often at the fullest moment come first.
+    Parameters
+    ----------
+    prices : LayerPrices
+        Of the pool.
+    stages : list
+        The layers of every stage of the rank, as `stage_rows` returns them.
+    table : Table
+        The rank's prices.
+    moments : tuple
+        What it holds, as `moments_of` says.
     """
-    at = [i for i, rows in enumerate(stages) for _ in rows]
-    pinned = [is_pinned for rows in stages for _, is_pinned in rows]
-    ways: list[list[PricedLayer]] = [
-        [table[row, "none" if fixed else word] for word in words] for rows in stages for row, fixed in rows
-    ]
-    kept, working, reserved, work = (
-        np.array([[getattr(layer, name) for layer in own] for own in ways])
-        for name in ("kept_bytes", "working_bytes", "reserved_bytes", "work")
-    )
-    static = sum(own[0].static_bytes for own in ways)
-    times, place = moments
 
-    def peak(choice: NDArray[np.int64]) -> float:
-        every, widest = np.arange(len(choice)), np.zeros(len(stages))
-        np.maximum.at(widest, at, working[every, choice])
-        moving = times @ np.bincount(at, kept[every, choice], len(stages)) + widest[place]
-        return float(static + reserved[every, choice].max() + moving.max())
+    def __init__(
+        self,
+        prices: LayerPrices,
+        stages: list[list[tuple[int, bool]]],
+        table: Table,
+        moments: tuple[NDArray[np.float64], NDArray[np.int64]],
+    ) -> None:
+        self.words, self.moments, self.n_stages = prices.words(table), moments, len(stages)
+        self.at = [i for i, rows in enumerate(stages) for _ in rows]
+        self.pinned = [prices.pinned_word(row) if fixed else "" for rows in stages for row, fixed in rows]
+        ways: list[list[PricedLayer]] = [
+            [table[row, prices.pinned_word(row) if fixed else word] for word in self.words]
+            for rows in stages
+            for row, fixed in rows
+        ]
+        self.kept, self.working, self.reserved, self.work = (
+            np.array([[getattr(layer, name) for layer in own] for own in ways])
+            for name in ("kept_bytes", "working_bytes", "reserved_bytes", "work")
+        )
+        self.static = sum(own[0].static_bytes for own in ways)
 
-    nothing = np.zeros(len(at), dtype=np.int64)
-    best: NDArray[np.int64] | None = nothing if peak(nothing) <= memory_bytes else None
-    fullest = int(np.argmax(times @ np.bincount(at, kept[:, 0], len(stages))))
-    free = sorted((i for i, fixed in enumerate(pinned) if not fixed), key=lambda i: (-times[fullest, at[i]], i))
-    strongest, least = len(words) - 1, math.inf
-    for n_strong in range(len(free) + 1) if best is None else ():
-        trial = nothing.copy()
-        trial[free[:n_strong]] = strongest
-        every = np.arange(len(trial))
-        if float((work[every, trial] - work[:, 0]).sum()) >= least:
-            break
-        for weak in [*(free[n_strong:] if strongest == 2 else []), None]:
-            if peak(trial) <= memory_bytes:
-                seconds = float((work[every, trial] - work[:, 0]).sum())
-                if seconds < least:
-                    least, best = seconds, trial.copy()
+    def peak(self, choice: NDArray[np.int64]) -> float:
+        """Return what the rank holds at the most; `choice`: of every layer, the place of its way among the words."""
+        every, widest = np.arange(len(choice)), np.zeros(self.n_stages)
+        times, place = self.moments
+        np.maximum.at(widest, self.at, self.working[every, choice])
+        moving = times @ np.bincount(self.at, self.kept[every, choice], self.n_stages) + widest[place]
+        return float(self.static + self.reserved[every, choice].max() + moving.max())
+
+    def rule(self, memory_bytes: float) -> list[str] | None:
+        """Return what the layers recompute by the rule of the space: the least work that fits; None where nothing does.
+
+        For every number of layers that recompute the most, as few as possible of the others recompute their cheap activations; layers
+        of stages that are held most often at the fullest moment come first.
+        """
+        nothing = np.zeros(len(self.at), dtype=np.int64)
+        best: NDArray[np.int64] | None = nothing if self.peak(nothing) <= memory_bytes else None
+        times = self.moments[0]
+        fullest = int(np.argmax(times @ np.bincount(self.at, self.kept[:, 0], self.n_stages)))
+        free = [i for i, word in enumerate(self.pinned) if not word]
+        free.sort(key=lambda i: (-times[fullest, self.at[i]], i))
+        strongest, least = len(self.words) - 1, math.inf
+        for n_strong in range(len(free) + 1) if best is None and strongest else ():
+            trial = nothing.copy()
+            trial[free[:n_strong]] = strongest
+            if self._extra(trial) >= least:
                 break
-            if weak is not None:
-                trial[weak] = 1
-    return None if best is None else ["none" if fixed else words[i] for i, fixed in zip(best.tolist(), pinned, strict=True)]
+            for weak in [*(free[n_strong:] if strongest == 2 else []), None]:
+                if self.peak(trial) <= memory_bytes:
+                    seconds = self._extra(trial)
+                    if seconds < least:
+                        least, best = seconds, trial.copy()
+                    break
+                if weak is not None:
+                    trial[weak] = 1
+        if best is None:
+            return None
+        return [word or self.words[i] for i, word in zip(best.tolist(), self.pinned, strict=True)]
+
+    def _extra(self, choice: NDArray[np.int64]) -> float:
+        """Return the work beyond that of nothing chosen."""
+        return float((self.work[np.arange(len(choice)), choice] - self.work[:, 0]).sum())

@@ -13,7 +13,15 @@ from meshwright.base import registry
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
-from meshwright.planners.best.check.space import CheckedChain, CheckedMesh, CheckedPool, ranks_of, sharded, strategies
+from meshwright.planners.best.check.space import (
+    CheckedChain,
+    CheckedMesh,
+    CheckedPool,
+    RecomputeSpace,
+    ranks_of,
+    sharded,
+    strategies,
+)
 
 __all__ = ["LayerPrices", "PricedLayer", "Table"]
 
@@ -55,8 +63,10 @@ Table = dict[tuple[int, str], PricedLayer]
 class LayerPrices:
     """Prices of layers on the devices of one pool; remembered while one answer is checked."""
 
-    def __init__(self, problem: Problem, pool: CheckedPool, chain: CheckedChain, limits: Mapping[str, Any]) -> None:
-        self.problem, self.pool, self.chain, self.limits = problem, pool, chain, limits
+    def __init__(
+        self, problem: Problem, pool: CheckedPool, chain: CheckedChain, limits: Mapping[str, Any], recompute: RecomputeSpace
+    ) -> None:
+        self.problem, self.pool, self.chain, self.limits, self.recompute = problem, pool, chain, limits, recompute
         self.cluster = problem.required_cluster
         self.model = registry.load("costs", problem.costs, "cost model")
         self.devices = [self.cluster.device(int(own[0])) for own in pool.devices]
@@ -133,7 +143,10 @@ class LayerPrices:
             if ids[-1] - ids[0] == len(ids) - 1 and ids == list(range(ids[0], ids[-1] + 1)):
                 ids = range(ids[0], ids[-1] + 1)
             priced = self.model.row_costs(self.problem, strategy, ids, mesh.micro_batch, inside_only=inside_only)
-            self._tables[key] = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
+            table = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
+            if len(self.recompute.words) == 1:  # what all layers repeat in any case is a part of their backward pass
+                table = {row: own._replace(backward=own.backward + own.again, again=0.0) for row, own in table.items()}
+            self._tables[key] = table
         return self._tables[key]
 
     def unsharded(self, mesh: CheckedMesh) -> list[Table]:
@@ -173,11 +186,18 @@ class LayerPrices:
         ]
         return found, [used.index(kind) for kind in kinds], kinds
 
+    def pinned_word(self, row: int) -> str:
+        """Return what a pinned layer recomputes: what all layers do where that is one thing, embedding and head nothing."""
+        ends = self.problem.graph.ops[row].kind in ("embedding", "head")
+        return self.recompute.words[0] if len(self.recompute.words) == 1 and not ends else "none"
+
     def words(self, table: Table) -> tuple[str, ...]:
         """Return what layers may recompute, the least first; cheap activations only where that frees any."""
+        if len(self.recompute.words) == 1:
+            return self.recompute.words
         row = self.chain.main_row
         useful = (row, "selective") in table and table[row, "selective"].kept_bytes < table[row, "none"].kept_bytes
-        allowed = [word for word in RECOMPUTE if word in self.limits["recompute"] and (row, word) in table]
+        allowed = [word for word in RECOMPUTE if word in self.recompute.words and (row, word) in table]
         return tuple(word for word in allowed if word != "selective" or useful)
 
 

@@ -24,6 +24,7 @@ from meshwright.planners.best.check.space import (
     meshes,
     pools,
     ranks_of,
+    recompute_spaces,
     strategies,
 )
 from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, moments_of
@@ -98,9 +99,10 @@ class BoundProof:
 
     def run(self) -> None:
         """Go through all meshes: each closed by its devices' peak, its compute, its communication, or all its configurations."""
-        cluster, precision = self.problem.required_cluster, self.problem.training.precision
-        for number, pool in enumerate(pools(cluster)):
-            prices = LayerPrices(self.problem, pool, self.chain, self.limits)
+        precision = self.problem.training.precision
+        spaces = recompute_spaces(self.problem, self.limits)
+        for number, (pool, space) in enumerate((pool, space) for pool in pools(self.problem) for space in spaces):
+            prices = LayerPrices(self.problem, pool, self.chain, self.limits, space)
             peak = max(device.peak(precision) for device in prices.devices)
             legal: dict[tuple[int, ...], bool] = {}
             for mesh in meshes(self.problem, pool, self.n_layers, self.limits):
@@ -150,7 +152,7 @@ class BoundProof:
             seconds = []
             for table in prices.unsharded(mesh):
                 word = prices.words(table)[0]
-                own = {row: table[row, word if row in self.chain.rows else "none"].work for row, _ in table}
+                own = {row: table[row, word if row in self.chain.rows else prices.pinned_word(row)].work for row, _ in table}
                 seconds.append(own)
         else:
             seconds = [prices.compute(mesh, kind) for kind in used]

@@ -10,26 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster
+from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.costs import analytic
 
 __all__ = [
     "CheckedChain",
     "CheckedMesh",
     "CheckedPool",
     "Form",
+    "RecomputeSpace",
     "chain_of",
     "even_counts",
     "forms",
+    "inside",
     "meshes",
     "pools",
     "ranks_of",
+    "recompute_spaces",
     "strategies",
 ]
 
 _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _MOST_SORTS = 4
+_USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 
 
 class CheckedMesh(NamedTuple):
@@ -106,12 +112,74 @@ def chain_of(graph: Graph) -> CheckedChain:
     )
 
 
-def pools(cluster: Cluster) -> list[CheckedPool]:
-    """Return the orders of devices that ranks may be taken from, as the space defines them.
+class RecomputeSpace(NamedTuple):
+    """What layers may recompute in a space of its own: any mixture of the words, or blocks of them.
+
+    `words`: the least first; one where all layers recompute alike.
+    `blocks`: whether the first layers of every stage recompute the second word, equally many of each, and the others the first.
+    """
+
+    words: tuple[str, ...]
+    blocks: bool
+
+    @property
+    def one_way(self) -> bool:
+        """Whether a split of the layers leaves one plan, but for the number of layers in a block."""
+        return self.blocks or len(self.words) == 1
+
+
+def inside(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the search as far as the framework runs them: schedules, shardings, and whether stages are alike.
+
+    Degrees that it lacks are left out by `meshes`, layouts and sharding over some of the ranks by `strategies`.
+    """
+    framework = problem.framework.limits
+    asked = tuple(limits["schedules"])
+    if framework.schedules and asked == _USUAL_SCHEDULES:
+        asked = ("gpipe", *_USUAL_SCHEDULES)
+    allowed = [word for word in asked if not framework.schedules or word in framework.schedules]
+    allowed = [word for word in allowed if framework.virtual_stages or word not in ("interleaved_1f1b", "zb_v")]
+    return {
+        **limits,
+        "schedules": tuple(allowed),
+        "shard": tuple(level for level in limits["shard"] if level in framework.shards),
+        "uniform": limits["uniform"] or not framework.uneven_stages,
+    }
+
+
+def recompute_spaces(problem: Problem, limits: Mapping[str, Any]) -> list[RecomputeSpace]:
+    """Return the spaces into which the plans fall by what their layers recompute.
+
+    Where each layer recomputes by itself, any mixture is one space. Where a framework tells one setting for the whole plan, each
+    setting that repeats something else is a space, and blocks of full recomputation (none and all layers included) are one.
+    """
+    framework, asked = problem.framework.limits, tuple(limits["recompute"])
+    known = analytic.distinct_settings(problem.graph, framework.recompute)
+    words = tuple(word for word in known if asked == RECOMPUTE or word in asked)
+    if framework.recompute_scope == "layer":
+        return [RecomputeSpace(words, blocks=False)]
+    chain = chain_of(problem.graph)
+    pinned = {problem.graph.ops[i].kind for i in (*chain.prefix, *chain.suffix)} - {"embedding", "head"}
+    blocks = framework.block_recompute and {"none", "full"} <= set(words) and not limits["uniform"] and not pinned
+    alike = [RecomputeSpace((word,), blocks=False) for word in words if not (blocks and word in ("none", "full"))]
+    return ([RecomputeSpace(("none", "full"), blocks=True)] if blocks else []) + alike
+
+
+def pools(problem: Problem) -> list[CheckedPool]:
+    """Return the orders of devices that ranks may be taken from, as the space defines them and the framework takes them.
 
     One kind of device: node by node; on a torus its boxes too; where nodes have unlike links, each sort of node first. Several:
     all in either order, and each kind alone.
     """
+    every = _pools(problem.required_cluster)
+    if problem.framework.limits.any_order:
+        return every
+    in_order = [np.concatenate(pool.devices) for pool in every]
+    return [pool for pool, devices in zip(every, in_order, strict=True) if devices.tolist() == list(range(len(devices)))]
+
+
+def _pools(cluster: Cluster) -> list[CheckedPool]:
+    """Return the orders of devices, whatever the framework takes."""
     of_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
     of_kind = [own for own in of_kind if len(own)]
     if len(of_kind) > 1:
@@ -183,6 +251,7 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
         The options of the search.
     """
     n, batch = pool.n_devices, problem.batch.global_batch
+    limits = {**limits, **{axis: (1,) for axis in AXES if axis not in problem.framework.limits.degrees}}
     heads = experts = 0
     for op in problem.graph.ops:
         for operator in op.body:
@@ -237,12 +306,13 @@ def strategies(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n
     cluster = problem.required_cluster
     base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
     apart = mesh.pipeline > 1 and mesh.data > 1 and mesh.expert == 1 and n_kinds == 1
+    framework = problem.framework.limits
     in_node = int((cluster.node_of_device == cluster.node_of_device[0]).sum()) // (mesh.tensor * mesh.context)
     levels = [level for level in dict.fromkeys(limits["shard"]) if level == 0 or mesh.data * mesh.context > 1] or [0]
     for level in levels:
-        hybrid = level == 3 and 1 < in_node < mesh.data and mesh.data % in_node == 0
+        hybrid = level == 3 and level in framework.hybrid_shards and 1 < in_node < mesh.data and mesh.data % in_node == 0
         for degree in (0, in_node) if hybrid else (0,):
-            for layout in ("pipeline", "data") if apart else ("pipeline",):
+            for layout in ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",):
                 yield sharded(base, level, degree), layout
 
 

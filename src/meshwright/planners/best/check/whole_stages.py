@@ -75,8 +75,8 @@ class Sums:
         self.returning = [returning[row] for row in chain.rows]
         self.reducing = [own.reduce for own in base]
         self.overhead_bytes = min(min(one.working_bytes for one in own) + own[0].reserved_bytes for own in of_row.values())
-        self.prefix = EndLayers([table[i, "none"] for i in chain.prefix], is_split=is_split)
-        self.suffix = EndLayers([table[i, "none"] for i in chain.suffix], is_split=is_split)
+        self.prefix = EndLayers([table[i, prices.pinned_word(i)] for i in chain.prefix], is_split=is_split)
+        self.suffix = EndLayers([table[i, prices.pinned_word(i)] for i in chain.suffix], is_split=is_split)
         # ways to recompute: what each layer gives up of a micro-batch, and what that takes
         saved = {row: [max(0.0, own[0].kept_bytes - one.kept_bytes) for one in own[1:]] for row, own in of_row.items()}
         extra = {row: [max(0.0, one.work - own[0].work) for one in own[1:]] for row, own in of_row.items()}

@@ -122,3 +122,59 @@ def test_an_answer_that_proves_nothing_is_not_called_valid(folder: pathlib.Path)
     entry = json.loads((folder / "nothing.json").read_text())
     code, said, _ = checked(changed(entry, ("infeasible_proven",), False), folder / "changed.json")
     assert code == 2 and not said["valid"] and "not proven" in said["reason"]
+
+
+FRAMEWORKS = ["megatron", "torchtitan", "deepspeed", "fsdp2", "maxtext", "megatron_deepspeed"]
+
+
+@pytest.fixture(scope="module")
+def inside() -> dict[str, dict[str, Any]]:
+    """Plan a small model inside every framework."""
+    found = {}
+    for name in FRAMEWORKS:
+        cluster = "pcie-a100:4" if name != "maxtext" else "tpu-v4:4"
+        words = ["--cluster", cluster, "--for", name, "--global-batch", "8", "--memory-risk", "50%", "--top", "0"]
+        code, out, err = run("plan", str(TINY), *words, "--json")
+        assert code == 0, err
+        found[name] = json.loads(out)
+    return found
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_answer_inside_a_framework_is_confirmed_over_what_that_framework_runs(
+    inside: dict[str, dict[str, Any]], name: str, tmp_path: pathlib.Path
+) -> None:
+    code, said, err = checked(inside[name], tmp_path / "plan.json")
+    assert code == 0 and said["valid"], (said, err)
+    assert f"what {name} runs" in said["checked"][1]
+
+
+def test_settings_of_recomputation_are_spaces_none_of_which_may_be_missing(
+    inside: dict[str, dict[str, Any]], tmp_path: pathlib.Path
+) -> None:
+    entry = copy.deepcopy(inside["megatron"])
+    sets = entry["certificate"]["sets"]
+    last = max(own["pool"] for own in sets)
+    assert last >= 2, "several settings must be told apart, or this says nothing"
+    entry["certificate"]["sets"] = [own for own in sets if own["pool"] != last]
+    code, said, _ = checked(entry, tmp_path / "plan.json")
+    assert code == 2 and "sets of the space are missing" in said["reason"]
+
+
+def test_another_bound_inside_a_framework_is_refused(inside: dict[str, dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    entry = copy.deepcopy(inside["megatron"])
+    other = entry["bound"]["value"] * 0.99
+    entry["bound"] |= {"value": other, "gap_ratio": entry["objective"]["value"] / other - 1.0}
+    entry["certificate"]["bound_seconds"] = other
+    code, said, _ = checked(entry, tmp_path / "plan.json")
+    assert code == 2 and not said["valid"], "sets closed at another bound are not those of the space"
+
+
+def test_a_plan_outside_the_framework_of_its_question_is_refused(
+    inside: dict[str, dict[str, Any]], folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    entry = copy.deepcopy(inside["torchtitan"])
+    word = {"none": "selective", "alternate": "none"}.get(entry["stages"][0]["recompute"][1], "none")
+    entry["stages"][0]["recompute"][1] = word
+    code, said, err = checked(entry, tmp_path / "plan.json")
+    assert code == 2 and not said.get("valid"), (said, err)
