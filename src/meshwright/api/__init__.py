@@ -84,6 +84,12 @@ def make_problem(
     model_spec = (
         read(model, file_format=file_format, sequence_length=batch.sequence_length) if isinstance(model, str) else model
     )
+    length = model_spec.graph.sequence_length
+    if batch.sequence_length not in (0, length):  # a string is read at this length
+        raise InputError(
+            f"sequence length {batch.sequence_length}: model {model_spec.name} was read at {length} tokens a sample; give its "
+            f"name, or read it with sequence_length={batch.sequence_length}"
+        )
     if isinstance(cluster, str):
         from meshwright import clusters as topologies
 
@@ -149,10 +155,10 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     framework : str
         The framework that will run the plan, see `make_problem`.
     within : float
-        How much longer than the quickest plan found the answer may take, as a share, in order to be simpler; for searches
-        with the option `within_ratio` (`best`), without effect on others. The command line's default is 0.01.
+        How much longer than the quickest plan found the answer may take, as a share, in order to be simpler; only for searches
+        with the option `within_ratio` (`best`). The command line's default is 0.01.
     memory_risk : float or str
-        As of `make_problem`; of a posed `Problem` its own counts.
+        As of `make_problem`.
 
     Returns
     -------
@@ -170,15 +176,22 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         raise InputError(f"--seed {seed}: must be at least 0 and below 2^63")
     if isinstance(model, Problem):
         problem = model
+        given = {"cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework}
+        own = None if memory_risk == peaks.RISK else memory_risk
+        extra = [name for name, value in {**given, "memory_risk": own}.items() if value is not None and value != ""]
+        if extra:
+            raise InputError(f"{extra[0]}: a Problem that is posed already has its own; give it to make_problem instead")
     else:
         problem = make_problem(
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
         )
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
-    given = dict(settings or {})
-    params = options.parse(module.Params, given, f"search {name}")
-    if within and "within_ratio" not in given and hasattr(params, "within_ratio"):
+    told = dict(settings or {})
+    params = options.parse(module.Params, told, f"search {name}")
+    if within and not hasattr(params, "within_ratio"):
+        raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")
+    if within and "within_ratio" not in told:
         params = replace(params, within_ratio=within)
     started = time.perf_counter()
     stop = stop or Stop()
@@ -189,7 +202,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     answer = replace(answer, notes=problem.model_spec.notes + answer.notes + unheeded)
     asked, problem = problem, answer.problem or problem
     result = Result(
-        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=given, asked=asked
+        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
     )
     if answer.plan is None:
         return result

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from meshwright.core.problem import Problem
     from meshwright.core.result import Result
 
@@ -71,7 +73,8 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
     from meshwright.core.problem import Stop
     from meshwright.report import text as reports
 
-    within = _early.share_of(preferences.within, "--within") if preferences.within else 0.01
+    usual = 0.01 if hasattr(_module(problem, search).Params(), "within_ratio") else 0.0
+    within = _early.share_of(preferences.within, "--within") if preferences.within else usual
     limit = preferences.time_limit
     seconds = units.parse(limit, "seconds", place="--time-limit", exclusive=True) if limit else 0.0
     fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
@@ -94,12 +97,16 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
 
 def _with_top(problem: Problem, search: str, settings: dict[str, str], top: int) -> dict[str, str]:
     """Return the settings with as many combinations of degrees as are shown, where the search has an option for that."""
-    from meshwright.base import registry
-
-    module = registry.load("search", (search or problem.model_spec.search).replace("-", "_"), "search")
-    if "alternatives" in settings or not hasattr(module.Params(), "alternatives"):
+    if "alternatives" in settings or not hasattr(_module(problem, search).Params(), "alternatives"):
         return settings
     return settings | {"alternatives": str(top + 1)}
+
+
+def _module(problem: Problem, search: str) -> ModuleType:
+    """Return the search that will answer."""
+    from meshwright.base import registry
+
+    return registry.load("search", (search or problem.model_spec.search).replace("-", "_"), "search")
 
 
 def show(result: Result, outputs: Outputs) -> int:
@@ -159,7 +166,9 @@ def register(app: typer.Typer) -> None:
         memory_risk: str = typer.Option("1%", help="Chance that memory does not suffice; 50%: peaks as predicted."),
         top: int = typer.Option(3, help="How many alternatives to show."),
         within: str = typer.Option(
-            "1%", help="Answer with the simplest plan at most so much slower than the best; 0: the best."
+            "",
+            show_default="1% with search best",
+            help="Answer with the simplest plan at most so much slower than the best; 0: the best.",
         ),
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),

@@ -57,6 +57,10 @@ OPTIONS = {
     "a sharding level there is not": ((*CLUSTER, "--set", "shard=9"), "at most 3"),
     "an unknown word": ((*CLUSTER, "--set", "schedules=2f2b"), "choose one of"),
     "a degree that cannot be": ((*CLUSTER, "--global-batch", "8", "--set", "tensor=7"), "search best, with these options"),
+    "a simpler answer of a search that has none": (
+        (*CLUSTER, "--search", "data_parallel", "--within", "2%"),
+        "looks for the quickest plan only",
+    ),
     "an option whose variable was not set": ((*CLUSTER, "--within", ""), "--within: its value is empty"),
     "an option with nothing after the sign": ((*CLUSTER, "--why-not="), "--why-not: its value is empty"),
     "a batch no replica divides": ((*CLUSTER, "--search", "data_parallel", "--global-batch", "7"), "multiple of 4"),
