@@ -109,10 +109,23 @@ def make_problem(
         )
     from meshwright.api import targets
 
-    training, chance = training or _training_on(place), peaks.risk(memory_risk)
+    training, chance = training or _training_on(place), _risk(memory_risk, name)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
     share = peaks.peaks(run_by.name).share(chance) if name in MEASURED_COSTS else 1.0
     return Problem(model_spec, place, name, batch, training, run_by, framework, chance, share)
+
+
+def _risk(memory_risk: float | str, costs: str) -> float:
+    """Return the chance of running out of memory that a plan may have: of other costs than were measured, as peaks are."""
+    chance = peaks.risk(memory_risk)
+    if costs in MEASURED_COSTS or chance == peaks.PLAIN_RISK:
+        return chance
+    if memory_risk != peaks.RISK:  # said, and not the default
+        raise InputError(
+            f"--memory-risk {memory_risk}: how far peaks of {costs} costs may be off was not measured; leave it out, or use the "
+            "search's option memory_ratio where it has one"
+        )
+    return peaks.PLAIN_RISK
 
 
 def _training_on(cluster: Cluster | None) -> MixedPrecision:

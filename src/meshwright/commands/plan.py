@@ -163,7 +163,9 @@ def register(app: typer.Typer) -> None:
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
-        memory_risk: str = typer.Option("1%", help="Chance that memory does not suffice; 50%: peaks as predicted."),
+        memory_risk: str = typer.Option(
+            "", show_default="1% with analytic costs", help="Chance that memory does not suffice; 50%: peaks as predicted."
+        ),
         top: int = typer.Option(3, help="How many alternatives to show."),
         within: str = typer.Option(
             "",
@@ -183,6 +185,7 @@ def register(app: typer.Typer) -> None:
         from meshwright import api
         from meshwright.base import files
         from meshwright.base.errors import InputError
+        from meshwright.core import peaks
         from meshwright.core.problem import Batch
 
         files.check_targets(
@@ -193,7 +196,7 @@ def register(app: typer.Typer) -> None:
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
-            memory_risk=memory_risk,
+            memory_risk=memory_risk or peaks.RISK,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)

@@ -36,3 +36,11 @@ def test_a_simpler_answer_is_refused_by_searches_that_look_for_the_quickest_only
     problem = api.make_problem(TINY, "flat:4", batch=Batch(16))
     with pytest.raises(InputError, match="search data_parallel looks for the quickest plan only"):
         api.plan(problem, search="data_parallel", within=0.01)
+
+
+def test_room_for_errors_of_memory_is_kept_only_where_they_were_measured() -> None:
+    profile = str(pathlib.Path(__file__).resolve().parents[2] / "reference" / "dapple" / "bert-48-pbs-2.txt")
+    assert api.make_problem(profile, "dgx-v100:16", batch=Batch(64)).memory_risk == 0.5
+    assert api.make_problem(profile, "dgx-v100:16", batch=Batch(64), memory_risk="50%").memory_risk == 0.5
+    with pytest.raises(InputError, match="--memory-risk 5%: how far peaks of dapple costs may be off was not measured"):
+        api.make_problem(profile, "dgx-v100:16", batch=Batch(64), memory_risk="5%")
