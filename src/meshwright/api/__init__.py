@@ -122,8 +122,8 @@ def _risk(memory_risk: float | str, costs: str) -> float:
         return chance
     if memory_risk != peaks.RISK:  # said, and not the default
         raise InputError(
-            f"--memory-risk {memory_risk}: how far peaks of {costs} costs may be off was not measured; leave it out, or use the "
-            "search's option memory_ratio where it has one"
+            f"--memory-risk {memory_risk}: how far peaks of {costs} costs may be off was not measured; leave it out, or use "
+            "the search's option memory_ratio where it has one"
         )
     return peaks.PLAIN_RISK
 
