@@ -42,9 +42,7 @@ def chains(units: Units, n_stages: int) -> list[tuple[tuple[int, ...], ...]]:
             before[int(v)].append(u)
     placed: list[tuple[int, ...]] = [()]
     for v in range(len(units)):
-        placed = [
-            (*stages, s) for stages in placed for s in range(max((stages[u] for u in before[v]), default=0), n_stages)
-        ]
+        placed = [(*stages, s) for stages in placed for s in range(max((stages[u] for u in before[v]), default=0), n_stages)]
     return [tuple(tuple(v for v, mine in enumerate(stages) if mine == s) for s in range(n_stages)) for stages in placed]
 
 

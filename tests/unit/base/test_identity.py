@@ -41,14 +41,22 @@ def test_what_is_read_only_already_is_not_copied_and_types_and_order_are_as_aske
 def test_times_are_whole_nanoseconds_that_viewers_read_back_and_spans_that_follow_do_not_overlap() -> None:
     moments = np.cumsum(np.random.default_rng(0).uniform(0, 1e-3, 2000))
     start, length = trace_events.microseconds(moments[:-1]), trace_events.durations(moments[:-1], moments[1:])
-    assert start == pytest.approx(moments[:-1] * 1e6, abs=5.1e-4) and length == pytest.approx(np.diff(moments) * 1e6, abs=1.1e-3)
+    assert start == pytest.approx(moments[:-1] * 1e6, abs=5.1e-4) and length == pytest.approx(
+        np.diff(moments) * 1e6, abs=1.1e-3
+    )
     as_read = np.trunc(start * 1e3), np.trunc(length * 1e3)
     assert np.array_equal(as_read[0], np.rint(moments[:-1] * 1e9))
     assert np.array_equal(as_read[0][:-1] + as_read[1][:-1], as_read[0][1:])
 
 
 def test_events_are_in_order_of_time_spans_before_what_hangs_on_them() -> None:
-    events = [{"ts": 2.0, "ph": "X"}, {"ts": 1.0, "ph": "f"}, {"ts": 1.0, "ph": "s"}, {"ts": 1.0, "ph": "C"}, {"ts": 1.0, "ph": "X"}]
+    events = [
+        {"ts": 2.0, "ph": "X"},
+        {"ts": 1.0, "ph": "f"},
+        {"ts": 1.0, "ph": "s"},
+        {"ts": 1.0, "ph": "C"},
+        {"ts": 1.0, "ph": "X"},
+    ]
     assert [(event["ts"], event["ph"]) for event in trace_events.in_order(events)] == [
         (1.0, "X"), (1.0, "C"), (1.0, "s"), (1.0, "f"), (2.0, "X"),
     ]  # fmt: skip

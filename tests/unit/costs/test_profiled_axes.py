@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import pytest
+
 from meshwright.core.plan import Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
@@ -51,7 +52,12 @@ def loaded(posed: Problem, **degrees: int) -> StageCost:
 
 @pytest.mark.parametrize(
     ("shard", "forward", "backward", "reduce", "update", "weights", "gradients", "optimizer"),
-    [(0, 0, 0, 1, 0, 120, 120, 240), (1, 0, 0, 3, 2, 120, 120, 120), (2, 0, 3, 0, 2, 120, 60, 120), (3, 2, 5, 0, 0, 60, 60, 120)],
+    [
+        (0, 0, 0, 1, 0, 120, 120, 240),
+        (1, 0, 0, 3, 2, 120, 120, 120),
+        (2, 0, 3, 0, 2, 120, 60, 120),
+        (3, 2, 5, 0, 0, 60, 60, 120),
+    ],
 )
 def test_every_sharding_has_its_collectives_and_its_share(
     shard: int, forward: float, backward: float, reduce: float, update: float, weights: float, gradients: float,
@@ -61,7 +67,7 @@ def test_every_sharding_has_its_collectives_and_its_share(
     assert (dict(load.forward_communication)["gather"], dict(load.backward_communication)["gather"]) == (forward, backward)
     assert (load.reduce_seconds, load.gather_seconds) == (reduce, update)
     assert (load.weight_bytes, load.gradient_bytes, load.optimizer_bytes) == (weights, gradients, optimizer)
-    assert load.optimizer_seconds == pytest.approx((120e-6 if shard == 0 else 60e-6))
+    assert load.optimizer_seconds == pytest.approx(120e-6 if shard == 0 else 60e-6)
 
 
 def test_one_replica_has_nothing_to_reduce_and_a_sharding_degree_is_what_divides(tmp_path: pathlib.Path) -> None:
