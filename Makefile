@@ -4,6 +4,8 @@ BIN := .venv/bin
 # Tests that run kernels as plain Python within two minutes, for their coverage: compiled lines are not counted
 PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/topoopt/test_step.py tests/unit/network/test_routes.py \
 	tests/unit/planners/parmesan/test_partition.py tests/unit/planners/dapple/test_pipedream.py
+# Whole searches, whose kernels the others reach in smaller pieces
+NOT_PLAIN := --ignore tests/oracle/test_joint_enumerator.py
 
 MUTANTS ?= --n 60 --without runtime
 
@@ -41,7 +43,7 @@ check: .venv/installed-test
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 nojit: .venv/installed-test
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n auto $(PLAIN) -m "not slow" --cov
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n auto $(PLAIN) $(NOT_PLAIN) -m "not slow" --cov
 
 parity: .venv/installed-test
 	$(BIN)/python -m pytest -n auto tests/parity

@@ -29,6 +29,13 @@ def test_every_test_of_the_package_is_that_of_a_room() -> None:
             assert str(path.relative_to(ROOT)) in named or path.name == "test_benchmark_tables.py", path
 
 
+def test_processes_that_tests_start_run_the_package_that_is_tested() -> None:
+    """Named by where it was imported from: beside the tests may lie another copy than the one with the planted bug."""
+    for path in {ROOT / test.partition("::")[0] for tests in mutants.room_tests().values() for test in tests}:
+        for helper in (path, *path.parent.glob("*.py")):
+            assert '/ "src"' not in helper.read_text(), helper
+
+
 def test_bugs_are_planted_where_a_bug_could_be_and_nowhere_else(tmp_path: pathlib.Path) -> None:
     text = '''"""Not 1 here."""
 def share(a: int = 3, b: float = 0.5) -> float:

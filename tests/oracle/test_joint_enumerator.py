@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import joint_enumerator as enumerator
 
-N_SEEDS, N_BLOCKS, N_PLAYED = 150, 15, 32
+N_SEEDS, N_BLOCKS, N_PLAYED = 60, 6, 32
 
 
 @pytest.mark.parametrize("block", range(N_BLOCKS))

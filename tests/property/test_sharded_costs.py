@@ -53,7 +53,7 @@ def _strategies() -> st.SearchStrategy[Strategy]:
     )  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(strategy=_strategies(), micro_batch=st.sampled_from([1, 2, 4]), cluster=st.sampled_from(["dgx-h100:32", "pcie-a100:32"]))
 def test_row_by_row_no_slower_than_megatron_and_holding_as_much(
     mixture: str, strategy: Strategy, micro_batch: int, cluster: str
@@ -111,21 +111,29 @@ def test_contention_takes_nothing_below_what_silent_replicas_save(mixture: str) 
         assert 0 <= saving.backward_seconds <= alone[row].backward_seconds
 
 
-@pytest.mark.parametrize("cluster", ["dgx-h100:4", "pcie-a100:16"])
-@pytest.mark.parametrize("degrees", [{}, {"tensor": "2"}, {"tensor": "4"}, {"tensor": "2", "pipeline": "2"}])
+WIDER = [("pcie-a100:16", {}), ("dgx-h100:4", {"tensor": "4"}), ("pcie-a100:16", {"tensor": "2"}),
+         ("dgx-h100:4", {"tensor": "2", "pipeline": "2"})]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cluster", "degrees"),
+    [
+        ("dgx-h100:4", {}), ("dgx-h100:4", {"tensor": "2"}), ("pcie-a100:16", {"tensor": "4"}),
+        ("pcie-a100:16", {"tensor": "2", "pipeline": "2"}), *(pytest.param(*one, marks=pytest.mark.slow) for one in WIDER),
+    ],
+)  # fmt: skip
 def test_best_is_never_slower_than_with_megatrons_split_and_says_what_differs(
     mixture: str, cluster: str, degrees: dict[str, str]
 ) -> None:
     for model in (TINY, mixture):
         options = {**degrees, "schedules": "1f1b", "evaluations": "20"}
-        plain, ours, again = (
+        plain, ours = (
             api.plan(model, cluster, costs=costs, batch=Batch(16), search="best", settings=options)
-            for costs in ("analytic", "sharded", "sharded")
+            for costs in ("analytic", "sharded")
         )
         assert ours.answer.objective.value <= plain.answer.objective.value
         assert ours.answer.bound.value <= ours.answer.objective.value
         assert ours.timeline.step_seconds == pytest.approx(ours.answer.objective.value, rel=1e-12)
-        assert (ours.plan, ours.answer.objective, ours.answer.extra) == (again.plan, again.answer.objective, again.answer.extra)
         splits = ours.answer.extra["splits"]
         assert json.loads(json.dumps(splits)) is not None
         if splits:
@@ -133,6 +141,9 @@ def test_best_is_never_slower_than_with_megatrons_split_and_says_what_differs(
         if degrees:
             assert splits
             assert ours.answer.objective.value < plain.answer.objective.value
+        elif model == TINY:
+            again = api.plan(model, cluster, costs="sharded", batch=Batch(16), search="best", settings=options).answer
+            assert (again.plan, again.objective, again.extra) == (ours.plan, ours.answer.objective, ours.answer.extra)
 
 
 def test_piper_reads_the_same_rows_and_is_no_slower() -> None:

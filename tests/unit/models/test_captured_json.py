@@ -13,7 +13,7 @@ import pytest
 from meshwright import models
 from meshwright.base.errors import InputError
 
-SOURCE = pathlib.Path(__file__).resolve().parents[3] / "src"
+SOURCE = pathlib.Path(models.__file__).parents[2]  # the package that is tested, wherever it lies
 
 
 def _document() -> dict[str, Any]:

@@ -15,6 +15,9 @@ import subprocess
 import sys
 import traceback
 
+import meshwright
+
+SOURCE = pathlib.Path(meshwright.__file__).parents[1]  # the package that is tested, wherever it lies
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PATIENCE_SECONDS = 500
 
@@ -50,7 +53,7 @@ def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, gl
 
 def environment() -> dict[str, str]:
     """Return the environment of a process that finds the package and the examples."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples"), str(pathlib.Path(__file__).parent)])
+    path = os.pathsep.join([str(SOURCE), str(ROOT / "examples"), str(pathlib.Path(__file__).parent)])
     return {
         **os.environ,
         "PYTHONPATH": path,

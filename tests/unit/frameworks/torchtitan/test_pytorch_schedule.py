@@ -18,7 +18,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.frameworks.torchtitan.writers import pytorch_schedule
 from meshwright.models.readers import huggingface
 
-ROOT = pathlib.Path(__file__).resolve().parents[4]
+SOURCE = pathlib.Path(schedules.__file__).parents[2]  # the package that is tested, wherever it lies
 N_RANKS, N_MICROBATCHES = 4, 8
 
 
@@ -87,7 +87,7 @@ for parameter, gradient in zip(parts[rank].parameters(), expected):
 dist.barrier()
 dist.destroy_process_group()
 """
-    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     words = [sys.executable, "-W", "ignore", "-c", script]
     processes = [
         subprocess.Popen([*words, str(rank), str(tmp_path)], env=variables, stderr=subprocess.PIPE, text=True)
