@@ -10,7 +10,7 @@ from meshwright.base.identity import ById, read_only
 
 
 def test_equal_objects_are_different_keys_and_the_same_object_is_one() -> None:
-    first, second = (1, 2, 3), tuple([1, 2, 3])
+    first, second = (1, 2, 3), tuple(range(1, 4))
     assert first == second and first is not second
     assert ById(first) == ById(first) and hash(ById(first)) == hash(ById(first))
     assert ById(first) != ById(second) and ById(first) != first

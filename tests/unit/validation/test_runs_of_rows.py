@@ -1,4 +1,4 @@
-"""What a row of a published table becomes: the model, the degrees, the batch and the machine that it states, and nothing else."""
+"""What a row of a published table becomes: the model, degrees, batch and machine that it states, and nothing else."""
 
 from __future__ import annotations
 
