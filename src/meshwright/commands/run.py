@@ -222,11 +222,16 @@ def told_to_stop(job: Job, measured: Measured, number: int) -> int:
     """Say after which step a signal ended the run, and what is left; return the exit status."""
     import sys
 
+    print(f"meshwright: ended after step {measured['stopped_after']} of {job.n_steps}; {left_of(job)}", file=sys.stderr)
+    return 128 + number
+
+
+def left_of(job: Job) -> str:
+    """Say which checkpoint a run leaves."""
     from meshwright.runtime.job import checkpoints
 
-    left = f"the checkpoint is {checkpoints.last(job.save)}" if job.save else "nothing was saved, for there is no --save"
-    print(f"meshwright: ended after step {measured['stopped_after']} of {job.n_steps}; {left}", file=sys.stderr)
-    return 128 + number
+    newest = checkpoints.last(job.save) if job.save else None
+    return f"the checkpoint is {newest}" if newest else "there is no checkpoint" if job.save else "nothing was saved: no --save"
 
 
 def started(
@@ -245,6 +250,7 @@ def started(
     emulate : bool
         ``--emulate``.
     """
+    import signal
     import sys
 
     from meshwright.runtime.job import launch, preflight
@@ -253,7 +259,11 @@ def started(
     predicted, why = prediction
     preflight.check_machine(layout(read.plan), job.backend, limits[0], job.plan)
     tell([*prepare(job, read, predicted), *([why] if why else [])])
-    outcome = launched(job, read, predicted, limits[1], emulate)
+    try:
+        outcome = launched(job, read, predicted, limits[1], emulate)
+    except KeyboardInterrupt:
+        print(f"meshwright: ended at once; {left_of(job)}", file=sys.stderr)
+        return 128 + signal.SIGINT
     if isinstance(outcome, launch.Failure):
         print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
         return 2 if outcome.wrong_input else 1
@@ -376,4 +386,7 @@ def register(app: typer.Typer) -> None:
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
             if path:
                 files.check_target(path, option)
-        return execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))
+        status = execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))
+        if status > 128:  # ended by a signal, which was told: the program adds nothing
+            raise SystemExit(status)
+        return status

@@ -121,3 +121,16 @@ def test_a_loss_that_is_no_number_leaves_the_weights_as_they_were(what: str, tmp
     losses = json.loads(done.stdout)["losses"]
     assert losses[2] is None and losses[3] is not None, "the step after is a number again"
     assert "step 3 of 4: loss nan; the loss or a gradient is not finite: skipped" in done.stderr
+
+
+def test_a_run_that_a_signal_ended_does_not_say_that_nothing_was_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from meshwright import cli
+    from meshwright.commands import run
+
+    monkeypatch.setattr(run, "execute", lambda *_: 128 + signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", _command(tmp_path)[2:])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130 and "nothing was written" not in capsys.readouterr().err
