@@ -16,6 +16,7 @@ from argparse import ArgumentParser
 from typing import NamedTuple
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "tests" / "reference"
+VGG_19 = ("--set", "global_batch=2048", "--set", "machines=8,16", "--set", "profile_batch=32")
 COLD = (
     (("compile",), 60.0),
     (("plan", "llama-3.1-70b", "--cluster", "dgx-h100:64", "--no-what-if", "--json"), 10.0),
@@ -26,12 +27,9 @@ WARM = (
     (("show", "gpt2"), 0.15),
     (("plan", "gpt-two", "--cluster", "dgx-h100:8"), 0.15),
     (("plan", "llama-3.1-8b", "--cluster", "dgx-h100:8", "--json"), 0.6),
-    (("plan", "llama-3.1-70b", "--cluster", "dgx-h100:64", "--report", os.devnull), 2.0),
+    (("plan", "llama-3.1-70b", "--cluster", "dgx-h100:64"), 2.0),
     (("plan", str(DATA / "piper" / "bert32a100.json"), "--json"), 0.5),
-    (
-        ("plan", str(DATA / "dapple" / "vgg-19-pbs-32.txt"), "--set", "global_batch=2048", "--set", "machines=8,16", "--json"),
-        0.5,
-    ),
+    (("plan", str(DATA / "dapple" / "vgg-19-pbs-32.txt"), *VGG_19, "--json"), 0.5),
     (("plan", "pase:alexnet", "--json"), 0.5),
 )
 
