@@ -175,6 +175,7 @@ def places() -> tuple[Path, ...]:
 
 
 def _folders() -> Iterator[Path]:
+    """Yield the folders that may hold kernels of any version and processor, best first."""
     if config.CACHE_DIR:
         yield Path(config.CACHE_DIR) / "meshwright"
         return
