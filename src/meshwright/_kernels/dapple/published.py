@@ -81,11 +81,11 @@ def ends(cards):
 @kernel
 def analytical_speedup(tables, n_micro_batches, replication, block, begins, stops, cards):
     """The published closed form; stops are exclusive except the last, and both quirks of the original are kept."""
-    total = tables.seconds[0, tables.seconds.shape[1] - 1]
+    alone = tables.seconds[0, tables.seconds.shape[1] - 1]
     if n_micro_batches == 0:
         return 0.0
     per_micro_batch = block / n_micro_batches
-    length = per_micro_batch * (n_micro_batches - 1) + total / replication / n_micro_batches
+    length = per_micro_batch * (n_micro_batches - 1) + alone / replication / n_micro_batches
     for i in range(len(begins) - 1):
         n_bytes = tables.cut_bytes[stops[i] - 1] / replication / n_micro_batches
         length += split_concat_seconds(cards[i], cards[i + 1], n_bytes)
@@ -97,7 +97,7 @@ def analytical_speedup(tables, n_micro_batches, replication, block, begins, stop
         late = reduce - i * per_micro_batch
         if late > delta:
             delta = late
-    return total / (length + delta)
+    return alone / (length + delta)
 
 
 @kernel
