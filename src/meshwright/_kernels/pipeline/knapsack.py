@@ -364,9 +364,10 @@ def _refine(first, cost, memory, limit, need, multiplier, upper, base, chosen):
         fresh_reduced = pool_reduced[kept[:m]]
         fresh_parent = pool_parent[kept[:m]]
         fresh_choice = pool_choice[kept[:m]]
-        for i in range(m):
-            pool_cost[end + i], pool_saving[end + i], pool_reduced[end + i] = fresh_cost[i], fresh_saving[i], fresh_reduced[i]
-            pool_parent[end + i], pool_choice[end + i] = fresh_parent[i], fresh_choice[i]
+        for new in range(m):
+            at = end + new
+            pool_cost[at], pool_saving[at], pool_reduced[at] = fresh_cost[new], fresh_saving[new], fresh_reduced[new]
+            pool_parent[at], pool_choice[at] = fresh_parent[new], fresh_choice[new]
         start = end
         end += m
     picked = np.empty(n, np.int64)
