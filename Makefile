@@ -28,7 +28,6 @@ install: .venv/installed
 install-test: .venv/installed-test
 
 demo: .venv/installed
-	$(BIN)/meshwright compile
 	$(BIN)/meshwright plan llama-3.1-70b --cluster dgx-h100:64 --out plan.json --trace trace.json --report report.html
 
 test: .venv/installed-test

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
@@ -20,32 +18,21 @@ __all__ = ["main"]
 _INTERRUPTED = 130  # what shells report after Ctrl-C; typer answers a keyboard interrupt with it too
 
 
-def _prepare_kernel_cache() -> None:
-    """Give Numba a folder it can write its compiled kernels to, wherever the package and the home folder are read-only."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return
-    package = Path(__file__).parent / "_kernels" / "__pycache__"
-    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    for folder in (package if package.exists() else package.parent, home if home.exists() else home.parent):
-        if os.access(folder, os.W_OK):
-            return
-    os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"meshwright-kernels-{os.getuid()}")
-
-
 def _show_version(asked: bool) -> None:
     """Print the version and end the program, where it was asked for."""
     if asked:
+        import typer
+
         import meshwright
 
         print(f"meshwright {meshwright.__version__}")
-        sys.exit(0)
+        raise typer.Exit
 
 
 def _one_line(standard: Callable[..., str], message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> str:
-    """Write a warning of a plug-in as everything else is said here; others as is standard."""
-    from meshwright.base.errors import PluginWarning
-
-    return f"meshwright: {message}\n" if issubclass(category, PluginWarning) else standard(message, category, *place, **line)
+    """Write a warning of ours, of a plug-in for example, as everything else is said here; others as is standard."""
+    ours = category.__module__.startswith("meshwright.")
+    return f"meshwright: {message}\n" if ours else standard(message, category, *place, **line)
 
 
 def _add_commands(app: typer.Typer) -> None:
@@ -78,26 +65,32 @@ def _first_line(error: Exception) -> str:
 
 
 class _Output:
-    """Standard output for as long as somebody reads it: after ``| head`` the command goes on, and its files are written."""
+    """Standard output for as long as it takes what is written: the command goes on without, and its files are written.
+
+    `refused`: why it does not, in the system's words; empty where it does, or where its reader has gone, as after ``| head``.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.refused = ""
 
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
-            self._drop()
+        except OSError as error:
+            self._drop(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._drop()
+        except OSError as error:
+            self._drop(error)
 
-    def _drop(self) -> None:
+    def _drop(self, error: OSError) -> None:
         """Let what is still to be written, and what lies in the buffer, go nowhere."""
+        if not isinstance(error, BrokenPipeError):
+            self.refused = error.strerror or str(error)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -127,9 +120,8 @@ def main() -> None:
     from meshwright.base.errors import MeshwrightError
 
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
-    _prepare_kernel_cache()
-    if sys.stdout is not None:  # none where it was closed before the start
-        sys.stdout = cast("TextIO", _Output(sys.stdout))
+    output = None if sys.stdout is None else _Output(sys.stdout)  # none where it was closed before the start
+    sys.stdout = cast("TextIO", output)
     app = typer.Typer(
         name="meshwright",
         help="Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it "
@@ -161,8 +153,11 @@ def main() -> None:
     except MeshwrightError as error:
         print(f"meshwright: {error}", file=sys.stderr)
         sys.exit(2)
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    if output is not None:
+        output.flush()
+        if output.refused:
+            print(f"meshwright: standard output cannot be written: {output.refused}", file=sys.stderr)
+            sys.exit(2)
     if status == _INTERRUPTED:
         print("meshwright: interrupted; nothing was written", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)

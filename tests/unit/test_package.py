@@ -96,3 +96,17 @@ def test_files_are_written_and_nothing_is_complained_of_where_nobody_reads_the_o
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
         assert all(path.stat().st_size > 0 for path in files.values())
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("words", [("list", "models"), ("--help",), ("--version",), ("plan", "--json", "--out")], ids=" ".join)
+def test_an_output_that_takes_nothing_is_one_line_and_files_are_written(words: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = ("gpt2", "--cluster", "dgx-a100:2", "--global-batch", "8", "--search", "data_parallel")
+    asked = (*words, str(path), *plan) if "--out" in words else words
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "meshwright", *asked], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (2, "meshwright: standard output cannot be written: No space left on device\n")
+    assert path.exists() == ("--out" in words)

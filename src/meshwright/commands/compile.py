@@ -4,7 +4,34 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["register"]
+__all__ = ["precompile", "register"]
+
+
+def precompile(path: str) -> tuple[float, list[str]]:
+    """Compile the kernels of one package, in a process of its own.
+
+    `path`: its module ``precompile``.
+    Returns (float, list of str): seconds, and what was warned of.
+    """
+    import importlib
+    import logging
+    import time
+    import warnings
+
+    from meshwright import api
+
+    logging.disable(logging.WARNING)  # the command itself says what is compiled
+    started = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        importlib.import_module(path).run(api.plan)
+    return time.perf_counter() - started, [str(warning.message) for warning in caught]
+
+
+def _end_quietly() -> None:
+    """Let Ctrl-C end a process without a word: the command says it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def register(app: typer.Typer) -> None:
@@ -13,18 +40,37 @@ def register(app: typer.Typer) -> None:
     @app.command(name="compile")
     def compile_() -> int:
         """Compile every kernel for the types it is used with, showing progress, and keep the result for later runs."""
-        import importlib
+        import multiprocessing
+        import os
         import sys
         import time
+        from concurrent.futures import ProcessPoolExecutor, as_completed
+        from concurrent.futures.process import BrokenProcessPool
 
-        from meshwright import api
         from meshwright.base import registry
+        from meshwright.base.errors import MeshwrightError
 
         groups = registry.beside("precompile")
+        n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        n_processes = min(len(groups), n_cores)
         started = time.perf_counter()
-        print(f"compiling {len(groups)} groups of kernels (once; kept for later runs)", file=sys.stderr, flush=True)
-        for i, (name, path) in enumerate(groups.items(), 1):
-            importlib.import_module(path).run(api.plan)
-            elapsed = time.perf_counter() - started
-            print(f"  [{i}/{len(groups)}] {name}: {elapsed:.1f} s", file=sys.stderr, flush=True)
+        said = f"compiling {len(groups)} groups of kernels in {n_processes} processes (once; kept for later runs)"
+        print(said, file=sys.stderr, flush=True)
+        warned: set[str] = set()
+        try:
+            with ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn"), _end_quietly) as pool:
+                asked = {pool.submit(precompile, path): name for name, path in groups.items()}
+                for i, done in enumerate(as_completed(asked), 1):
+                    seconds, warnings = done.result()
+                    warned.update(warnings)
+                    elapsed = time.perf_counter() - started
+                    said = f"  [{i}/{len(groups)}] {elapsed:.1f} s: {asked[done]} took {seconds:.1f} s"
+                    print(said, file=sys.stderr, flush=True)
+        except BrokenProcessPool as error:
+            raise MeshwrightError(
+                "a process that compiled kernels was ended from outside, for want of memory perhaps: each takes about 0.5 GB, "
+                f"and there were {n_processes}; with fewer cores, as by 'taskset -c 0 meshwright compile', there are fewer"
+            ) from error
+        for warning in sorted(warned):
+            print(f"meshwright: {warning}", file=sys.stderr)
         return 0

@@ -71,7 +71,7 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
     from meshwright.base import units
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
-    from meshwright.report import text as reports
+    from meshwright.report.progress import progress
 
     usual = 0.01 if hasattr(_module(problem, search).Params(), "within_ratio") else 0.0
     within = _early.share_of(preferences.within, "--within") if preferences.within else usual
@@ -79,7 +79,7 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
     seconds = units.parse(limit, "seconds", place="--time-limit", exclusive=True) if limit else 0.0
     fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
     with (
-        reports.progress(f"planning {problem.model_spec.name}"),
+        progress(f"planning {problem.model_spec.name}"),
         _early.interruptible(_early.stops_early(problem, search)) as asked,
     ):
         stop = Stop(seconds=seconds, asked=asked)
@@ -122,14 +122,14 @@ def show(result: Result, outputs: Outputs) -> int:
 
     from meshwright.api import sensitivity as what_ifs
     from meshwright.base.errors import ExportError
-    from meshwright.report import text as reports
-    from meshwright.writers import chrome_trace, plan_json, report_html
+    from meshwright.report.progress import progress
+    from meshwright.writers import plan_json
 
     out, trace, report = outputs.out, outputs.trace, outputs.report
     changes: tuple[what_ifs.Change, ...] = ()
     stopped = result.answer.extra.get("stopped_early") is True
     if outputs.what_if and result.feasible and not stopped and (report or not outputs.json):
-        with reports.progress("planning what would help"):
+        with progress("planning what would help"):
             changes = what_ifs.changes(result)
     drawn = trace or report
     if drawn and result.feasible and result.timeline is None:
@@ -140,10 +140,20 @@ def show(result: Result, outputs: Outputs) -> int:
     if out:
         plan_json.write(result, out)
     if trace and result.feasible:
+        from meshwright.writers import chrome_trace
+
         chrome_trace.write(result, trace)
     if report and result.feasible:
-        report_html.write(result, report, changes=[reports.change_row(change) for change in changes])
-    print(json.dumps(plan_json.as_json(result)) if outputs.json else reports.explain(result, changes))
+        from meshwright.report.text import change_row
+        from meshwright.writers import report_html
+
+        report_html.write(result, report, changes=[change_row(change) for change in changes])
+    if outputs.json:
+        print(json.dumps(plan_json.as_json(result)))
+    else:
+        from meshwright.report.text import explain
+
+        print(explain(result, changes))
     return 0 if result.feasible else 3
 
 

@@ -133,7 +133,7 @@ def _core(
 
     n = len(tables.net.in_first) - 1
     key, which = np.unique(b * n + a, return_inverse=True)
-    joined = np.bincount(which, weights=amount, minlength=len(key))
+    joined = np.bincount(which, weights=amount, minlength=len(key)).astype(np.float64)  # of nothing they are integers
     targets, first = np.unique(key // n, return_index=True)
     core_load, core_latency = paths.spread(tables.net, targets, np.append(first, len(key)), key % n, joined)
     return core_load, core_latency[which]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import io
-import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -32,34 +28,11 @@ from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.report import comparisons
 from meshwright.report.operators import operators
+from meshwright.report.progress import progress
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
 _WIDTH = 118
-
-
-@contextmanager
-def progress(kind: str) -> Iterator[None]:
-    """Say on stderr that work goes on, once it has lasted two seconds, and every ten seconds after.
-
-    `kind`: what is being done: ``"planning llama-3.1-70b"``.
-    """
-    done = threading.Event()
-    started = time.monotonic()
-
-    def tell() -> None:
-        wait = 2.0
-        while not done.wait(wait):
-            print(f"{kind}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
-            wait = 10.0
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def render(*parts: object) -> str:

@@ -1,10 +1,11 @@
 """One step of a pipeline that runs one backward and one forward in turn after its warm-up, transfers on links of their own."""
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def drained_seconds(forward, backward, send, depth, n_microbatches):
     """When each stage ends its last backward pass.
 

@@ -10,10 +10,11 @@ too.
 """
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def level(inner_seconds, weight_bytes, cut_bytes, allowed, n_components, bytes_per_second, first_only):
     """Smallest slowest stage between any two nodes on 1 to `n_components` components of one level.
 

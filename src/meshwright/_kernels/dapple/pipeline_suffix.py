@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel, part
 
 
 class Layers(NamedTuple):
@@ -83,7 +84,7 @@ class Suffixes(NamedTuple):
     column: np.ndarray
 
 
-@njit(cache=True)
+@part
 def reduce_seconds(lines, n_bytes):
     """Quickest of an all-reduce's algorithms."""
     if n_bytes == 0.0:
@@ -96,7 +97,7 @@ def reduce_seconds(lines, n_bytes):
     return best
 
 
-@njit(cache=True)
+@part
 def stage_bytes(layers, rules, k, j, n_samples, depth, recomputes):
     """Memory of one device of the stage from node k to node j that holds `depth` micro-batches."""
     static = (layers.parameter_bytes[j] - layers.parameter_bytes[k]) * max(rules.scaling_ratio, 1.0)
@@ -106,7 +107,7 @@ def stage_bytes(layers, rules, k, j, n_samples, depth, recomputes):
     return static + depth * kept
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def by_stages(layers, places, rules, max_stages):
     """Best suffixes for every number of stages.
 
@@ -185,7 +186,7 @@ def by_stages(layers, places, rules, max_stages):
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lower_bound(layers, n_units, n_samples, reduce_lines, rules, n_positions):
     """Seconds that no plan can beat, whatever its number of stages, placement and schedule: transfers free, memory unlimited.
 

@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import total
+from meshwright._kernels.compiling import kernel
 
 NVLINK_BYTES_PER_SECOND = 25e9
 ETHERNET_BYTES_PER_SECOND = 1e9
@@ -31,7 +33,7 @@ class Arcs(NamedTuple):
     cards: np.ndarray
 
 
-@njit(cache=True)
+@kernel
 def all_reduce_seconds(n_cards, lowest, highest, n_bytes):
     """Time of an all-reduce over devices between machine `lowest` and machine `highest`."""
     if n_cards == 1:
@@ -42,7 +44,7 @@ def all_reduce_seconds(n_cards, lowest, highest, n_bytes):
     return 2.0 * n_bytes * share / NVLINK_BYTES_PER_SECOND / (n_cards // 2)
 
 
-@njit(cache=True)
+@kernel
 def split_concat_seconds(source, target, n_bytes):
     """Time to hand a tensor over from devices `source` to devices `target` (devices per machine of each)."""
     n_source = 0
@@ -65,7 +67,7 @@ def split_concat_seconds(source, target, n_bytes):
     return n_bytes / NVLINK_BYTES_PER_SECOND
 
 
-@njit(cache=True)
+@kernel
 def ends(cards):
     """First and last machine of which devices are taken."""
     low, high = -1, -1
@@ -76,14 +78,14 @@ def ends(cards):
     return low, high
 
 
-@njit(cache=True)
+@kernel
 def analytical_speedup(tables, n_micro_batches, replication, block, begins, stops, cards):
     """The published closed form; stops are exclusive except the last, and both quirks of the original are kept."""
-    total = tables.seconds[0, tables.seconds.shape[1] - 1]
+    alone = tables.seconds[0, tables.seconds.shape[1] - 1]
     if n_micro_batches == 0:
         return 0.0
     per_micro_batch = block / n_micro_batches
-    length = per_micro_batch * (n_micro_batches - 1) + total / replication / n_micro_batches
+    length = per_micro_batch * (n_micro_batches - 1) + alone / replication / n_micro_batches
     for i in range(len(begins) - 1):
         n_bytes = tables.cut_bytes[stops[i] - 1] / replication / n_micro_batches
         length += split_concat_seconds(cards[i], cards[i + 1], n_bytes)
@@ -91,18 +93,18 @@ def analytical_speedup(tables, n_micro_batches, replication, block, begins, stop
     # a stage's all-reduce starts earlier the later the stage is: i blocks of it are hidden
     for i in range(len(begins)):
         low, high = ends(cards[i])
-        reduce = all_reduce_seconds(cards[i].sum(), low, high, tables.parameter_bytes[begins[i], stops[i]])
+        reduce = all_reduce_seconds(total(cards[i]), low, high, tables.parameter_bytes[begins[i], stops[i]])
         late = reduce - i * per_micro_batch
         if late > delta:
             delta = late
-    return total / (length + delta)
+    return alone / (length + delta)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
     """Best two-stage plan; ties go to the last one. Returns speed-up, last state of the first stage, placement."""
     n_states = len(tables.cut_bytes)
-    n_devices = sizes.sum()
+    n_devices = total(sizes)
     begins, stops = np.zeros(2, np.int64), np.zeros(2, np.int64)
     cards = np.zeros((2, len(sizes)), np.int64)
     best, best_state, best_placement = -1.0, -1, -1
@@ -112,8 +114,9 @@ def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
         stops[0] = state + 1
         for placement in range(len(first_cards)):
             n_first = first_sizes[placement]
-            cards[0] = first_cards[placement]
-            cards[1] = sizes - cards[0]
+            for machine in range(len(sizes)):
+                cards[0, machine] = first_cards[placement, machine]
+                cards[1, machine] = sizes[machine] - cards[0, machine]
             block = max(tables.seconds[0, state] / n_first, tables.seconds[state + 1, n_states - 1] / (n_devices - n_first))
             block = max(block, split_concat_seconds(cards[0], cards[1], tables.cut_bytes[state]))
             speedup = analytical_speedup(tables, n_micro_batches, 1, block, begins, stops, cards)
@@ -122,7 +125,7 @@ def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
     return best, best_state, best_placement
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def straight(tables, before_first, before, replication, arcs, level_first):
     """Smallest bottleneck of stages of `replication` devices each, as many as there are levels.
 
@@ -180,7 +183,7 @@ def straight(tables, before_first, before, replication, arcs, level_first):
     return 0, last_block, stops, taken
 
 
-@njit(cache=True)
+@kernel
 def recursive_seconds(block_seconds, n_micro_batches, reduce_seconds):
     """Length of the authors' event simulation.
 

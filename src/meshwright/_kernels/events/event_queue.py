@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import part
 
 __all__ = ["EVENT", "put", "take"]
 
@@ -12,7 +13,7 @@ EVENT = np.dtype([("moment", np.float64), ("code", np.int64), ("source", np.int6
 by source instead: where its event is, 0 for none."""
 
 
-@njit(cache=True)
+@part
 def _set(queue, place, moment, code, source):
     """Put an event at a place."""
     event = queue[place]
@@ -20,7 +21,7 @@ def _set(queue, place, moment, code, source):
     queue[source]["place"] = place
 
 
-@njit(cache=True)
+@part
 def _rise(queue, place, moment, code, source):
     """Put an event at a place or above it, where it is in order."""
     while place > 1:
@@ -32,7 +33,7 @@ def _rise(queue, place, moment, code, source):
     _set(queue, place, moment, code, source)
 
 
-@njit(cache=True)
+@part
 def _sink(queue, place, moment, code, source):
     """Put an event at a place or below it, where it is in order."""
     n_events = queue[0]["source"]
@@ -50,7 +51,7 @@ def _sink(queue, place, moment, code, source):
     _set(queue, place, moment, code, source)
 
 
-@njit(cache=True)
+@part
 def put(queue, source, moment, code):
     """Make this the event of a source, instead of the one it has, which is later."""
     place = queue[source]["place"]
@@ -60,7 +61,7 @@ def put(queue, source, moment, code):
     _rise(queue, place, moment, code, source)
 
 
-@njit(cache=True)
+@part
 def take(queue):
     """Remove the first event; it is read at place 1 before."""
     n_left = queue[0]["source"] - 1

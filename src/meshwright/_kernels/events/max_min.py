@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.events.event_queue import EVENT, put
 
 __all__ = ["KIND_BITS", "Flows", "Net", "begin", "enter", "expect", "idle", "leave", "share"]
@@ -119,7 +119,7 @@ class Net(NamedTuple):
     queue: np.ndarray
 
 
-@njit(cache=True)
+@part
 def idle(flows, n_lanes, n_sources):
     """Return the net when nothing is on its way; events have `n_sources` sources, of which lanes are the first."""
     n_flows, n_links = len(flows.seconds), len(flows.room) - 1
@@ -141,7 +141,7 @@ def idle(flows, n_lanes, n_sources):
     return Net(table, meetings, links, lanes, lists, marks, queue)
 
 
-@njit(cache=True)
+@part
 def _touch(net, link):
     """Note that the flows on a link are others than when rates were last shared."""
     links, lists, marks = net.links, net.lists, net.marks
@@ -151,7 +151,7 @@ def _touch(net, link):
         marks[0]["n_touched"] += 1
 
 
-@njit(cache=True)
+@part
 def enter(net, lane, flow):
     """Put a flow on its links; `share` gives it its rate."""
     flows, meetings, links, lanes, lists, marks = net.flows, net.meetings, net.links, net.lanes, net.lists, net.marks
@@ -169,7 +169,7 @@ def enter(net, lane, flow):
         _touch(net, meetings[k]["link"])
 
 
-@njit(cache=True)
+@part
 def leave(net, lane):
     """Take the flow of a lane off its links; `share` gives the others theirs."""
     flows, meetings, links, lanes = net.flows, net.meetings, net.links, net.lanes
@@ -188,7 +188,7 @@ def leave(net, lane):
         _touch(net, meetings[k]["link"])
 
 
-@njit(cache=True)
+@part
 def _tied(net, stamp, lane):
     """List the lanes tied to one lane by full links, itself first, and these links; return how many of both."""
     flows, meetings, links, lanes, lists = net.flows, net.meetings, net.links, net.lanes, net.lists
@@ -214,7 +214,7 @@ def _tied(net, stamp, lane):
     return n_members, n_tight
 
 
-@njit(cache=True)
+@part
 def _fill(net, n_members, n_tight):
     """Give the members their max-min fair rates over the rates they have alone, ``fair``.
 
@@ -262,7 +262,7 @@ def _fill(net, n_members, n_tight):
                 link["n_rising"] -= 1
 
 
-@njit(cache=True)
+@part
 def expect(net, lane, kind, moment):
     """Make this the next event of a lane: 0 the end of what it does, 1 the first byte of a flow."""
     lanes, queue = net.lanes, net.queue
@@ -270,7 +270,7 @@ def expect(net, lane, kind, moment):
     put(queue, lane, moment, kind << KIND_BITS | lane)
 
 
-@njit(cache=True)
+@part
 def _retime(net, stamp, lane, now):
     """Give the lanes tied to one their fair rates from now on."""
     lanes, lists = net.lanes, net.lists
@@ -290,7 +290,7 @@ def _retime(net, stamp, lane, now):
             expect(net, number, 0, other["finish"])
 
 
-@njit(cache=True)
+@kernel
 def share(net, now):
     """Share links max-min fairly from now on: once for all flows that came or left at this moment.
 
@@ -322,7 +322,7 @@ def share(net, now):
                 _retime(net, stamp, lane, now)
 
 
-@njit(cache=True)
+@part
 def begin(net, lane, flow, load, seconds, now):
     """Put something on a lane: a flow, or work of the device (-1)."""
     flows, lanes = net.flows, net.lanes

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel
 
 __all__ = ["Orders", "Seconds", "TaskTimes", "play"]
 
@@ -60,7 +61,7 @@ class TaskTimes(NamedTuple):
     send_end: np.ndarray
 
 
-@njit(cache=True)
+@kernel
 def play(orders, seconds, n_microbatches):
     """Return when every task runs where no two channels share a link: a longest path that respects the order.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.events.event_queue import put, take
 from meshwright._kernels.events.max_min import KIND_BITS, begin, enter, expect, idle, leave, share
 from meshwright._kernels.events.order import TaskTimes
@@ -57,7 +57,7 @@ _RANK = np.dtype(
 compute with what blocks, and the flow beside it."""
 
 
-@njit(cache=True)
+@part
 def _works(orders, seconds, flows, rank_of_stage):
     """Return what the tasks of every phase and stage do, as records ``phase * n_stages + stage``."""
     n_stages = orders.channel.shape[1]
@@ -82,7 +82,7 @@ def _works(orders, seconds, flows, rank_of_stage):
     return works
 
 
-@njit(cache=True)
+@part
 def _prepared(orders, ends):
     """Return tasks and ranks as records before anything runs."""
     n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
@@ -97,7 +97,7 @@ def _prepared(orders, ends):
     return tasks, ranks
 
 
-@njit(cache=True)
+@part
 def _moments(tasks):
     """Return when each task and transfer starts and ends."""
     moments = TaskTimes(np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)))
@@ -107,7 +107,7 @@ def _moments(tasks):
     return moments
 
 
-@njit(cache=True)
+@part
 def _start(works, tasks, ranks, arrived, queue, source, rank, now):
     """Start the next task of a rank if the rank is free and what the task needs is there; return it, or -1."""
     task = ranks[rank]["position"]
@@ -130,7 +130,7 @@ def _start(works, tasks, ranks, arrived, queue, source, rank, now):
     return task
 
 
-@njit(cache=True)
+@part
 def _finish(works, tasks, ranks, arrived, lanes, rank, now):
     """End the running task of a rank: what it made is there, or waits for its channel,
     or is returned to be sent now (else -1).
@@ -158,7 +158,7 @@ def _finish(works, tasks, ranks, arrived, lanes, rank, now):
     return -1
 
 
-@njit(cache=True)
+@part
 def _next_item(ends, tasks, ranks, lanes, lane, rank):
     """Return the next item of a rank if the one before has ended and what it waits for has happened, else -1."""
     item = ranks[rank]["item"]
@@ -172,7 +172,7 @@ def _next_item(ends, tasks, ranks, lanes, lane, rank):
     return item
 
 
-@njit(cache=True)
+@kernel
 def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
     """Return when every task, transfer and end of step runs where traffic shares links max-min fairly, event by event.
 
@@ -189,7 +189,10 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
     """
     n_ranks, n_stages = len(orders.first) - 1, orders.channel.shape[1]
     # Channels come first, then three lanes of every rank: for what blocks, for what runs beside, for the end of the step.
-    first_lane = orders.channel.max() + 1
+    first_lane = 0
+    for way in range(2):
+        for stage in range(n_stages):
+            first_lane = max(first_lane, orders.channel[way, stage] + 1)
     n_lanes = first_lane + 3 * n_ranks
     works = _works(orders, seconds, flows, rank_of_stage)
     tasks, ranks = _prepared(orders, ends)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel
 
 __all__ = ["fill"]
 
 
-@njit(cache=True)
+@kernel
 def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
     """Return the order of all tasks, coded ``3 * stage + phase`` with phase 0 forward, 1 input gradient, 2 weight gradient.
 

@@ -15,6 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from meshwright._kernels.arrays import copy, copy_rows
+from meshwright._kernels.compiling import kernel, part
+
 __all__ = ["MapArrays", "all_costs", "anneal", "pair_rates"]
 
 
@@ -41,7 +44,7 @@ class MapArrays(NamedTuple):
     seconds_per_byte: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel
 def pair_rates(first, target, rate, n_devices, forwards):
     """Return the bandwidth between all devices: over routes with the fewest links, the widest; 0 where there is none.
 
@@ -88,7 +91,7 @@ def pair_rates(first, target, rate, n_devices, forwards):
     return result
 
 
-@njit(cache=True)
+@part
 def ring_seconds(m, place, rings, s, n_replicas):
     """Seconds of the ring of stage s: the slowest link of its order."""
     if n_replicas < 2 or m.ring[s] == 0.0:
@@ -102,7 +105,7 @@ def ring_seconds(m, place, rings, s, n_replicas):
     return m.ring[s] * slowest
 
 
-@njit(cache=True)
+@part
 def own_seconds(m, place, slot, n_replicas):
     """Compute and transfers of one slot, without the ring."""
     s = slot // n_replicas
@@ -114,7 +117,7 @@ def own_seconds(m, place, slot, n_replicas):
     return total
 
 
-@njit(cache=True)
+@kernel
 def all_costs(m, place, rings):
     """Return the cost of every slot, in seconds; place is (n_slots,), rings is (n_stages, n_replicas)."""
     n_stages, n_replicas = rings.shape
@@ -127,7 +130,7 @@ def all_costs(m, place, rings):
     return cost
 
 
-@njit(cache=True)
+@part
 def _power(x, n_squarings):
     """A high power: the sum of these over all slots is a smooth stand-in for the largest."""
     for _ in range(n_squarings):
@@ -163,7 +166,7 @@ def _largest(own, ring, n_replicas):
     return largest
 
 
-@njit(cache=True)
+@kernel
 def anneal(m, place, rings, near, n_moves, start_temperature, n_squarings, random):
     """Improve a mapping by swaps of devices and reversals of ring segments; return the best seen and its largest cost.
 
@@ -279,6 +282,6 @@ def anneal(m, place, rings, near, n_moves, start_temperature, n_squarings, rando
             top = _largest(own, ring, n_replicas)
             if top < best:
                 best = reference = top
-                best_place[:] = place
-                best_rings[:] = rings
+                copy(best_place, place, len(place))
+                copy_rows(best_rings, rings, len(rings))
     return best_place, best_rings, best

@@ -15,6 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from meshwright._kernels.arrays import copy, copy_rows
+from meshwright._kernels.compiling import kernel, part
+
 __all__ = ["PartialMappings", "StagePlacement", "expand", "ring_table"]
 
 
@@ -76,7 +79,7 @@ class StagePlacement(NamedTuple):
     rings: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel
 def ring_table(seconds_per_byte, size):
     """Return the slowest link of the best ring through each set of `size` devices; infinity for sets of other sizes.
 
@@ -119,7 +122,7 @@ def ring_table(seconds_per_byte, size):
     return table
 
 
-@njit(cache=True)
+@part
 def _code(used, devices):
     """Return a hash of what a partial mapping is told by."""
     code = np.uint64(used) * np.uint64(0x9E3779B97F4A7C15)
@@ -129,7 +132,7 @@ def _code(used, devices):
     return np.int64(code >> np.uint64(2))
 
 
-@njit(cache=True)
+@part
 def _insert(layer, head, after, n, entry):
     """Keep a partial mapping unless one told alike costs no more anywhere; return how many are kept."""
     used, devices, cost, parent, placed, order = entry
@@ -161,15 +164,15 @@ def _insert(layer, head, after, n, entry):
         after[i] = head[place]
         head[place] = i
     layer.used[i] = used
-    layer.devices[i, :] = devices
-    layer.cost[i, :] = cost
+    copy(layer.devices[i], devices, len(devices))
+    copy(layer.cost[i], cost, len(cost))
     layer.parent[i] = parent
-    layer.placed[i, :] = placed
-    layer.order[i, :] = order
+    copy(layer.placed[i], placed, len(placed))
+    copy(layer.order[i], order, len(order))
     return n
 
 
-@njit(cache=True)
+@part
 def _empty(n, width, n_replicas):
     """Return room for `n` partial mappings."""
     return PartialMappings(
@@ -182,7 +185,7 @@ def _empty(n, width, n_replicas):
     )
 
 
-@njit(cache=True)
+@part
 def _first(layer, n):
     """Return the first `n` partial mappings of a layer."""
     return PartialMappings(
@@ -195,19 +198,19 @@ def _first(layer, n):
     )
 
 
-@njit(cache=True)
+@part
 def _roomier(layer, n, size):
     """Return `n` partial mappings with room for more, and where to find them: first of each hash, next with the same hash."""
     made = _empty(size, layer.devices.shape[1], layer.placed.shape[1])
     head = np.full(size, -1, np.int64)
     after = np.empty(size, np.int64)
+    copy_rows(made.devices, layer.devices, n)
+    copy_rows(made.cost, layer.cost, n)
+    copy_rows(made.placed, layer.placed, n)
+    copy_rows(made.order, layer.order, n)
     for i in range(n):
         made.used[i] = layer.used[i]
-        made.devices[i, :] = layer.devices[i, :]
-        made.cost[i, :] = layer.cost[i, :]
         made.parent[i] = layer.parent[i]
-        made.placed[i, :] = layer.placed[i, :]
-        made.order[i, :] = layer.order[i, :]
         place = _code(layer.used[i], layer.devices[i]) & (size - 1)
         after[i] = head[place]
         head[place] = i
@@ -280,7 +283,7 @@ def _in_order(order, devices):
             j -= 1
 
 
-@njit(cache=True)
+@kernel
 def expand(seconds_per_byte, layer, step, limit, most_entries, most_nodes):
     """Return the layer after one more stage, and how many devices were tried.
 

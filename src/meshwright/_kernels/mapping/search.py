@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.arrays import largest
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.mapping.cost import all_costs
 
 __all__ = ["best_ring", "branch", "shorter_ring"]
 
 
-@njit(cache=True)
+@kernel
 def best_ring(seconds_per_byte, devices):
     """Return the order of at most nine devices whose slowest ring link is fastest: a dynamic program over subsets."""
     n = len(devices)
@@ -50,7 +51,7 @@ def best_ring(seconds_per_byte, devices):
     return order
 
 
-@njit(cache=True)
+@kernel
 def shorter_ring(seconds_per_byte, order):
     """Return a ring order bettered by reversing segments and by moving up to three neighbours elsewhere, as long as the sum
     falls.
@@ -115,7 +116,7 @@ def shorter_ring(seconds_per_byte, order):
     return order
 
 
-@njit(cache=True)
+@part
 def _known_seconds(m, place, slot, n_replicas):
     """Cost of a placed slot as far as its neighbours are placed: a lower bound."""
     s = slot // n_replicas
@@ -128,7 +129,7 @@ def _known_seconds(m, place, slot, n_replicas):
     return total
 
 
-@njit(cache=True)
+@kernel
 def branch(m, order, n_replicas, most_nodes, limit):
     """Return the first mapping below a limit that a depth-first search meets; rings run in the order of the replicas.
 
@@ -159,7 +160,9 @@ def branch(m, order, n_replicas, most_nodes, limit):
     place = np.full(n_slots, -1, np.int64)
     used = np.zeros(n_devices, np.bool_)
     rings = np.zeros((n_slots // n_replicas, n_replicas), np.int64)
-    rings[:] = np.arange(n_replicas)
+    for s in range(rings.shape[0]):
+        for replica in range(n_replicas):
+            rings[s, replica] = replica
     pointer = np.zeros(n_slots + 1, np.int64)
     depth = 0
     n_nodes = 0
@@ -195,7 +198,7 @@ def branch(m, order, n_replicas, most_nodes, limit):
                 if place[other] >= 0:  # its transfers have just become certain
                     bound = max(bound, _known_seconds(m, place, other, n_replicas))
             if bound < limit and depth + 1 == n_slots:
-                value = all_costs(m, place, rings).max()
+                value = largest(all_costs(m, place, rings))
                 if value < limit:
                     return place, value, n_nodes
                 bound = np.inf

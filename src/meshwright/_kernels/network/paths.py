@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.heap import pop, push
 
 __all__ = ["FAR", "ForwardingNodes", "distances", "spread"]
@@ -42,7 +42,7 @@ class Workspace(NamedTuple):
     heap_node: np.ndarray
 
 
-@njit(cache=True)
+@part
 def _settle_evenly(net, target, wanted, n_wanted, work):
     """Do what `_settle` does where all links cost the same: breadth first."""
     work.best[target] = 0
@@ -68,7 +68,7 @@ def _settle_evenly(net, target, wanted, n_wanted, work):
     return n_settled, n_seen
 
 
-@njit(cache=True)
+@part
 def _settle(net, target, wanted, n_wanted, work):
     """Settle nodes in order of their distance to `target` until the wanted ones are; return how many were, and what is left.
 
@@ -103,7 +103,7 @@ def _settle(net, target, wanted, n_wanted, work):
     return n_settled, n_heap
 
 
-@njit(cache=True)
+@part
 def _forget(n_settled, n_heap, work):
     """Set every distance that was touched back to FAR."""
     for i in range(n_settled):
@@ -112,7 +112,7 @@ def _forget(n_settled, n_heap, work):
         work.best[work.heap_node[i]] = FAR
 
 
-@njit(cache=True)
+@part
 def _workspace(n_nodes, n_links):
     """Return the arrays that a search needs, with every distance FAR."""
     return Workspace(
@@ -123,7 +123,7 @@ def _workspace(n_nodes, n_links):
     )
 
 
-@njit(cache=True)
+@part
 def _ways(net, best, node, links):
     """Write the links of a node that lie on shortest paths to the target into `links`; return how many there are."""
     n_ways = 0
@@ -136,7 +136,7 @@ def _ways(net, best, node, links):
     return n_ways
 
 
-@njit(cache=True)
+@part
 def _most_out(net):
     """Return the largest number of links out of a node."""
     most = 0
@@ -145,7 +145,7 @@ def _most_out(net):
     return most
 
 
-@njit(cache=True)
+@kernel
 def distances(net, target, pair_first, pair_source):
     """Return the distance of every pair, in the unit of ``net.cost``; FAR where there is no path.
 
@@ -179,7 +179,7 @@ def distances(net, target, pair_first, pair_source):
     return found
 
 
-@njit(cache=True)
+@kernel
 def spread(net, target, pair_first, pair_source, pair_amount):
     """Return the load of every link and the latency of every pair when each pair sends its amount on shortest paths.
 

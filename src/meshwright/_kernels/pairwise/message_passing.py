@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["Messages", "PairwiseArrays", "decode", "push", "slacks", "sweep"]
 
@@ -47,7 +48,7 @@ class Messages(NamedTuple):
     to_column: np.ndarray
 
 
-@njit(cache=True)
+@part
 def _gather(arrays, messages, node, hat):
     """Write node costs plus all messages received into `hat`; return the smallest."""
     begin, end = arrays.first[node], arrays.first[node + 1]
@@ -67,7 +68,7 @@ def _gather(arrays, messages, node, hat):
     return smallest
 
 
-@njit(cache=True)
+@part
 def _least_by_layout(arrays, e, is_source, hat, n_labels, share, least):
     """Write the smallest ``share * hat`` of each layout of edge e into `least`; return the number of layouts."""
     n = arrays.n_rows[e] if is_source else arrays.n_columns[e]
@@ -80,7 +81,7 @@ def _least_by_layout(arrays, e, is_source, hat, n_labels, share, least):
     return n
 
 
-@njit(cache=True)
+@part
 def _n_towards(arrays, node, forward):
     """Count the edges of a node to later (`forward`) or earlier nodes."""
     count = 0
@@ -92,7 +93,7 @@ def _n_towards(arrays, node, forward):
     return count
 
 
-@njit(cache=True)
+@kernel
 def sweep(arrays, messages, forward, width, slack):
     """Update all messages in ascending (`forward`) or descending order; return the bound.
 
@@ -140,7 +141,7 @@ def sweep(arrays, messages, forward, width, slack):
     return bound
 
 
-@njit(cache=True)
+@kernel
 def push(arrays, messages, width):
     """After a descending sweep, move each node's share into its edges, so that plain minima add up to the bound."""
     hat, least = np.empty(width), np.empty(width)
@@ -160,7 +161,7 @@ def push(arrays, messages, width):
                 own[layout] -= least[layout]
 
 
-@njit(cache=True)
+@kernel
 def slacks(arrays, messages, width, slack):
     """Write how much the bound rises when each label is forced into `slack`; return the bound: the sum of all minima."""
     hat, rows, columns = np.empty(width), np.empty(width), np.empty(width)
@@ -193,7 +194,7 @@ def slacks(arrays, messages, width, slack):
     return bound
 
 
-@njit(cache=True)
+@part
 def _add_edge(arrays, e, node, labels, score):
     """Add to `score` what each label of `node` costs on edge e with the other end as labelled."""
     m = arrays.n_columns[e]
@@ -207,7 +208,7 @@ def _add_edge(arrays, e, node, labels, score):
             score[x] += arrays.tables[base + arrays.maps[arrays.column_map[e] + x]]
 
 
-@njit(cache=True)
+@kernel
 def decode(arrays, messages, width, labels, n_rounds):
     """Choose labels in ascending order from earlier choices and later messages, then improve one node at a time."""
     score = np.empty(width)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from meshwright._kernels.arrays import copy, largest
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["State", "anneal"]
 
@@ -30,7 +32,7 @@ class State(NamedTuple):
     memory: NDArray[np.float64]
 
 
-@njit(cache=True)
+@part
 def _state(a, stage, scales):
     """Return the state of a partition."""
     n_stages = scales.shape[1]
@@ -51,7 +53,7 @@ def _state(a, stage, scales):
     return State(stage, counts, load, memory)
 
 
-@njit(cache=True)
+@part
 def _gather(a, stage, v, forward, group):
     """Fill `group` with a unit and all of its stage that must follow (or precede) it; return their number, 0 for too many."""
     group[0] = v
@@ -77,7 +79,7 @@ def _gather(a, stage, v, forward, group):
     return size
 
 
-@njit(cache=True)
+@part
 def _move(a, state, scales, v, new):
     """Move a unit to another stage and bring loads up to date."""
     old = state.stage[v]
@@ -105,7 +107,7 @@ def _move(a, state, scales, v, new):
     state.memory[new] += a.memory[v]
 
 
-@njit(cache=True)
+@kernel
 def anneal(a, stage, scales, memory_limit, n_moves, power, temperatures, most_units, random):
     """Anneal the sum of powers of the loads; return the stages of the least largest load that was met.
 
@@ -132,7 +134,7 @@ def anneal(a, stage, scales, memory_limit, n_moves, power, temperatures, most_un
     """
     n, n_stages = len(stage), scales.shape[1]
     state = _state(a, stage, scales)
-    start = state.load.max()
+    start = largest(state.load)
     best = start
     kept = stage.copy()
     group = np.empty(most_units, np.int64)
@@ -157,8 +159,8 @@ def anneal(a, stage, scales, memory_limit, n_moves, power, temperatures, most_un
             for i in range(size):
                 _move(a, state, scales, group[i], old)
         elif state.load[old] < best and state.load[new] < best:
-            value = state.load.max()
+            value = largest(state.load)
             if value < best * (1.0 - 1e-12):
                 best = value
-                kept[:] = stage
+                copy(kept, stage, n)
     return kept

@@ -18,6 +18,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from meshwright._kernels.arrays import smallest
+from meshwright._kernels.compiling import kernel, part
+
 __all__ = ["Arrays", "Pool", "cut_order", "interval_loads", "solve_pool"]
 
 
@@ -80,7 +83,7 @@ class Pool(NamedTuple):
     cut_inside: NDArray[np.int64]
 
 
-@njit(cache=True)
+@part
 def interval_loads(a, order, start, limit_value, memory_limit, inside, loads):
     """Fill ``loads[i]`` with the accelerator load of ``order[start:i]`` for i > start; return the first i beyond `limit_value`
     compute or memory.
@@ -116,7 +119,7 @@ def interval_loads(a, order, start, limit_value, memory_limit, inside, loads):
     return end
 
 
-@njit(cache=True)
+@kernel
 def cut_order(a, order, n_stages, limit_value, memory_limit, compute_scale, communication_scale):
     """Return the best cuts of one topological order into at most n_stages intervals: the largest load, and the cut positions.
 
@@ -128,7 +131,7 @@ def cut_order(a, order, n_stages, limit_value, memory_limit, compute_scale, comm
     best[0, 0] = 0.0
     inside = np.zeros(len(a.net_cost), np.int64)
     loads = np.zeros(n + 1)
-    fastest = compute_scale.min()
+    fastest = smallest(compute_scale)
     equal = True
     for s in range(1, n_stages):
         if compute_scale[s] != compute_scale[0] or communication_scale[s] != communication_scale[0]:
@@ -174,7 +177,7 @@ def cut_order(a, order, n_stages, limit_value, memory_limit, compute_scale, comm
     return best[last, n], cuts
 
 
-@njit(cache=True)
+@part
 def _subset(pool, j, i):
     """Whether ideal j is a subset of ideal i."""
     n_words = pool.bits.shape[1]
@@ -193,7 +196,7 @@ def _subset(pool, j, i):
     return True
 
 
-@njit(cache=True)
+@part
 def _communication(a, pool, j, i):
     """Cost of the nets with a pin in ideal i but not in j, and a pin elsewhere:
     both cuts less what is counted twice or not here.
@@ -283,7 +286,7 @@ def _remember(first_tests, at, pool, i, value):
             first_tests[at, LAST] = max(first_tests[at, LAST], s)
 
 
-@njit(cache=True)
+@kernel
 def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
     """Dynamic program over pairs of ideals: the least largest load (or sum of squared loads) of every ideal and device count.
 
@@ -321,8 +324,8 @@ def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
         value[0] = 0.0
         origin[0] = 0
     limit, memory_limit = limits[0], limits[1]
-    fastest = scales[0].min() if n_stages else 0.0
-    slowest = scales[1].min() if n_stages else 0.0
+    fastest = smallest(scales[0]) if n_stages else 0.0
+    slowest = smallest(scales[1]) if n_stages else 0.0
     alive = np.zeros(n, np.int64)
     first_tests = np.zeros((n, 5))
     first_tests[0, LAST] = 0.0 if squares else n_stages

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import copy
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["closures", "cut_lists", "enumerate_window"]
 
 
-@njit(cache=True)
+@kernel
 def closures(first, neighbour, weight, descending):
     """Return for each unit the weight of everything reachable through `neighbour`, the unit included.
 
@@ -33,7 +35,7 @@ def closures(first, neighbour, weight, descending):
     return total
 
 
-@njit(cache=True)
+@part
 def _inside(bits, offset, n_words, v):
     """Whether unit v is in the ideal."""
     word = (v >> 6) - offset
@@ -44,7 +46,7 @@ def _inside(bits, offset, n_words, v):
     return (bits[word] >> np.uint64(v & 63)) & np.uint64(1) == np.uint64(1)
 
 
-@njit(cache=True)
+@part
 def _hash(bits, n_words):
     value = np.uint64(1469598103934665603)
     for word in range(n_words):
@@ -55,7 +57,7 @@ def _hash(bits, n_words):
     return value
 
 
-@njit(cache=True)
+@kernel
 def enumerate_window(a, active, start_bits, offset, low, high, capacity):
     """Return all ideals whose compute lies in [low, high]: bits, compute, and whether the capacity was enough.
 
@@ -139,7 +141,7 @@ def enumerate_window(a, active, start_bits, offset, low, high, capacity):
     return bits[:n], compute[:n], complete
 
 
-@njit(cache=True)
+@kernel
 def cut_lists(a, bits, offset, nets, n_always_in):
     """Return compute, host time, memory, unsupported units, cut cost and size of each ideal, and the nets it cuts.
 
@@ -189,10 +191,10 @@ def cut_lists(a, bits, offset, nets, n_always_in):
                 continue
             if m == size:
                 grown = np.zeros(2 * size, np.int64)
-                grown[:size] = net_of
+                copy(grown, net_of, size)
                 net_of = grown
                 grown = np.zeros(2 * size, np.int64)
-                grown[:size] = inside_of
+                copy(grown, inside_of, size)
                 inside_of = grown
                 size *= 2
             net_of[m] = net

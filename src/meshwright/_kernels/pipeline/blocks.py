@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from meshwright._kernels.compiling import kernel
 
 __all__ = ["Blocks", "Nodes", "place", "sums_of_sets"]
 
@@ -39,7 +40,7 @@ class Blocks(NamedTuple):
     in_flight: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel
 def place(nodes, blocks, time_price, byte_price):
     """Return what every node costs at its cheapest, and where that is.
 
@@ -82,7 +83,7 @@ def place(nodes, blocks, time_price, byte_price):
     return cost, block, seconds, held
 
 
-@njit(cache=True)
+@kernel
 def sums_of_sets(words, value):
     """Return the sum of values over the members of every set.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.pipeline import knapsack
 
 __all__ = ["Memo", "Menu", "Rules", "decide", "stage_items", "swap_bounds"]
@@ -111,14 +111,14 @@ class Memo(NamedTuple):
     price: NDArray[np.float64]
 
 
-@njit(cache=True)
+@part
 def _inside(words, upper, lower, v):
     """Return whether node v is in the stage between two sets."""
     w = v >> 6
     return ((words[upper, w] & ~words[lower, w]) >> np.uint64(v & 63)) & ONE != 0
 
 
-@njit(cache=True)
+@kernel
 def stage_items(space, menu, rules, upper, lower, t, r, y):
     """Return first choice, cost, memory and menu position of every choice of every node of a stage.
 
@@ -183,7 +183,7 @@ def stage_items(space, menu, rules, upper, lower, t, r, y):
     return first[: items + 1], cost[:m], memory[:m], position[:m]
 
 
-@njit(cache=True)
+@part
 def _sort_swaps(menu, memo, n_degrees, t, y):
     """Sort the swaps of all nodes at one degree by seconds per byte saved."""
     n = (len(menu.first) - 1) // n_degrees
@@ -218,7 +218,7 @@ def _sort_swaps(menu, memo, n_degrees, t, y):
     memo.sorted[t, y] = len(item)
 
 
-@njit(cache=True)
+@part
 def swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
     """Return bounds on the extra seconds of swapping to fit, from swaps in sorted order (equal for the greedy)."""
     words = space.words
@@ -266,7 +266,7 @@ def swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
     return (np.inf if relaxed < 0.0 else relaxed), np.inf
 
 
-@njit(cache=True)
+@part
 def _bounds(space, menu, memo, rules, upper, lower, t, r, y, limit, budget):
     """Return bounds on the cost of the inner choice: extra seconds at one replica (alike), or seconds of the stage."""
     simple = menu.alike and not rules.sharded and not rules.all_or_none and y < memo.sorted.shape[1]
@@ -289,7 +289,7 @@ def _bounds(space, menu, memo, rules, upper, lower, t, r, y, limit, budget):
     return value, value
 
 
-@njit(cache=True)
+@part
 def decide(space, menu, memo, rules, upper, lower, t, r, y, limit, budget):
     """Return 1 when the inner choice stays within the budget, 0 when not, 2 when undecided; remember bounds."""
     pair = np.int64(upper) * len(space.words) + lower

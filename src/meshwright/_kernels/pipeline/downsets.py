@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import copy, copy_rows
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["enumerate_downsets"]
 
 ONE = np.uint64(1)
 
 
-@njit(cache=True)
+@part
 def _slot(table, words, row, n_words):
     """Return the position in the hash table where the set `words[row]` is, or would be put."""
     # 32-bit halves times 31-bit factors: no step overflows, so that it runs the same uncompiled.
     half = np.uint64(0xFFFFFFFF)
     mixed = np.uint64(0)
     for w in range(n_words):
-        for part in (words[row, w] & half, words[row, w] >> np.uint64(32)):
-            mixed = ((mixed ^ part) * np.uint64(0x5BD1E995)) & half
+        for piece in (words[row, w] & half, words[row, w] >> np.uint64(32)):
+            mixed = ((mixed ^ piece) * np.uint64(0x5BD1E995)) & half
             mixed ^= mixed >> np.uint64(15)
     mask = np.uint64(len(table) - 1)
     at = mixed & mask
@@ -36,7 +38,7 @@ def _slot(table, words, row, n_words):
         at = (at + ONE) & mask
 
 
-@njit(cache=True)
+@kernel
 def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
     """Enumerate the sets closed under successors, by size, then by the order they are found in.
 
@@ -90,22 +92,22 @@ def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
                         return -1, words[:1], link_from[:0], link_to[:0]
                     capacity = min(2 * capacity, limit + 1)
                     larger = np.zeros((capacity + 1, n_words), np.uint64)
-                    larger[:n_sets] = words[:n_sets]
+                    copy_rows(larger, words, n_sets)
                     words = larger
                     larger_ready = np.zeros((capacity + 1, n_words), np.uint64)
-                    larger_ready[:n_sets] = ready[:n_sets]
+                    copy_rows(larger_ready, ready, n_sets)
                     ready = larger_ready
                     table = np.full(2 * len(table), -1, np.int64)
                     for row in range(n_sets):
                         table[_slot(table, words, row, n_words)] = row
-                words[n_sets] = words[at]
+                copy(words[n_sets], words[at], n_words)
                 words[n_sets, w] |= bit
                 place = _slot(table, words, n_sets, n_words)
                 found = table[place]
                 if found < 0:
                     found = n_sets
                     table[place] = found
-                    ready[found] = ready[at]
+                    copy(ready[found], ready[at], n_words)
                     ready[found, w] ^= bit
                     for e in range(in_first[v], in_first[v + 1]):
                         u = in_node[e]
@@ -120,10 +122,10 @@ def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
                     n_sets += 1
                 if n_links == len(link_from):
                     longer = np.empty(2 * n_links, np.int32)
-                    longer[:n_links] = link_from
+                    copy(longer, link_from, n_links)
                     link_from = longer
                     longer = np.empty(2 * n_links, np.int32)
-                    longer[:n_links] = link_to
+                    copy(longer, link_to, n_links)
                     link_to = longer
                 link_from[n_links] = at
                 link_to[n_links] = found

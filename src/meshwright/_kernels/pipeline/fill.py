@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["Line", "fill"]
 
@@ -30,7 +31,7 @@ class Line(NamedTuple):
     edge_cost: NDArray[np.float64]
 
 
-@njit(cache=True)
+@part
 def _fits(line, begin, end, in_flight, share, reduce, spared, memory, threshold):
     """Return whether the nodes of a stretch make a stage within time and memory, choices swapped greedily."""
     seconds = 0.0
@@ -80,7 +81,7 @@ def _fits(line, begin, end, in_flight, share, reduce, spared, memory, threshold)
     return seconds + extra * share <= threshold
 
 
-@njit(cache=True)
+@kernel
 def fill(line, replicas, share, reduce, spared, memory, n_devices, threshold):
     """Return where the pipeline begins with every number of replicas, and the stage in front.
 

@@ -5,15 +5,15 @@ threshold.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.compiling import kernel
 from meshwright._kernels.pipeline.choice import swap_bounds
 from meshwright._kernels.pipeline.pairs import LOW_A, LOW_B, UNSUPPORTED, WEIGHT
 
 __all__ = ["least_others"]
 
 
-@njit(cache=True)
+@kernel
 def least_others(space, pairs, menu, rules, memo, least_replicas, least_devices, limits, prices):
     """Return a lower bound on the sum of seconds times replicas over all stages but the one where that is most.
 

@@ -11,7 +11,9 @@ lower convex hull, then a list of undominated partial choices, pruned by the Lag
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import copy
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["cheapest", "exact", "greedy", "hull"]
 
@@ -28,7 +30,7 @@ POOL = 120_000
 """Most partial choices kept by the exact method; beyond, it returns its bounds."""
 
 
-@njit(cache=True)
+@part
 def cheapest(first, cost, memory, chosen):
     """Write the first cheapest choice of every item to `chosen`; return total cost and memory."""
     total = 0.0
@@ -44,7 +46,7 @@ def cheapest(first, cost, memory, chosen):
     return total, held
 
 
-@njit(cache=True)
+@part
 def _smallest(first, memory, low):
     """Write the first choice of least memory of every item to `low`; return the total memory."""
     held = 0.0
@@ -58,7 +60,7 @@ def _smallest(first, memory, low):
     return held
 
 
-@njit(cache=True)
+@part
 def _held(memory, chosen):
     """Return the memory of the chosen, added up in order."""
     held = 0.0
@@ -67,7 +69,7 @@ def _held(memory, chosen):
     return held
 
 
-@njit(cache=True)
+@kernel
 def greedy(first, cost, memory, limit, all_or_none, chosen):
     """Return the cost of Piper's greedy choice, infinite where nothing fits; write it to `chosen`.
 
@@ -97,7 +99,7 @@ def greedy(first, cost, memory, limit, all_or_none, chosen):
     if _smallest(first, memory, low) > limit:
         return np.inf
     if all_or_none:
-        chosen[:] = low
+        copy(chosen, low, n)
     else:
         need = held - limit
         pairs = True
@@ -113,7 +115,7 @@ def greedy(first, cost, memory, limit, all_or_none, chosen):
     return total
 
 
-@njit(cache=True)
+@part
 def _swap_sorted(first, cost, memory, need, chosen):
     """Swap in ascending order of cost per byte saved until the need is met (two choices per item)."""
     n = len(first) - 1
@@ -138,7 +140,7 @@ def _swap_sorted(first, cost, memory, need, chosen):
             break
 
 
-@njit(cache=True)
+@part
 def _swap_best(first, cost, memory, need, chosen):
     """Swap what costs least per byte of the need that it meets, again and again (any number of choices)."""
     n = len(first) - 1
@@ -161,7 +163,7 @@ def _swap_best(first, cost, memory, need, chosen):
         chosen[best_item] = best_choice
 
 
-@njit(cache=True)
+@part
 def hull(first, cost, memory, chosen):
     """Return the steps of every item's lower convex hull from its cheapest choice on, sorted by cost per byte saved."""
     n = len(first) - 1
@@ -196,7 +198,7 @@ def hull(first, cost, memory, chosen):
     return item[order], target[order], saving[order], price[order], ratio[order]
 
 
-@njit(cache=True)
+@kernel
 def exact(first, cost, memory, limit, budget, chosen):
     """Return bounds on the least cost within the limit, equal unless the decision against `budget` needed no more.
 
@@ -260,7 +262,7 @@ def exact(first, cost, memory, limit, budget, chosen):
         chosen[item[steps]] = target[steps]
         steps += 1
     if _held(memory, chosen) > limit:
-        chosen[:] = low
+        copy(chosen, low, n)
         upper = 0.0
         for i in range(n):
             upper += cost[low[i]]
@@ -293,7 +295,7 @@ def exact(first, cost, memory, limit, budget, chosen):
     return upper, upper
 
 
-@njit(cache=True)
+@part
 def _refine(first, cost, memory, limit, need, multiplier, upper, base, chosen):
     """Return the least cost below or at `upper` (infinite for none, -1 when the pool overflows); write it to `chosen`."""
     n = len(first) - 1
@@ -362,11 +364,10 @@ def _refine(first, cost, memory, limit, need, multiplier, upper, base, chosen):
         fresh_reduced = pool_reduced[kept[:m]]
         fresh_parent = pool_parent[kept[:m]]
         fresh_choice = pool_choice[kept[:m]]
-        pool_cost[end : end + m] = fresh_cost
-        pool_saving[end : end + m] = fresh_saving
-        pool_reduced[end : end + m] = fresh_reduced
-        pool_parent[end : end + m] = fresh_parent
-        pool_choice[end : end + m] = fresh_choice
+        for new in range(m):
+            at = end + new
+            pool_cost[at], pool_saving[at], pool_reduced[at] = fresh_cost[new], fresh_saving[new], fresh_reduced[new]
+            pool_parent[at], pool_choice[at] = fresh_parent[new], fresh_choice[new]
         start = end
         end += m
     picked = np.empty(n, np.int64)
@@ -381,6 +382,6 @@ def _refine(first, cost, memory, limit, need, multiplier, upper, base, chosen):
             picked[i] = pool_choice[at]
             at = pool_parent[at]
         if _held(memory, picked) <= limit:
-            chosen[:] = picked
+            copy(chosen, picked, n)
             return pool_cost[last]
     return np.inf

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import copy
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["Chain", "Ranks", "capacities", "cuts_within", "least_bottleneck", "least_extra", "least_step"]
+
+
+_FIRST = np.int64(0)
+"""The first rank or layer; a plain 0 in a call is a type of its own, for which Numba compiles once more."""
 
 
 class Ranks(NamedTuple):
@@ -27,7 +33,7 @@ class Ranks(NamedTuple):
     after_seconds: np.ndarray  # (n_ranks,): per layer, once a step after the last backward of the rank
 
 
-@njit(cache=True)
+@part
 def _most(work, size, seconds, n_bytes, extra):
     """Largest real number of layers with total work <= seconds and total size <= n_bytes, mixing variants.
 
@@ -58,7 +64,7 @@ def _most(work, size, seconds, n_bytes, extra):
     return best
 
 
-@njit(cache=True)
+@kernel
 def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, most_layers):
     """Fill `most_layers` with how many layers each rank can take if the step may last `step_seconds`; return their sum.
 
@@ -78,9 +84,12 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         most_layers[s] = min(most_layers[s], n_layers)
         if whole:
             most_layers[s] = np.floor(most_layers[s] + 1e-9)
-    all_room = most_layers.sum()
-    least_forward = ranks.forward_seconds.min()
-    least_backward = ranks.backward_seconds.min()
+    all_room = 0.0
+    least_forward = least_backward = np.inf
+    for s in range(n_ranks):
+        all_room += most_layers[s]
+        least_forward = min(least_forward, ranks.forward_seconds[s])
+        least_backward = min(least_backward, ranks.backward_seconds[s])
     round_trip = total_fixed + n_layers * (least_forward + least_backward)
     forward_trip = total_fixed_forward + n_layers * least_forward
     before_room = 0.0
@@ -116,7 +125,7 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
     return tight
 
 
-@njit(cache=True)
+@kernel
 def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, tolerance):
     """Smallest step at which the ranks have room for all layers: a lower bound over all splits; inf above the limit."""
     n_ranks = ranks.work_seconds.shape[0]
@@ -159,7 +168,7 @@ class Chain(NamedTuple):
     dearest: float  # seconds of recomputing everything, each time, at most
 
 
-@njit(cache=True)
+@kernel
 def least_extra(excess, n_layers, saved, extra):
     """Least seconds of recomputation, in whole layers, that free `excess` bytes; inf when all layers together do not."""
     best = np.inf
@@ -175,7 +184,7 @@ def least_extra(excess, n_layers, saved, extra):
     return best
 
 
-@njit(cache=True)
+@part
 def _seconds(chain, rank, first, last, end):
     """Least seconds of a step when a rank takes layers first..last-1: its largest inequality; inf when they do not fit.
 
@@ -200,7 +209,7 @@ def _seconds(chain, rank, first, last, end):
     return most
 
 
-@njit(cache=True)
+@part
 def _starts(chain, limit, end, starts):
     """Fill `starts` with the first layer of each rank when from the last one back each takes as many as stay within the limit.
 
@@ -215,7 +224,7 @@ def _starts(chain, limit, end, starts):
         starts[rank] = last = first
 
 
-@njit(cache=True)
+@part
 def _fill(chain, limit, n_first, ends):
     """Fill `ends`: after the first rank, each takes as many layers as stay within the limit; return whether none is left."""
     n_layers = chain.static.shape[0] - 1
@@ -230,7 +239,7 @@ def _fill(chain, limit, n_first, ends):
     return first == n_layers
 
 
-@njit(cache=True)
+@part
 def _cut(chain, limit, ends):
     """Find a cut of the chain that stays within the limit and fill `ends` with it; return whether there is one.
 
@@ -239,7 +248,7 @@ def _cut(chain, limit, ends):
     """
     n_first = 0
     starts = np.zeros(chain.budget.shape[0] + 1, dtype=np.int64)
-    while n_first < chain.static.shape[0] and _seconds(chain, 0, 0, n_first, chain.end[n_first]) <= limit:
+    while n_first < chain.static.shape[0] and _seconds(chain, _FIRST, _FIRST, n_first, chain.end[n_first]) <= limit:
         _starts(chain, limit, chain.end[n_first], starts)
         if starts[1] <= n_first and _fill(chain, limit, n_first, ends):
             return True
@@ -247,7 +256,7 @@ def _cut(chain, limit, ends):
     return False
 
 
-@njit(cache=True)
+@kernel
 def cuts_within(chain, limit, cuts):
     """Fill `cuts`, a row of ends each, with every cut that stays within the limit; return their number,
     or one more than fit.
@@ -257,7 +266,7 @@ def cuts_within(chain, limit, cuts):
     starts = np.zeros(n_ranks + 1, dtype=np.int64)
     n_cuts = 0
     for n_first in range(n_layers + 1):
-        if _seconds(chain, 0, 0, n_first, chain.end[n_first]) > limit:
+        if _seconds(chain, _FIRST, _FIRST, n_first, chain.end[n_first]) > limit:
             break  # more layers take no less
         _starts(chain, limit, chain.end[n_first], starts)
         if starts[1] > n_first:
@@ -270,7 +279,7 @@ def cuts_within(chain, limit, cuts):
             if rank == n_ranks:
                 if n_cuts == cuts.shape[0]:
                     return n_cuts + 1
-                cuts[n_cuts] = ends[:n_ranks]
+                copy(cuts[n_cuts], ends, n_ranks)
                 n_cuts += 1
                 rank -= 1
                 continue
@@ -284,7 +293,7 @@ def cuts_within(chain, limit, cuts):
     return n_cuts
 
 
-@njit(cache=True)
+@kernel
 def least_bottleneck(chain, ends, low, limit):
     """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the
     limit.
@@ -295,8 +304,17 @@ def least_bottleneck(chain, ends, low, limit):
     rank, in order, as much as it can take is optimal for a limit.
     """
     # an upper limit that even the dearest recomputation stays below
-    high = chain.step[:, -1].max() + max(chain.fixed.max(), 0.0) + chain.before[:, -1].max() + chain.later[:, -1].max()
-    high += chain.end.max() + chain.n_times.max() * chain.dearest
+    step = before = later = n_times = end = -np.inf
+    fixed = 0.0
+    for k in range(chain.step.shape[0]):
+        step, n_times = max(step, chain.step[k, -1]), max(n_times, chain.n_times[k])
+        before, later = max(before, chain.before[k, -1]), max(later, chain.later[k, -1])
+        for rank in range(chain.fixed.shape[1]):
+            fixed = max(fixed, chain.fixed[k, rank])
+    for seconds in chain.end:
+        end = max(end, seconds)
+    high = step + fixed + before + later
+    high += end + n_times * chain.dearest
     high = min(high, limit)
     if not _cut(chain, high, ends):
         return np.inf

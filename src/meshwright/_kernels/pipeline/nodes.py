@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from meshwright._kernels.compiling import kernel
 from meshwright._kernels.pipeline.choice import decide
 from meshwright._kernels.pipeline.pairs import UNSUPPORTED, stage_between
 from meshwright._kernels.pipeline.threshold import FAR, keep_label, leaves_too_little, left_by_the_rest
@@ -22,7 +23,7 @@ ABOVE = 1.0 + 1e-12
 """What a stage may be above the threshold, as what leaves it is a difference of sums."""
 
 
-@njit(cache=True)
+@kernel
 def border_seconds(space, pairs, crossing, behind, threshold, node_size, slow_ratio):
     """Return what crosses the borders of every stage at least, by how many devices of its node other stages may have.
 
@@ -109,7 +110,7 @@ def _keep_undominated(labels, lowest, n_labels):
     return n_labels
 
 
-@njit(cache=True)
+@kernel
 def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_size, slow_ratio):
     """Fill in undominated labels of all downsets whose stages stay within a threshold, however they lie in nodes.
 

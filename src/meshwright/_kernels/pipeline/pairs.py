@@ -8,6 +8,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from meshwright._kernels.arrays import copy, copy_rows
+from meshwright._kernels.compiling import kernel, part
+
 __all__ = ["Crossing", "Space", "StageNodes", "list_pairs", "stage_between"]
 
 ONE = np.uint64(1)
@@ -91,13 +94,13 @@ def stage_between(sums, upper, lower, t, free_bytes):
     )
 
 
-@njit(cache=True)
+@part
 def _has(words, row, v):
     """Return whether node v is in the set."""
     return (words[row, v >> 6] >> np.uint64(v & 63)) & ONE != 0
 
 
-@njit(cache=True)
+@part
 def _border_once(words, upper, lower, crossing, seconds):
     """Add what crosses the border of a stage, a tensor once however many of its consumers are on the other side."""
     n_edges = len(crossing.source)
@@ -122,7 +125,7 @@ def _border_once(words, upper, lower, crossing, seconds):
             seconds[t] += entering + leaving
 
 
-@njit(cache=True)
+@kernel
 def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_steps):
     """List the pairs of nested sets between which a stage may lie in a plan no slower than a known one.
 
@@ -250,10 +253,10 @@ def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_ste
                         return -1, first, lower[:0], seconds[:0]
                     size = min(2 * size, capacity)
                     longer = np.empty(size, np.int32)
-                    longer[:n_pairs] = lower
+                    copy(longer, lower, n_pairs)
                     lower = longer
                     wider = np.empty((size, n_degrees), np.float64)
-                    wider[:n_pairs] = seconds
+                    copy_rows(wider, seconds, n_pairs)
                     seconds = wider
                 lower[n_pairs] = below
                 for t in range(n_degrees):

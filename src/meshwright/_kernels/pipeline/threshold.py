@@ -30,6 +30,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from meshwright._kernels.compiling import kernel
 from meshwright._kernels.pipeline import knapsack
 from meshwright._kernels.pipeline.choice import decide, stage_items
 from meshwright._kernels.pipeline.pairs import UNSUPPORTED, stage_between
@@ -181,7 +182,7 @@ def _keep_undominated(labels, lowest, n_labels, smallest_s, largest_s):
     return n_labels
 
 
-@njit(cache=True)
+@kernel
 def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
     """Fill in all undominated labels of all downsets whose stages stay within a threshold.
 
@@ -277,7 +278,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
     return n_labels, n_undecided
 
 
-@njit(cache=True)
+@kernel
 def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
     """Return the time of the slowest stage of a label's pipeline, its inner choices made anew.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.compiling import part
 from meshwright._kernels.heap import pop, push
 
 __all__ = ["Filling", "fill"]
@@ -40,7 +40,7 @@ class Filling(NamedTuple):
     flow: np.ndarray
 
 
-@njit(cache=True)
+@part
 def fill(active, links, low, high, seconds_per_byte, rate, work):
     """Give the active flows their max-min fair rates (bytes per second); ``work.n_open`` is zero on entry and exit."""
     n_used = 0

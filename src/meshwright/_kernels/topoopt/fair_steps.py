@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.heap import pop, push
 from meshwright._kernels.topoopt.fair_rates import Filling, fill
 from meshwright._kernels.topoopt.flow_simulation import Played
@@ -124,7 +125,7 @@ class Inputs(NamedTuple):
     n_before: np.ndarray
 
 
-@njit(cache=True)
+@part
 def _sizes(tasks, network, n_windows):
     """Return where the flows of every reduce begin, window by window, the bytes of each, and the longest route of each edge."""
     n_reduces, n_groups = len(tasks.reduce_group), len(network.group_size) // n_windows
@@ -212,7 +213,7 @@ def _flow(flows, f, first, route_first, at, n_active):
     return n_active + 1
 
 
-@njit(cache=True)
+@part
 def _change(flows, flowing, fixed, network, window, n_active):
     """Give the active transfers and all-reduces the routes of a window; what an all-reduce has left goes over its new rings."""
     reduce_flow, first_flow = fixed.reduce_flow, fixed.first_flow
@@ -262,7 +263,7 @@ def _send(flows, events, links, latency_seconds, queue, n_active, now, lit, othe
     return now + passed, queue, kept
 
 
-@njit(cache=True)
+@kernel
 def play(tasks, split, network, windows, inside, limit_seconds):
     """Return when everything happens; servers first come, first served, all flows on a link share it at once.
 

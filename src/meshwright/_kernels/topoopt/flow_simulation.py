@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.topoopt.step_tasks import added_up, owners
 
 _BITS = 28
@@ -46,7 +46,7 @@ class Played(NamedTuple):
     reduce_end: np.ndarray
 
 
-@njit(cache=True)
+@part
 def _push(times, keys, n, time, key):
     """Add an event to the heap of `n`, four below each; order is (time, key), and keys count up with every push."""
     at = n
@@ -59,7 +59,7 @@ def _push(times, keys, n, time, key):
     times[at], keys[at] = time, key
 
 
-@njit(cache=True)
+@part
 def _sink(times, keys, n, time, key):
     """Put an event in place of the first of the heap of `n`."""
     at = 0
@@ -78,7 +78,7 @@ def _sink(times, keys, n, time, key):
     times[at], keys[at] = time, key
 
 
-@njit(cache=True)
+@kernel
 def play(tasks, split, network, segment_bytes, inside, limit_seconds):
     """Return when everything happens; first come, first served, ties in the order in which events were made.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.compiling import kernel
 
 __all__ = ["distances", "routes"]
 
 
-@njit(cache=True)
+@kernel
 def distances(first, target, n_servers, forwards):
     """Return hops from every server to every node, -1 where there is no way; shape (n_servers, n_nodes).
 
@@ -35,7 +36,7 @@ def distances(first, target, n_servers, forwards):
     return found
 
 
-@njit(cache=True)
+@kernel
 def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seconds, n_passes, forwards):
     """Return one shortest route for every pair, pairs taken in `order`, each the one whose busiest link is least busy.
 
@@ -118,7 +119,7 @@ def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seco
     return links
 
 
-@njit(cache=True)
+@kernel
 def widen(first, source, target, hops, order, links, n_ways, n_longer, forwards):
     """Return more routes for every pair, each the shortest over links its pair does not use yet; links taken least come first.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import largest
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["Inside", "RoutedLinks", "Split", "Tasks", "WorkloadArrays", "added_up", "loads", "owners", "tasks"]
 
@@ -146,7 +148,7 @@ class Tasks(NamedTuple):
     reduce_bytes: np.ndarray
 
 
-@njit(cache=True)
+@part
 def _waits(model, split, part_first, source, target, e):
     """Return how many backward parts wait for another to be the last on their server; write them from edge `e` on,
     where there is room.
@@ -166,7 +168,7 @@ def _waits(model, split, part_first, source, target, e):
     return n_waits
 
 
-@njit(cache=True)
+@kernel
 def tasks(model, split, pair_ways, pair_share, segment_bytes):
     """Return the task graph of a plan; edges: own backward, then operator by operator, input by input, part by part, then who
     is last.
@@ -174,7 +176,7 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
     A transfer of a segment or more for every route of its pair is split in the pair's shares (running sums; evenly where the
     first is negative), a smaller one evenly over as many routes as it has segments.
     """
-    n, most_ways = int(np.sqrt(len(pair_ways)) + 0.5), pair_ways.max()
+    n, most_ways = int(np.sqrt(len(pair_ways)) + 0.5), largest(pair_ways)
     n_ops = len(model.sample_bytes)
     part_first = np.zeros(n_ops + 1, np.int64)
     n_edges, n_reduces = 0, 0
@@ -261,7 +263,7 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
     )  # fmt: skip
 
 
-@njit(cache=True)
+@part
 def owners(tasks, split):
     """Return operator and server of every part."""
     n_ops = len(tasks.part_first) - 1
@@ -273,7 +275,7 @@ def owners(tasks, split):
     return op_of, server_of
 
 
-@njit(cache=True)
+@part
 def added_up(inside, members, n_bytes, now, free):
     """Return when the devices of all members have added up a tensor that is ready now;
     `free` says when each server's network is.
@@ -290,7 +292,7 @@ def added_up(inside, members, n_bytes, now, free):
     return done
 
 
-@njit(cache=True)
+@kernel
 def loads(tasks, split, network):
     """Return how long the busiest server computes, and how long the busiest link carries transfers, all-reduces, and both."""
     n = int(np.sqrt(len(network.pair_ways)) + 0.5)
@@ -321,4 +323,4 @@ def loads(tasks, split, network):
         sent[link] *= network.seconds_per_byte[link]
         reduced[link] *= network.seconds_per_byte[link]
         both = max(both, sent[link] + reduced[link])
-    return server.max(), sent.max() if n_links else 0.0, reduced.max() if n_links else 0.0, both
+    return largest(server), largest(sent) if n_links else 0.0, largest(reduced) if n_links else 0.0, both

@@ -1,0 +1,35 @@
+"""What is said on stderr while something takes its time; apart from the tables, whose drawing takes longer to import."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["progress"]
+
+
+@contextmanager
+def progress(kind: str) -> Iterator[None]:
+    """Say on stderr that work goes on, once it has lasted two seconds, and every ten seconds after.
+
+    `kind`: what is being done: ``"planning llama-3.1-70b"``.
+    """
+    done = threading.Event()
+    started = time.monotonic()
+
+    def tell() -> None:
+        wait = 2.0
+        while not done.wait(wait):
+            print(f"{kind}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
+            wait = 10.0
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,43 @@
+"""``meshwright compile``: every package's kernels, each in a process of its own."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import typer
+
+from meshwright.base import registry
+from meshwright.base.errors import MeshwrightError
+from meshwright.commands import compile as command
+
+SAYS = "import warnings\ndef run(plan):\n    warnings.warn('no folder')\n    open({path!r}, 'w').close()\n"
+ENDS = "import os\ndef run(plan):\n    os._exit(1)\n"
+
+
+def compile_all(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, **sources: str) -> int:
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "beside", lambda name: {name: name for name in sources})
+    app = typer.Typer()
+    command.register(app)
+    callback = app.registered_commands[0].callback
+    assert callback is not None
+    return int(callback())
+
+
+def test_every_package_is_asked_and_what_is_warned_of_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {name: SAYS.format(path=str(tmp_path / f"{name}.made")) for name in ("first_group", "second_group")}
+    assert compile_all(monkeypatch, tmp_path, **made) == 0
+    assert all((tmp_path / f"{name}.made").exists() for name in made)
+    out, err = capsys.readouterr()
+    assert out == "" and "[2/2]" in err and all(f": {name} took" in err for name in made)
+    assert err.count("meshwright: no folder") == 1
+
+
+def test_a_process_that_is_ended_is_told_of_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(MeshwrightError, match="ended from outside, for want of memory perhaps"):
+        compile_all(monkeypatch, tmp_path, third_group=ENDS)
