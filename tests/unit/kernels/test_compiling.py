@@ -40,7 +40,7 @@ COMPILING = "compiling kernels of toy"
 @pytest.fixture
 def package(tmp_path: pathlib.Path) -> pathlib.Path:
     """A package of two kernels, of which one calls the other from another file."""
-    kernels = tmp_path / "src" / "meshwright" / "_kernels"
+    kernels = tmp_path / "copy" / "meshwright" / "_kernels"
     (kernels / "toy").mkdir(parents=True)
     for folder in (kernels.parent, kernels, kernels / "toy"):
         (folder / "__init__.py").write_text("")
