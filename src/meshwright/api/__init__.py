@@ -95,14 +95,14 @@ def make_problem(
             "'meshwright codesign MODEL --measures FILE' uses measured times"
         )
     name = costs or model_spec.costs
-    registry.load("costs", name, "cost model")
+    from meshwright.api import targets
+
+    targets.whole_only(model_spec.graph, registry.load("costs", name, "cost model"), f"costs {name}")
     place = cluster if cluster is not None else model_spec.cluster
     if place is None and model_spec.instance is None:
         raise InputError(
             f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
         )
-    from meshwright.api import targets
-
     training, chance = training or _training_on(place), peaks.risk(memory_risk)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
     share = peaks.peaks(run_by.name).share(chance) if name in MEASURED_COSTS else 1.0
@@ -177,6 +177,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     given = dict(settings or {})
+    targets.whole_only(problem.graph, module, f"search {name}")
     params = options.parse(module.Params, given, f"search {name}")
     if within and "within_ratio" not in given and hasattr(params, "within_ratio"):
         params = replace(params, within_ratio=within)
@@ -329,7 +330,10 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         units.parse(link_bandwidth, "bytes_per_second", place="--link-bandwidth", exclusive=True),
         units.parse(link_latency, "seconds", place="--link-latency"),
     )
+    from meshwright.api import targets
+
     model_spec = read(model, file_format=file_format) if isinstance(model, str) else model
+    targets.whole_only(model_spec.graph, room, "codesign")
     return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 

@@ -68,7 +68,7 @@ class LayerWork:
     n_dense_parameters, n_expert_parameters : int
         Weights on the device before any sharding over the data axis.
     n_lookup_parameters : int
-        Those of tables, whose gradient is not added to the main one in place.
+        Those of tables that are trained, whose gradient is not added to the main one in place.
     saved_bytes : float
         Kept from forward to backward when nothing is recomputed.
     selective_bytes : float
@@ -81,6 +81,10 @@ class LayerWork:
         Model FLOPs, forward and backward.
     repeats : tuple of (str, Repeat)
         What the framework's own settings repeat, by setting.
+    has_backward : bool
+        Whether the backward pass reaches the layer: where it does not, nothing is kept or repeated.
+    n_frozen_dense, n_frozen_expert : int
+        Those of the weights that are not trained.
     """
 
     forward_seconds: float
@@ -100,9 +104,24 @@ class LayerWork:
     working_bytes: float
     model_flops: float
     repeats: tuple[tuple[str, Repeat], ...] = ()
+    has_backward: bool = True
+    n_frozen_dense: int = 0
+    n_frozen_expert: int = 0
+
+    @property
+    def n_trained_dense(self) -> int:
+        """Those of the dense weights that have gradients."""
+        return self.n_dense_parameters - self.n_frozen_dense
+
+    @property
+    def n_trained_expert(self) -> int:
+        """Those of the experts' weights that have gradients."""
+        return self.n_expert_parameters - self.n_frozen_expert
 
     def same_as(self, word: str) -> str:
         """Return the first setting that repeats the same of this layer: many modules are not in it."""
+        if not self.has_backward:
+            return "none"
         own = next((repeat for known, repeat in self.repeats if known == word), None)
         if own is None:
             return word
@@ -129,7 +148,7 @@ def layer_work(
     forward: list[Transfer] = []
     backward: list[Transfer] = []
     selective: list[Transfer] = []
-    dense = expert = saved = dropped = widest = selective_seconds = 0.0
+    saved = dropped = widest = selective_seconds = 0.0
     there_of, kept_of = [], []
     for i, operator in enumerate(body):
         there, back = _transfers(body, i, shape, training, times)
@@ -145,10 +164,6 @@ def layer_work(
             selective += there
             selective_seconds += times[i].forward + device.launch_seconds
             dropped += n_bytes
-        if operator.expert:
-            expert += parameters(operator, shape)
-        else:
-            dense += parameters(operator, shape)
         widest = max(widest, _working_bytes(operator, shape, training, framework))
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
@@ -170,9 +185,11 @@ def layer_work(
         forward=tuple(forward),
         backward=tuple(backward),
         selective=tuple(selective),
-        n_dense_parameters=math.ceil(dense),
-        n_expert_parameters=math.ceil(expert),
-        n_lookup_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.kind == "embedding")),
+        n_dense_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if not operator.expert)),
+        n_expert_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.expert)),
+        n_lookup_parameters=math.ceil(
+            sum(parameters(operator, shape) - _frozen(operator, shape) for operator in body if operator.kind == "embedding")
+        ),
         saved_bytes=saved,
         selective_bytes=dropped,
         input_bytes=input_elements * residual,
@@ -180,6 +197,9 @@ def layer_work(
         working_bytes=widest,
         model_flops=model_flops(Graph("layer", (Op("layer", "", body),))) * share / shape.tensor,
         repeats=_repeats(body, shape, (device, training, framework), (times, there_of, kept_of)),
+        has_backward=not body or any(operator.has_backward for operator in body),
+        n_frozen_dense=math.floor(sum(_frozen(operator, shape) for operator in body if not operator.expert)),
+        n_frozen_expert=math.floor(sum(_frozen(operator, shape) for operator in body if operator.expert)),
     )
 
 
@@ -265,6 +285,11 @@ def parameters(operator: Operator, shape: Shape) -> float:
     return operator.n_parameters / share / (shape.expert if operator.expert else 1)
 
 
+def _frozen(operator: Operator, shape: Shape) -> float:
+    """Return those of `parameters` that are not trained."""
+    return parameters(operator, shape) * operator.n_frozen_parameters / max(1, operator.n_parameters)
+
+
 def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
     """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device, `width` an element."""
     n_bytes = operator.saved_elements * width + operator.saved_extra_bytes
@@ -310,7 +335,21 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, f
 def _transfers(
     body: tuple[Operator, ...], i: int, shape: Shape, training: MixedPrecision, times: list[OperatorSeconds]
 ) -> tuple[list[Transfer], list[Transfer]]:
-    """Return the collectives that operator `i` causes, forward and backward."""
+    """Return the collectives that operator `i` causes, forward and backward; the backward ones only where there are gradients."""
+    forward, backward = _all_transfers(body, i, shape, training, times)
+    operator = body[i]
+    if operator.tensor_axis == "in" and shape.tensor > 1:
+        opening = next((other for other in reversed(body[:i]) if other.tensor_axis == "out"), operator)
+        reaches = {"all_gather": operator.has_backward}  # of the output's gradient; the rest is of the input's of the block
+        return forward, [one for one in backward if reaches.get(one.kind, opening.input_gradient)]
+    table = operator.kind == "embedding"
+    return forward, backward if (operator.n_trained_parameters if table else operator.input_gradient) else []
+
+
+def _all_transfers(
+    body: tuple[Operator, ...], i: int, shape: Shape, training: MixedPrecision, times: list[OperatorSeconds]
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the collectives that operator `i` causes where everything has a gradient."""
     operator, width = body[i], training.activation_bytes
     tokens = shape.tokens(operator)
     if operator.kind in ("attention", "causal_attention") and shape.context > 1:

@@ -284,7 +284,11 @@ class Costs:
 
         there = scaled(sends.seconds[0, :-1], sends.latency_seconds[0, :-1], sends.bytes[0, :-1])
         back = scaled(sends.seconds[1, 1:], sends.latency_seconds[1, 1:], sends.bytes[1, 1:])
-        return np.minimum(there, back)
+        least_seconds = np.minimum(there, back)
+        frozen = {row for rows in self.rows(config) for (row, _), load in rows.items() if not load.output_gradient}
+        if frozen:  # in some split nothing comes back behind these layers
+            least_seconds[: None if frozen & set(self.chain.rows) else 1] = 0.0
+        return least_seconds
 
     def pipeline_ranks(
         self, config: Config, n_microbatches: int, *, light: bool = False, building: bool = False
