@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,15 @@ _LARGEST_BATCH = 10**9
 __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", "simulate", "training"]
 
 
-def read(spec: str, *, file_format: str = "", sequence_length: int = 0) -> ModelSpec:
-    """Read a model: a built-in name, a file of any known format, or a generator; see `meshwright.models.read`."""
+def read(
+    spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
+) -> ModelSpec:
+    """Read a model, trained as a whole or in part: a built-in name, a file of any known format, or a generator; see
+    `meshwright.models.read`.
+    """
     from meshwright import models
 
-    return models.read(spec, file_format=file_format, sequence_length=sequence_length)
+    return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
 
 
 def make_problem(

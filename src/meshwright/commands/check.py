@@ -88,9 +88,11 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     cluster = plan_json.cluster_from_json(entry, place)
+    batch = Batch(sequence_length=0 if length == 1 else length)
+    freeze, lora = plan_json.trained_part(entry)
+    held = api.read(spec, file_format=file_format, sequence_length=batch.sequence_length, freeze=freeze, lora=lora)
     problem = api.make_problem(
-        spec, cluster, costs=costs, batch=Batch(sequence_length=0 if length == 1 else length), file_format=file_format,
-        framework=framework, memory_risk=memory_risk,
+        held, cluster, costs=costs, batch=batch, framework=framework, memory_risk=memory_risk,
     )  # fmt: skip
     found: Verdict = check(problem, entry, place)
     return found

@@ -153,6 +153,8 @@ def register(app: typer.Typer) -> None:
         global_batch: int = typer.Option(0, help="Samples per step over all devices; 0: left to the search."),
         micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
         sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        freeze: list[str] = typer.Option([], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."),
+        lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
@@ -181,10 +183,10 @@ def register(app: typer.Typer) -> None:
         )
         if top < 0:
             raise InputError(f"--top {top}: must be at least 0")
+        spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
-            memory_risk=memory_risk,
+            spec, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
+            training=api.training(precision) if precision else None, framework=for_, memory_risk=memory_risk,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)
