@@ -75,6 +75,11 @@ class Operator:
         return self.n_parameters - self.n_frozen_parameters
 
     @property
+    def frozen(self) -> bool:
+        """Whether it has weights, and none of them is trained."""
+        return 0 < self.n_parameters == self.n_frozen_parameters
+
+    @property
     def has_backward(self) -> bool:
         """Whether the backward pass computes anything for this operator."""
         return self.input_gradient or self.n_trained_parameters > 0

@@ -342,8 +342,8 @@ def _transfers(
         opening = next((other for other in reversed(body[:i]) if other.tensor_axis == "out"), operator)
         reaches = {"all_gather": operator.has_backward}  # of the output's gradient; the rest is of the input's of the block
         return forward, [one for one in backward if reaches.get(one.kind, opening.input_gradient)]
-    table = operator.kind == "embedding"
-    return forward, backward if (operator.n_trained_parameters if table else operator.input_gradient) else []
+    reached = not operator.frozen if operator.kind == "embedding" else operator.input_gradient
+    return forward, backward if reached else []
 
 
 def _all_transfers(

@@ -86,7 +86,7 @@ def operator_seconds(
     rate = device.memory_bytes_per_second * device.memory_ratio
     backward *= operator.has_backward
     if kind == "embedding":
-        return OperatorSeconds(forward / rate, 0.0, backward / rate if operator.n_trained_parameters else 0.0)
+        return OperatorSeconds(forward / rate, 0.0, 0.0 if operator.frozen else backward / rate)
     return OperatorSeconds(forward / rate, backward / rate, 0.0)
 
 
