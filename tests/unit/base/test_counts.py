@@ -38,5 +38,5 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     )
     assert api.read(str(file)).graph.sequence_length == 4096
     file.write_text(file.read_text(encoding="utf-8-sig")[:-1] + ', "max_position_embeddings": 0}', encoding="utf-8")
-    with pytest.raises(InputError, match="max_position_embeddings is 0; it must be between 1"):
+    with pytest.raises(InputError, match="max_position_embeddings is 0; it must be a whole number between 1"):
         api.read(str(file))
