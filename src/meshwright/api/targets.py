@@ -56,7 +56,9 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
     if costs in COSTS and any(op.body for op in spec.graph.ops):
         found = frameworks.for_problem(word, spec.graph, cluster, precision)
         if word and not (found.limits.frozen_weights or spec.graph.fully_trained):
-            raise InputError(f"--for {word}: {_frozen(spec.graph)}, and {found.word} trains all weights of a model; plan for another")
+            raise InputError(
+                f"--for {word}: {_frozen(spec.graph)}, and {found.word} trains all weights of a model; plan for another"
+            )
         return found
     if word:
         raise InputError(f"--for {word}: costs {costs} know no frameworks; they are for models of ours ({', '.join(COSTS)})")

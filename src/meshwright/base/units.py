@@ -84,7 +84,9 @@ def parse_count(text: str | int, *, place: str, binary: bool = False) -> int:
     word = str(text).strip()
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(|[kKMGT]i?)", word)
     if match is None:
-        raise InputError(f"{place} {text}: is not a whole number; write for example {'32768 or 32k' if binary else '4096 or 4Ki'}")
+        raise InputError(
+            f"{place} {text}: is not a whole number; write for example {'32768 or 32k' if binary else '4096 or 4Ki'}"
+        )
     step = 1024 if binary or match[2].endswith("i") else 1000
     exponent = " kMGT".index(match[2][:1].replace("K", "k") or " ")
     value = Fraction(match[1]) * step**exponent

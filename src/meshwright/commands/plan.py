@@ -151,10 +151,16 @@ def register(app: typer.Typer) -> None:
         search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
         file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
-        global_batch: int = typer.Option(0, parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search."),
-        micro_batch: int = typer.Option(0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."),
+        global_batch: int = typer.Option(
+            0, parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search."
+        ),
+        micro_batch: int = typer.Option(
+            0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."
+        ),
         sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
-        freeze: list[str] = typer.Option([], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."),
+        freeze: list[str] = typer.Option(
+            [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
+        ),
         lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),

@@ -76,7 +76,9 @@ def variant(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
     what = dict(_VARIANTS)[family]
     for flag in what.refused:
         if config.flag(flag, "a layer of another kind", False):
-            raise InputError(f"{config.place}: {flag} is true; {family} is read without it. 'meshwright capture' takes any module")
+            raise InputError(
+                f"{config.place}: {flag} is true; {family} is read without it. 'meshwright capture' takes any module"
+            )
     if what.head_size and not config.given("head_dim"):
         config = ModelConfig(config.place, {**config.fields, "head_dim": what.head_size})
     query, output, inner = (
@@ -98,7 +100,10 @@ def variant(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
 
 def falcon(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Falcon model: one key head (7B), grouped heads with a norm for each branch (40B, 180B), or GPT-like."""
-    heads, newer = config.integer("num_attention_heads|n_head", "heads of a layer"), _is(config, "new_decoder_architecture", False)
+    heads, newer = (
+        config.integer("num_attention_heads|n_head", "heads of a layer"),
+        _is(config, "new_decoder_architecture", False),
+    )
     hidden = config.integer("hidden_size", "width of the residual stream")
     parallel = newer or _is(config, "parallel_attn", True)
     kv_heads = heads if not _is(config, "multi_query", True) else 1

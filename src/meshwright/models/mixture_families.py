@@ -77,9 +77,7 @@ def glm4_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
     return _with_shared(config, name, block, dense_blocks.attention(block), router_bias=True)
 
 
-def _with_shared(
-    config: ModelConfig, name: str, block: Block, front: tuple[Operator, ...], *, router_bias: bool
-) -> Graph:
+def _with_shared(config: ModelConfig, name: str, block: Block, front: tuple[Operator, ...], *, router_bias: bool) -> Graph:
     """Return layers with shared and routed experts behind an attention `front`, the first of them dense, and those that predict
     further tokens.
     """

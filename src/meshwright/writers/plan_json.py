@@ -17,7 +17,17 @@ from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
-__all__ = ["FIELDS", "FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "trained_part", "write"]
+__all__ = [
+    "FIELDS",
+    "FORMAT",
+    "as_json",
+    "cluster_from_json",
+    "interval_json",
+    "plan_from_json",
+    "stage_json",
+    "trained_part",
+    "write",
+]
 
 FORMAT = "meshwright/plan/1"
 
@@ -116,7 +126,9 @@ def _model_json(spec: ModelSpec) -> dict[str, Any]:
     """Return what it takes to read the model again."""
     part = {"freeze": list(spec.freeze), "lora": spec.lora or None}
     entry = {"name": spec.name, "spec": spec.spec, "format": spec.format, "n_parameters": spec.graph.n_parameters}
-    return entry | {"n_trained_parameters": spec.graph.n_trained_parameters} | {key: value for key, value in part.items() if value}
+    return (
+        entry | {"n_trained_parameters": spec.graph.n_trained_parameters} | {key: value for key, value in part.items() if value}
+    )
 
 
 def trained_part(entry: dict[str, Any]) -> tuple[tuple[str, ...], str]:

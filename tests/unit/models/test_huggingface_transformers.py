@@ -98,8 +98,12 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 DENSE_VARIANTS = [case for case in CASES if case[0] in dict(dense_variants.FAMILIES)]
 
 
-@pytest.mark.parametrize(("family", "head", "fields"), DENSE_VARIANTS, ids=lambda value: value if isinstance(value, str) else "")
-def test_products_of_a_family_are_those_that_pytorch_counts(family: str, head: str, fields: dict[str, Any], tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "head", "fields"), DENSE_VARIANTS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_products_of_a_family_are_those_that_pytorch_counts(
+    family: str, head: str, fields: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch, an optional extra")
     transformers = pytest.importorskip("transformers", reason="needs transformers, an optional extra")
     from torch.utils.flop_counter import FlopCounterMode
@@ -141,4 +145,9 @@ def test_a_small_model_has_the_parameters_of_its_class(
 
 
 def test_every_family_is_compared() -> None:
-    assert set(huggingface.MODEL_TYPES) - {family for family, _, _ in CASES} == {"gemma3", "kimi_k2", "mistral3", "yi"}  # built like others
+    assert set(huggingface.MODEL_TYPES) - {family for family, _, _ in CASES} == {
+        "gemma3",
+        "kimi_k2",
+        "mistral3",
+        "yi",
+    }  # built like others

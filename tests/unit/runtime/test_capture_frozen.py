@@ -123,7 +123,9 @@ def test_a_plan_of_a_module_trained_in_part_is_quicker_and_smaller(tmp_path: Pat
         assert loads[name].optimizer_bytes == 12 * trained
         assert loads[name].gradient_bytes == 4 * trained + (2 * WORDS * WIDTH if name in ("whole", "tables") else 0)
         assert loads[name].weight_bytes == loads["whole"].weight_bytes
-    assert loads["last"].backward_total_seconds < loads["middle"].backward_total_seconds < loads["tables"].backward_total_seconds
+    assert (
+        loads["last"].backward_total_seconds < loads["middle"].backward_total_seconds < loads["tables"].backward_total_seconds
+    )
     assert loads["tables"].backward_total_seconds < loads["whole"].backward_total_seconds
     assert loads["last"].activation_bytes < loads["whole"].activation_bytes
 

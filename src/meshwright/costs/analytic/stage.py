@@ -235,7 +235,9 @@ def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixed
         return 0.0, 0.0
     unit = work.n_dense_parameters * (mesh.n_shards > 1) + work.n_expert_parameters * (mesh.n_expert_shards > 1)
     trained = work.n_trained_dense * (mesh.n_shards > 1) + work.n_trained_expert * (mesh.n_expert_shards > 1)
-    return training.weight_bytes * (2.0 * unit + trained), float(training.weight_bytes * unit + training.gradient_bytes * trained)
+    return training.weight_bytes * (2.0 * unit + trained), float(
+        training.weight_bytes * unit + training.gradient_bytes * trained
+    )
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:

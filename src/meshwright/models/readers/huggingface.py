@@ -170,9 +170,7 @@ def _length(config: ModelConfig, wanted: int) -> int:
 
 def _longest(config: ModelConfig) -> int:
     """Longest sequence the model was made for; 0 where the configuration names none."""
-    return config.integer(
-        "max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, maximum=_LONGEST_SEQUENCE
-    )
+    return config.integer("max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, maximum=_LONGEST_SEQUENCE)
 
 
 def _built_in(name: str) -> ModelConfig:

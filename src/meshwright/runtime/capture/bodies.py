@@ -253,7 +253,10 @@ def _single(trace: Trace, made: list[tuple[int, Operator]], idle: int, frozen: i
         word = traced.name.strip("_").removeprefix("leaf:")
         extra, still = (idle, frozen) if k == len(made) - 1 else (0, 0)
         inside = replace(
-            operator, name=word, n_parameters=operator.n_parameters + extra, n_frozen_parameters=operator.n_frozen_parameters + still
+            operator,
+            name=word,
+            n_parameters=operator.n_parameters + extra,
+            n_frozen_parameters=operator.n_frozen_parameters + still,
         )
         layers.append(CapturedLayer(f"{traced.module}.{word}".lstrip("."), operator.kind, (inside,), (i,)))
     return layers

@@ -151,6 +151,7 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     judged += published
     if problem.costs == "partition" and len(seconds_per_byte) <= MOST_UNEQUAL:
         judged += swapped(problem, posed, judged)
+    judged = _as_many(problem, params.n_stages, judged)
     if problem.costs == "partition":
         ranked, missing_bytes = fitting(problem, judged)
         if not ranked:
@@ -175,6 +176,21 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
         bound=_bound(posed, problem), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
         extra={"mappings": [_mapping_json(problem, one.groups, one.mapping) for one in mapped]},
     )  # fmt: skip
+
+
+def _as_many(problem: Problem, n_stages: int, judged: list[EvaluatedPlan]) -> list[EvaluatedPlan]:
+    """Return the plans of as many stages as were asked for.
+
+    Raises `InputError` when there is none.
+    """
+    found = [one for one in judged if not n_stages or len(one.plan.stages) == n_stages]
+    if judged and not found:
+        most = max(len(one.plan.stages) for one in judged)
+        raise InputError(
+            f"--set n_stages={n_stages}: no pipeline of so many stages was found for {problem.model_spec.name}, at most of {most}; "
+            "leave the option out to try every number"
+        )
+    return found
 
 
 def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
@@ -347,10 +363,11 @@ def _rounds(asked: _Asked) -> tuple[list[EvaluatedPlan], _Mapped | None]:
         factors = scales
         for turn in range(asked.params.rounds):
             cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=factors, seed=asked.seed)
-            if not cut.feasible or cut.groups in seen:
+            held = _filled(asked.units, cut.groups) if asked.params.n_stages else cut.groups
+            if not cut.feasible or held in seen:
                 break
-            seen.add(cut.groups)
-            groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
+            seen.add(held)
+            groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in held)
             graph = asked.graph(groups)
             quick = map_stages(graph, seconds_per_byte, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
             tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, groups, graph)], f"round {turn}")
@@ -362,6 +379,23 @@ def _rounds(asked: _Asked) -> tuple[list[EvaluatedPlan], _Mapped | None]:
                 break
             factors = _scales(asked, now.mapping.devices, typical)
     return judged, best
+
+
+def _filled(units: Units, groups: _Groups) -> _Groups:
+    """Return as many groups as were asked for: the partitioner leaves some empty where a further cut transfers more than it saves.
+
+    Each time the group of the most compute that can be cut is cut in two, where the larger part has the least; units are in
+    topological order.
+    """
+    compute = np.array(units.arrays.compute)
+    filled = [tuple(sorted(group)) for group in groups if group]
+    while len(filled) < len(groups) and any(len(group) > 1 for group in filled):
+        k = max(range(len(filled)), key=lambda i: (len(filled[i]) > 1, compute[list(filled[i])].sum(), -i))
+        group = filled[k]
+        sums = np.cumsum(compute[list(group)])
+        at = min(range(1, len(group)), key=lambda i: max(sums[i - 1], sums[-1] - sums[i - 1]))
+        filled[k : k + 1] = [group[:at], group[at:]]
+    return (*filled, *((),) * (len(groups) - len(filled)))
 
 
 def _judged(
