@@ -66,19 +66,20 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
 
 
 def whole_only(graph: Graph, module: ModuleType, what: str) -> None:
-    """Refuse a model with frozen weights where a cost model or search would count gradients and optimizer state for all of them.
+    """Refuse a model with frozen weights where a cost model or search would count gradients and state for all of them.
 
     `what`: how it is called in the message. Modules that count only trained weights say so: ``FROZEN = True``.
     """
     if not graph.fully_trained and not getattr(module, "FROZEN", False):
         raise InputError(
-            f"{what}: {_frozen(graph)}, and it would count gradients and optimizer state for all weights; leave the option out: "
-            "search best with costs analytic counts what is trained"
+            f"{what}: {_frozen(graph)}, and it would count gradients and optimizer state for all weights; leave the "
+            "option out: search best with costs analytic counts what is trained"
         )
 
 
 def _frozen(graph: Graph) -> str:
-    return f"{format_count(graph.n_frozen_parameters)} of the {format_count(graph.n_parameters)} weights of {graph.name} are frozen"
+    frozen, whole = format_count(graph.n_frozen_parameters), format_count(graph.n_parameters)
+    return f"{frozen} of the {whole} weights of {graph.name} are frozen"
 
 
 def checked(result: Result) -> Result:

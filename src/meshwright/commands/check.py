@@ -76,8 +76,8 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
 def _changed(expected: Any, found: Any, place: str = "") -> str:
     """Return which field of a plan file is not what the plan gives, in a sentence; empty for none.
 
-    `expected`: the same plan as JSON, judged anew; figures of stages and of the step are compared, and what is not in the file is
-    not missed.
+    `expected`: the same plan as JSON, judged anew; figures of stages and of the step are compared, and what is not in the file
+    is not missed.
     """
     if isinstance(expected, dict) and isinstance(found, dict):
         keys = _FIGURES if not place else tuple(expected)

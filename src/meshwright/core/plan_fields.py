@@ -13,7 +13,8 @@ __all__ = ["check"]
 _LARGEST = 10**9
 
 _OF_THE_PLAN = (
-    ("model.spec", str, None), ("model.format", str, None), ("model.lora", str, None), ("costs", str, None), ("search", str, None),
+    ("model.spec", str, None), ("model.format", str, None), ("model.lora", str, None),
+    ("costs", str, None), ("search", str, None),
     ("schedule.name", str, None),
     ("schedule.n_microbatches", int, 1), ("schedule.micro_batch", int, 1), ("schedule.global_batch", int, 1),
     ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0),

@@ -1,4 +1,4 @@
-"""Models of which only a part is trained: weights frozen by name (``--freeze``), or all of them beside adapters (``--lora``)."""
+"""Models of which only a part is trained: weights frozen by name (``--freeze``), or all but adapters (``--lora``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["FORMATS", "Lora", "fine_tuned", "parse_lora"]
 FORMATS = ("huggingface",)
 """Formats whose operators are known by name; modules of other kinds are frozen in PyTorch and captured."""
 
-_ALIASES = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output", "gate_proj": "gate", "up_proj": "up",
-    "down_proj": "down", "qkv_proj": "query_key_value", "c_attn": "query_key_value", "gate_up_proj": "gate_up",
-}  # fmt: skip
+_ALIASES = (
+    ("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("o_proj", "output"), ("gate_proj", "gate"), ("up_proj", "up"),
+    ("down_proj", "down"), ("qkv_proj", "query_key_value"), ("c_attn", "query_key_value"), ("gate_up_proj", "gate_up"),
+)  # fmt: skip
 _TARGETS = ("query", "key", "value", "query_key_value", "output", "gate", "up", "gate_up", "down")
 _LARGEST_RANK = 10**5
 
@@ -56,7 +56,7 @@ def parse_lora(text: str) -> Lora:
     ranks = entries.get("r", [])
     if len(ranks) != 1 or not re.fullmatch(r"\d{1,6}", ranks[0]) or not 1 <= int(ranks[0]) <= _LARGEST_RANK:
         raise InputError(f"--lora {text}: r must be one whole number from 1 to {_LARGEST_RANK}")
-    words = [_ALIASES.get(word, word) for word in entries.get("targets", [])]
+    words = [dict(_ALIASES).get(word, word) for word in entries.get("targets", [])]
     if not words:
         raise InputError(f"--lora {text}: targets are missing: any of {', '.join(_TARGETS)}")
     for word in words:
@@ -126,7 +126,8 @@ def _frozen(spec: ModelSpec, patterns: Sequence[str]) -> Callable[[str], bool]:
     tables = {frozen(f"{op.name}.{part.name}") for op in graph.ops for part in op.body if part.name in ("words", "unembedding")}
     if graph.n_shared_parameters and len(tables) > 1:
         raise InputError(
-            f"--freeze {' '.join(patterns)}: {spec.name} has one table for embed.words and head.unembedding; freeze both or none"
+            f"--freeze {' '.join(patterns)}: {spec.name} has one table for embed.words and head.unembedding; freeze "
+            "both or none"
         )
     return frozen
 
@@ -157,7 +158,6 @@ class _Tuning:
         carries: list[bool] = [False] * len(old.ops)
         ops: dict[int, Op] = {}
         for i in old.topological_order():
-            op = old.ops[i]
             encoded = [carries[j] for j in before[i] if old.ops[j].name == "encoder.norm"]
             enters = any(carries[j] for j in before[i] if old.ops[j].name != "encoder.norm")
             ops[i] = self._layer(i, enters, any(encoded))
@@ -221,8 +221,8 @@ def _parts(body: tuple[Operator, ...], operator: Operator) -> tuple[tuple[str, i
 
 
 def _adapter(target: Operator, word: str, n_out: int, rank: int) -> tuple[Operator, ...]:
-    """Return the two products of an adapter and the sum with its target [1]_. The second keeps what the first puts out; what the
-    first reads is what the target reads.
+    """Return the two products of an adapter and the sum with its target [1]_. The second keeps what the first puts out; what
+    the first reads is what the target reads.
 
     Of a target split by columns the second product is split alike; of one split by rows the first one is.
 

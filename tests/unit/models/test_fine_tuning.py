@@ -1,6 +1,8 @@
-"""Models trained in part: gradients, optimizer state and kept activations of frozen weights and adapters, worked out by hand."""
+"""Models trained in part: gradients, state and kept activations of frozen weights and adapters, worked out by hand."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
@@ -80,7 +82,7 @@ def test_stages_below_everything_trained_send_and_get_no_gradient() -> None:
     spec = api.read("llama-3.1-8b", sequence_length=SEQUENCE, freeze=("embed", "layers.?"))
     problem = api.make_problem(spec, "dgx-h100:4", batch=Batch(4))
     cuts = (0, 6, 11, 20, 34)
-    stages = tuple(Stage(tuple(range(a, b)), (i,), Strategy()) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)))
+    stages = tuple(Stage(tuple(range(a, b)), (i,), Strategy()) for i, (a, b) in enumerate(itertools.pairwise(cuts)))
     plan = Plan(stages, 4, 1, global_batch=4)
     loads = analytic.stage_costs(problem, plan)
     assert [load.output_gradient for load in loads] == [False, False, True, True]
@@ -133,11 +135,11 @@ def test_nonsense_is_refused_in_one_line(freeze: tuple[str, ...], lora: str, why
 
 def test_what_counts_all_weights_refuses_a_model_trained_in_part() -> None:
     spec = api.read("llama-3.2-1b", sequence_length=SEQUENCE, lora="r=4,targets=output")
-    with pytest.raises(InputError, match="--for megatron: 1.236 B of the .* are frozen"):
+    with pytest.raises(InputError, match=r"--for megatron: 1.236 B of the .* are frozen"):
         api.make_problem(spec, "dgx-h100:8", framework="megatron")
-    with pytest.raises(InputError, match="search piper: .* are frozen"):
+    with pytest.raises(InputError, match=r"search piper: .* are frozen"):
         api.plan(spec, "dgx-h100:8", search="piper", batch=Batch(8))
-    with pytest.raises(InputError, match="costs sharded: .* are frozen"):
+    with pytest.raises(InputError, match=r"costs sharded: .* are frozen"):
         api.make_problem(spec, "dgx-h100:8", costs="sharded")
-    with pytest.raises(InputError, match="--lora: .* have no names to freeze by"):
+    with pytest.raises(InputError, match=r"--lora: .* have no names to freeze by"):
         api.read("pase:alexnet", lora="r=4,targets=output")

@@ -11,7 +11,7 @@ import pytest
 
 from meshwright import models
 from meshwright.core.flops import forward_flops, passes
-from meshwright.models import dense_variants
+from meshwright.models import llama_variants
 from meshwright.models.readers import huggingface
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -95,7 +95,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("starcoder2", "CausalLM", EVEN),
 ]
 
-DENSE_VARIANTS = [case for case in CASES if case[0] in dict(dense_variants.FAMILIES)]
+DENSE_VARIANTS = [case for case in CASES if case[0] in dict(llama_variants.FAMILIES)]
 
 
 @pytest.mark.parametrize(

@@ -198,8 +198,8 @@ def _state_bytes(
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
     accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy
-    is the weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held. Frozen weights are
-    held in the precision of the products, without a copy.
+    is the weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held. Frozen weights
+    are held in the precision of the products, without a copy.
     """
     weights = _weight_bytes(work.n_dense_parameters, work.n_expert_parameters, mesh, strategy, training)
     whole = work.n_trained_dense + work.n_trained_expert

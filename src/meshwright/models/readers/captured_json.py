@@ -84,8 +84,8 @@ def read(source: Source) -> ModelSpec:
         )
     if graph.n_frozen_parameters != (_count(content, _FROZEN[0], place) if _FROZEN[0] in content else 0):
         raise InputError(
-            f"{place}: n_frozen_parameters is {content.get(_FROZEN[0], 0)}, but of the operators' {graph.n_frozen_parameters} are "
-            "frozen; the file was changed"
+            f"{place}: n_frozen_parameters is {content.get(_FROZEN[0], 0)}, but {graph.n_frozen_parameters} weights of "
+            "operators are frozen; the file was changed"
         )
     notes = tuple(str(note) for note in listed["notes"])
     return ModelSpec(graph.name, "captured_json", source.spec, graph, notes=notes)

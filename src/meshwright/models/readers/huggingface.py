@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
-from meshwright.models import dense_families, dense_variants, encoder_families, mixture_families
+from meshwright.models import dense_families, encoder_families, llama_variants, mixture_families
 from meshwright.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ __all__ = [
 
 MODEL_TYPES = tuple(sorted((
     "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo", "gpt_neox",
-    "gpt_oss", "kimi_k2", "llama", "mistral", "mistral3", "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5",
-    "vit", "yi", *dict(dense_variants.FAMILIES),
+    "gpt_oss", "kimi_k2", "llama", "mistral", "mistral3", "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "t5", "vit", "yi", *dict(llama_variants.FAMILIES),
 )))  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
 
@@ -265,6 +265,6 @@ def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         "deepseek_v3": mixture_families.deepseek,
         "kimi_k2": mixture_families.deepseek,
         "glm4_moe": mixture_families.glm4_moe,
-        **dict(dense_variants.FAMILIES),
+        **dict(llama_variants.FAMILIES),
     }
     return families.get(family, dense_families.llama_like)(config, name, sequence, fused)

@@ -105,8 +105,8 @@ def unread(trace: Trace) -> dict[str, int]:
 
 
 def _idle(trace: Trace, names: Iterable[str], parts: Sequence[OperatorSegment], k: int) -> tuple[int, int]:
-    """Return the unread parameters of layer `k` (those under its path, and for the last layer those under no path), and how many
-    of them are frozen.
+    """Return the unread parameters of layer `k` (those under its path, and for the last layer those under no path), and how
+    many of them are frozen.
     """
     mine = set()
     for name in names:

@@ -117,8 +117,8 @@ def test_uneven_shares_of_a_measured_profile_are_never_slower_than_even_ones() -
     machines = ",".join(str(i) for i in range(1, 17))
     found = [
         plan(
-            str(reference.path("dapple/gnmt-16-pbs-64.txt")), profile_batch=64, machines=machines, global_batch=1024, min_micro_batch=64,
-            optimizer_memory_scaling=3, uneven=word,
+            str(reference.path("dapple/gnmt-16-pbs-64.txt")), profile_batch=64, machines=machines, global_batch=1024,
+            min_micro_batch=64, optimizer_memory_scaling=3, uneven=word,
         ).answer.objective
         for word in ("false", "true")
     ]  # fmt: skip

@@ -54,8 +54,8 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
                 if field != "data" and getattr(stage.strategy, field) != getattr(Strategy(), field)
             )  # fmt: skip
             raise InputError(
-                f"stage {i}: {other} is {getattr(stage.strategy, other)}; costs partition know stages with replicas only, so it "
-                f"must be {getattr(Strategy(), other)}"
+                f"stage {i}: {other} is {getattr(stage.strategy, other)}; costs partition know replicas only, so it must "
+                f"be {getattr(Strategy(), other)}"
             )
         stage_of[list(stage.ops)] = i
     sent = np.zeros(len(plan.stages))

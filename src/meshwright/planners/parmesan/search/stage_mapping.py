@@ -17,6 +17,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
 from meshwright.planners.parmesan.check import mapping as check_mapping
 from meshwright.planners.parmesan.numbering import numbered_alike
+from meshwright.planners.parmesan.numbers import as_many, filled
 from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
@@ -151,7 +152,7 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     judged += published
     if problem.costs == "partition" and len(seconds_per_byte) <= MOST_UNEQUAL:
         judged += swapped(problem, posed, judged)
-    judged = _as_many(problem, params.n_stages, judged)
+    judged = as_many(problem, params.n_stages, judged)
     if problem.costs == "partition":
         ranked, missing_bytes = fitting(problem, judged)
         if not ranked:
@@ -176,21 +177,6 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
         bound=_bound(posed, problem), n_iterations=len(judged), notes=_notes(problem, posed, first), problem=problem,
         extra={"mappings": [_mapping_json(problem, one.groups, one.mapping) for one in mapped]},
     )  # fmt: skip
-
-
-def _as_many(problem: Problem, n_stages: int, judged: list[EvaluatedPlan]) -> list[EvaluatedPlan]:
-    """Return the plans of as many stages as were asked for.
-
-    Raises `InputError` when there is none.
-    """
-    found = [one for one in judged if not n_stages or len(one.plan.stages) == n_stages]
-    if judged and not found:
-        most = max(len(one.plan.stages) for one in judged)
-        raise InputError(
-            f"--set n_stages={n_stages}: no pipeline of so many stages was found for {problem.model_spec.name}, at most of {most}; "
-            "leave the option out to try every number"
-        )
-    return found
 
 
 def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
@@ -363,7 +349,7 @@ def _rounds(asked: _Asked) -> tuple[list[EvaluatedPlan], _Mapped | None]:
         factors = scales
         for turn in range(asked.params.rounds):
             cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=factors, seed=asked.seed)
-            held = _filled(asked.units, cut.groups) if asked.params.n_stages else cut.groups
+            held = filled(asked.units, cut.groups) if asked.params.n_stages else cut.groups
             if not cut.feasible or held in seen:
                 break
             seen.add(held)
@@ -379,23 +365,6 @@ def _rounds(asked: _Asked) -> tuple[list[EvaluatedPlan], _Mapped | None]:
                 break
             factors = _scales(asked, now.mapping.devices, typical)
     return judged, best
-
-
-def _filled(units: Units, groups: _Groups) -> _Groups:
-    """Return as many groups as were asked for: the partitioner leaves some empty where a further cut transfers more than it saves.
-
-    Each time the group of the most compute that can be cut is cut in two, where the larger part has the least; units are in
-    topological order.
-    """
-    compute = np.array(units.arrays.compute)
-    filled = [tuple(sorted(group)) for group in groups if group]
-    while len(filled) < len(groups) and any(len(group) > 1 for group in filled):
-        k = max(range(len(filled)), key=lambda i: (len(filled[i]) > 1, compute[list(filled[i])].sum(), -i))
-        group = filled[k]
-        sums = np.cumsum(compute[list(group)])
-        at = min(range(1, len(group)), key=lambda i: max(sums[i - 1], sums[-1] - sums[i - 1]))
-        filled[k : k + 1] = [group[:at], group[at:]]
-    return (*filled, *((),) * (len(groups) - len(filled)))
 
 
 def _judged(

@@ -56,7 +56,8 @@ _VARIANTS: tuple[tuple[str, _Variant], ...] = (
     ("olmo", _Variant(norm_weights=0, biases=(("attention_bias", False), ("attention_bias", False), _NONE))),
     ("olmo2", _Variant(pre_norms=False, post_norms=True, head_norms="all",
                        biases=(("attention_bias", False), ("attention_bias", False), _NONE))),
-    ("seed_oss", _Variant(biases=(("attention_bias", True), ("attention_out_bias", False), ("mlp_bias", False)), head_size=128)),
+    ("seed_oss", _Variant(biases=(("attention_bias", True), ("attention_out_bias", False), ("mlp_bias", False)),
+                          head_size=128)),
     ("smollm3", _Variant()),
     ("stablelm", _Variant(norm_weights=2, biases=(("use_qkv_bias", False), _NONE, _NONE),
                           refused=("qk_layernorm", "use_parallel_residual"))),
@@ -99,7 +100,7 @@ def variant(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
 
 
 def falcon(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
-    """Return the graph of a Falcon model: one key head (7B), grouped heads with a norm for each branch (40B, 180B), or GPT-like."""
+    """Return the graph of a Falcon model: one key head (7B), grouped heads and a norm for each branch (40B), or GPT-like."""
     heads, newer = (
         config.integer("num_attention_heads|n_head", "heads of a layer"),
         _is(config, "new_decoder_architecture", False),
@@ -181,6 +182,7 @@ def _whole(
     words = vocabulary(config)
     layers = [(f"layers.{i}", "attention_mlp", body) for i, body in enumerate(bodies)]
     everything = [
-        ("embed", "embedding", ends.embedding(block, words)), *layers, ("head", "head", ends.head(block, words, bias=head_bias)),
+        ("embed", "embedding", ends.embedding(block, words)), *layers,
+        ("head", "head", ends.head(block, words, bias=head_bias)),
     ]  # fmt: skip
     return ends.chain(name, everything, block, shared=words * block.hidden if tied else 0)
