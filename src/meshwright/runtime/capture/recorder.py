@@ -117,7 +117,7 @@ class Recorder(TorchDispatchMode):
         return row
 
     def _carries(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor's gradient is computed: autograd says so, but not inside functions with their own backward."""
+        """Return whether a tensor's gradient is computed: autograd says so, but not inside functions of its own."""
         return id(tensor) in self._differentiated and (tensor.requires_grad or not torch.is_grad_enabled())
 
     def _backward(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
