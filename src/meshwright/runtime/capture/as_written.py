@@ -26,8 +26,8 @@ def _every_expert(trace: Trace) -> str:
     n_experts = max(trace.parameters[name][0] for operator in found for name in operator.weights if name)
     part = next(operator.module for operator in found)
     return (
-        f"{part} multiplies every token with all {n_experts} experts, as its code does, and so it is counted: {share:.0%} of the "
-        "forward FLOPs. A program that sends tokens to the experts that the router chose computes the share of those "
+        f"{part} multiplies every token with all {n_experts} experts, as its code does, and so it is counted: {share:.0%} of "
+        "the forward FLOPs. A program that sends tokens to the experts that a router chose computes the share of those "
         "experts only, and has exchanges between devices that this graph does not have"
     )
 
@@ -56,5 +56,5 @@ def _scans(trace: Trace) -> str:
     names = ", ".join(sorted({trace.classes[path] for path in outer}))
     return (
         f"state-space layers ({names}) are captured operator by operator: they keep {format_bytes(kept / trace.batch)} a "
-        "sample and move what their code moves. Fused scans, which recompute inside the kernel, keep and move a small part of it"
+        "sample and move what their code moves. Fused scans recompute inside the kernel, and keep and move a small part of it"
     )
