@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,15 @@ _LARGEST_BATCH = 10**9
 __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", "simulate", "training"]
 
 
-def read(spec: str, *, file_format: str = "", sequence_length: int = 0) -> ModelSpec:
-    """Read a model: a built-in name, a file of any known format, or a generator; see `meshwright.models.read`."""
+def read(
+    spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
+) -> ModelSpec:
+    """Read a model, trained as a whole or in part: a built-in name, a file of any known format, or a generator; see
+    `meshwright.models.read`.
+    """
     from meshwright import models
 
-    return models.read(spec, file_format=file_format, sequence_length=sequence_length)
+    return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
 
 
 def make_problem(
@@ -101,14 +105,14 @@ def make_problem(
             "'meshwright codesign MODEL --measures FILE' uses measured times"
         )
     name = costs or model_spec.costs
-    registry.load("costs", name, "cost model")
+    from meshwright.api import targets
+
+    targets.whole_only(model_spec.graph, registry.load("costs", name, "cost model"), f"costs {name}")
     place = cluster if cluster is not None else model_spec.cluster
     if place is None and model_spec.instance is None:
         raise InputError(
             f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
         )
-    from meshwright.api import targets
-
     training, chance = training or _training_on(place), _risk(memory_risk, name)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
     share = peaks.peaks(run_by.name).share(chance) if name in MEASURED_COSTS else 1.0
@@ -201,6 +205,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     told = dict(settings or {})
+    targets.whole_only(problem.graph, module, f"search {name}")
     params = options.parse(module.Params, told, f"search {name}")
     if within and not hasattr(params, "within_ratio"):
         raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")
@@ -355,7 +360,10 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         units.parse(link_bandwidth, "bytes_per_second", place="--link-bandwidth", exclusive=True),
         units.parse(link_latency, "seconds", place="--link-latency"),
     )
+    from meshwright.api import targets
+
     model_spec = read(model, file_format=file_format) if isinstance(model, str) else model
+    targets.whole_only(model_spec.graph, room, "codesign")
     return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 

@@ -86,6 +86,8 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         result = plan
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
+    if wanted not in (*_WITH_RINGS, "dot") and wanted not in registry.names("frameworks"):
+        targets.whole_only(result.problem.graph, writer, f"--to {to}")
     try:
         notes: tuple[str, ...] | None = writer.write(result, path)
     except ExportError as error:

@@ -87,6 +87,7 @@ def _model(model_spec: ModelSpec) -> dict[str, Any]:
         "n_edges": len(graph.edges),
         "n_parameters": graph.n_parameters,
         "n_active_parameters": graph.n_active_parameters or graph.n_parameters,
+        "n_trained_parameters": graph.n_trained_parameters,
         "sequence_length": graph.sequence_length,
         "layers": rows,
     }
@@ -139,6 +140,8 @@ def text(entry: dict[str, Any]) -> str:
         lines[0] += f", {format_count(entry['n_parameters'])} parameters"
         if entry["n_active_parameters"] != entry["n_parameters"]:
             lines[0] += f" ({format_count(entry['n_active_parameters'])} active)"
+        if entry["n_trained_parameters"] != entry["n_parameters"]:
+            lines[0] += f", {format_count(entry['n_trained_parameters'])} of them trained"
     lines.append(
         f"  answered by --search {entry['search']} with --costs {entry['costs']}; {entry['sequence_length']} tokens a sample"
     )

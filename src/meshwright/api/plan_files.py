@@ -69,11 +69,12 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
+        freeze, lora = plan_json.trained_part(entry)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
+    held = api.read(spec, file_format=file_format, sequence_length=batch.sequence_length, freeze=freeze, lora=lora)
     asked = api.make_problem(
-        spec, place or None, costs=costs, batch=batch, training=training, file_format=file_format, framework=run_by,
-        memory_risk=memory_risk,
+        held, place or None, costs=costs, batch=batch, training=training, framework=run_by, memory_risk=memory_risk,
     )  # fmt: skip
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from meshwright import frameworks
 from meshwright.api.evaluation import evaluate
 from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError
+from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
+from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.timeline import Timeline
 
-__all__ = ["Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "with_targets"]
+__all__ = ["Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "whole_only", "with_targets"]
 
 COSTS = ("analytic", "sharded")
 """Cost models that know frameworks; others reproduce published figures or measured times."""
@@ -51,10 +54,32 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
         When there is none of this name, or the cost model knows no frameworks.
     """
     if costs in COSTS and any(op.body for op in spec.graph.ops):
-        return frameworks.for_problem(word, spec.graph, cluster, precision)
+        found = frameworks.for_problem(word, spec.graph, cluster, precision)
+        if word and not (found.limits.frozen_weights or spec.graph.fully_trained):
+            raise InputError(
+                f"--for {word}: {_frozen(spec.graph)}, and {found.word} trains all weights of a model; plan for another"
+            )
+        return found
     if word:
         raise InputError(f"--for {word}: costs {costs} know no frameworks; they are for models of ours ({', '.join(COSTS)})")
     return Framework()
+
+
+def whole_only(graph: Graph, module: ModuleType, what: str) -> None:
+    """Refuse a model with frozen weights where a cost model or search would count gradients and state for all of them.
+
+    `what`: how it is called in the message. Modules that count only trained weights say so: ``FROZEN = True``.
+    """
+    if not graph.fully_trained and not getattr(module, "FROZEN", False):
+        raise InputError(
+            f"{what}: {_frozen(graph)}, and it would count gradients and optimizer state for all weights; leave the "
+            "option out: search best with costs analytic counts what is trained"
+        )
+
+
+def _frozen(graph: Graph) -> str:
+    frozen, whole = format_count(graph.n_frozen_parameters), format_count(graph.n_parameters)
+    return f"{frozen} of the {whole} weights of {graph.name} are frozen"
 
 
 def checked(result: Result) -> Result:

@@ -20,7 +20,8 @@ _MOST_DIGITS = 300  # a float has room for 308
 
 
 def load_json(text: str) -> tuple[Any, str]:
-    """Return what JSON text holds, and which key stands twice in one object, of which one value would be lost.
+    """Return what JSON text holds (a byte order mark before it is passed over), and which key stands twice in one object, of
+    which one value would be lost.
 
     Raises `ValueError` or `RecursionError` when the text is no JSON, or nested too deep.
 
@@ -39,7 +40,7 @@ def load_json(text: str) -> tuple[Any, str]:
             repeated.append(f"the key '{key}' stands twice in {place}; keep one of the two")
         return entry
 
-    content = json.loads(text, object_pairs_hook=made, parse_int=_whole_number)
+    content = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=made, parse_int=_whole_number)
     return content, repeated[0] if repeated else ""
 
 

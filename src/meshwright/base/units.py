@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 from meshwright.base.errors import InputError
 
-__all__ = ["format_bytes", "format_count", "format_seconds", "parse"]
+__all__ = ["format_bytes", "format_count", "format_seconds", "parse", "parse_count", "samples", "tokens"]
 
 _QUANTITY = re.compile(r"^\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 
@@ -71,6 +72,37 @@ def parse(text: str | float | int, dimension: str, *, place: str, minimum: float
     if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
         raise InputError(f"{place}: {text} is out of range; it must be finite and {'>' if exclusive else '>='} {minimum:g}")
     return value
+
+
+def parse_count(text: str | int, *, place: str, binary: bool = False) -> int:
+    """Return a whole number, 0 or more: ``4096``, ``4k``, ``1.5M``, ``4Ki``.
+
+    `binary`: whether ``k``, ``M`` and ``G`` are of 1,024, as names of models have it (a length of 32k is 32,768 tokens), or of
+    1,000; ``Ki`` is of 1,024 either way.
+    Raises `InputError` when it is none.
+    """
+    word = str(text).strip()
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(|[kKMGT]i?)", word)
+    if match is None:
+        raise InputError(
+            f"{place} {text}: is not a whole number; write for example {'32768 or 32k' if binary else '4096 or 4Ki'}"
+        )
+    step = 1024 if binary or match[2].endswith("i") else 1000
+    exponent = " kMGT".index(match[2][:1].replace("K", "k") or " ")
+    value = Fraction(match[1]) * step**exponent
+    if value.denominator != 1:
+        raise InputError(f"{place} {text}: is {float(value):g}, which is not a whole number")
+    return int(value)
+
+
+def samples(text: str | int) -> int:
+    """Return a number of samples as typed after an option."""
+    return parse_count(text, place="number of samples")
+
+
+def tokens(text: str | int) -> int:
+    """Return a number of tokens of one sample as typed after an option: 32k is 32,768."""
+    return parse_count(text, place="--sequence-length", binary=True)
 
 
 def _example(dimension: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from meshwright.base import units
+
 __all__ = ["register"]
 
 
@@ -21,7 +23,9 @@ def register(app: typer.Typer) -> None:
             metavar="[NAME=]SIZES[:TYPE]",
             help="Shape of an input, samples first: 8,3,224,224 or ids=8,128:int64.",
         ),
-        sequence_length: int = typer.Option(0, help="Tokens per sample of a language model; 0: its own, at most 4096."),
+        sequence_length: int = typer.Option(
+            0, parser=units.tokens, metavar="N", help="Tokens per sample of a language model; 0: its own, at most 4096."
+        ),
         level: str = typer.Option("layers", help="What a node is: layers, or every single operator."),
         precision: str = typer.Option("bf16", help="Of weights whose type the callable does not decide: bf16, fp16, fp32."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),

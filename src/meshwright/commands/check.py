@@ -4,6 +4,8 @@ without running any solver.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from meshwright.solvers.pairwise.certificate import Verdict
 
 __all__ = ["register"]
+
+_FIGURES = ("stages", "schedule", "step_seconds", "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio")
 
 
 def posed_again(entry: dict[str, Any], place: str) -> Problem:
@@ -38,6 +42,7 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
     from meshwright.api import plan_files
     from meshwright.base import registry
     from meshwright.base.errors import InputError
+    from meshwright.writers import plan_json
 
     file_format = entry.get("format") if isinstance(entry, dict) else None
     if file_format == "meshwright/plan/1":
@@ -52,6 +57,9 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
                 "the file that --set certificate=FILE writes"
             )
         verdict: Verdict = check_plan(result, entry, place)
+        if verdict.valid and not hasattr(verdict, "not_checked"):
+            changed = _changed(plan_json.as_json(result), entry)
+            return replace(verdict, valid=not changed, reason=changed)
         return verdict
     if model:
         raise InputError("--model is for plan files; a certificate holds its question")
@@ -63,6 +71,24 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
     problem = posed_again(entry, place) if entry.get("kind") == "sharding" else None
     found: Verdict = registry.load("search", "pase", "search").check_certificate(entry, place, problem)
     return found
+
+
+def _changed(expected: Any, found: Any, place: str = "") -> str:
+    """Return which field of a plan file is not what the plan gives, in a sentence; empty for none.
+
+    `expected`: the same plan as JSON, judged anew; figures of stages and of the step are compared, and what is not in the file
+    is not missed.
+    """
+    if isinstance(expected, dict) and isinstance(found, dict):
+        keys = _FIGURES if not place else tuple(expected)
+        parts = [(f"{place}.{key}".lstrip("."), expected.get(key), found[key]) for key in keys if key in found]
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        parts = [(f"{place}[{i}]", *both) for i, both in enumerate(zip(expected, found, strict=True))]
+    else:
+        numbers = [one for one in (expected, found) if isinstance(one, (int, float)) and not isinstance(one, bool)]
+        same = expected == found or (len(numbers) == 2 and math.isclose(*numbers, rel_tol=1e-9))
+        return "" if same else f"{place} is {found!r} in the file, and {expected!r} by the plan in it"
+    return next((reason for part, one, other in parts if (reason := _changed(one, other, part))), "")
 
 
 def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
@@ -88,9 +114,11 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     cluster = plan_json.cluster_from_json(entry, place)
+    batch = Batch(sequence_length=0 if length == 1 else length)
+    freeze, lora = plan_json.trained_part(entry)
+    held = api.read(spec, file_format=file_format, sequence_length=batch.sequence_length, freeze=freeze, lora=lora)
     problem = api.make_problem(
-        spec, cluster, costs=costs, batch=Batch(sequence_length=0 if length == 1 else length), file_format=file_format,
-        framework=framework, memory_risk=memory_risk,
+        held, cluster, costs=costs, batch=batch, framework=framework, memory_risk=memory_risk,
     )  # fmt: skip
     found: Verdict = check(problem, entry, place)
     return found
@@ -110,7 +138,6 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Verify that a plan costs what it says and that no plan costs less than its bound."""
         import json
-        import math
 
         from meshwright.base.errors import InputError
         from meshwright.core.source import Source

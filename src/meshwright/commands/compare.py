@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from meshwright.base import units
+
 __all__ = ["register"]
 
 
@@ -17,9 +19,15 @@ def register(app: typer.Typer) -> None:
         searches: str = typer.Option(help="Names of searches, separated by commas."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
         file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
-        global_batch: int = typer.Option(0, help="Samples per step over all devices."),
-        micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
-        sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        global_batch: int = typer.Option(0, parser=units.samples, metavar="N", help="Samples per step over all devices."),
+        micro_batch: int = typer.Option(
+            0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."
+        ),
+        sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
+        freeze: list[str] = typer.Option(
+            [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
+        ),
+        lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         seed: int = typer.Option(0, help="Seed of everything random."),
@@ -42,9 +50,10 @@ def register(app: typer.Typer) -> None:
         for name in names:
             registry.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
+        spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
-            file_format=file_format, framework=for_,
+            spec, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
+            framework=for_,
         )  # fmt: skip
         results: list[tuple[str, Result | None, str]] = []
         for name in names:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from meshwright.base import units
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -68,7 +70,6 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
     """
     from meshwright import api
     from meshwright.api import targets, why_not
-    from meshwright.base import units
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
@@ -167,9 +168,17 @@ def register(app: typer.Typer) -> None:
         search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
         file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
-        global_batch: int = typer.Option(0, help="Samples per step over all devices; 0: left to the search."),
-        micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
-        sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        global_batch: int = typer.Option(
+            0, parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search."
+        ),
+        micro_batch: int = typer.Option(
+            0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."
+        ),
+        sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
+        freeze: list[str] = typer.Option(
+            [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
+        ),
+        lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
@@ -203,10 +212,10 @@ def register(app: typer.Typer) -> None:
         )
         if top < 0:
             raise InputError(f"--top {top}: must be at least 0")
+        spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
-            memory_risk=memory_risk or peaks.RISK,
+            spec, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
+            training=api.training(precision) if precision else None, framework=for_, memory_risk=memory_risk or peaks.RISK,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)

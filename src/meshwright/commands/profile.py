@@ -6,6 +6,8 @@ from typing import Any
 
 import typer
 
+from meshwright.base import units
+
 __all__ = ["register"]
 
 
@@ -63,7 +65,9 @@ def register(app: typer.Typer) -> None:
         out: str = typer.Option(..., help="The profile; where it exists, what is measured now is added to it or replaces it."),
         rows: str = typer.Option("1,2,4", help="Samples per micro-batch to measure, with commas."),
         tensor: str = typer.Option("1", help="Tensor degrees to measure, with commas."),
-        sequence_length: int = typer.Option(0, help="Tokens of a sample, for models of tokens; needed there."),
+        sequence_length: int = typer.Option(
+            0, parser=units.tokens, metavar="N", help="Tokens of a sample, for models of tokens; needed there."
+        ),
         ranks: int = typer.Option(2, help="Processes among which links are measured; under torchrun, those it started."),
         repeats: int = typer.Option(
             9, help="Runs of each layer, dealt out over three rounds; the least median of a round counts."

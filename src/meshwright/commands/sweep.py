@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from meshwright.base import units
+
 __all__ = ["register"]
 
 
@@ -18,8 +20,10 @@ def register(app: typer.Typer) -> None:
         search: str = typer.Option("", help="The recipe; default: the one that suits the input."),
         costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
         file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
-        micro_batch: int = typer.Option(0, help="Samples per micro-batch and replica; 0: left to the search."),
-        sequence_length: int = typer.Option(0, help="Tokens per sample; 0: the model's own."),
+        micro_batch: int = typer.Option(
+            0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."
+        ),
+        sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),

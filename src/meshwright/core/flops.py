@@ -8,7 +8,7 @@ import math
 
 from meshwright.core.graph import Graph, Operator
 
-__all__ = ["forward_flops", "model_flops"]
+__all__ = ["forward_flops", "model_flops", "passes"]
 
 _NORM_FLOPS = 5.0  # square or deviation, sum, reciprocal root, two products: per element
 _SOFTMAX_FLOPS = 5.0  # maximum, subtraction, exponential, sum, division: per element
@@ -74,7 +74,8 @@ def model_flops(graph: Graph, *, halve_causal: bool = False) -> float:
     Returns
     -------
     float
-        Three times the forward matrix products of one sample (the backward pass has two for each).
+        Three times the forward matrix products of one sample (the backward pass has two for each); of frozen weights the
+        gradient is not counted, nor that of activations below everything that is trained.
 
     References
     ----------
@@ -94,13 +95,22 @@ def model_flops(graph: Graph, *, halve_causal: bool = False) -> float:
         repeated = 0 <= op.like < i
         per_body.append(per_body[op.like] if repeated else sum(_product_flops(operator, halve_causal) for operator in op.body))
         total += per_body[i]
-    return 3.0 * total
+    return total
+
+
+def passes(operator: Operator) -> float:
+    """Return the forward passes that forward and backward of a product count for: the gradient of what it reads takes one, or
+    two where it multiplies two activations, and that of its weights one.
+    """
+    if not operator.n_parameters or operator.kind in ("attention", "causal_attention"):
+        return 3.0 if operator.input_gradient else 1.0
+    return 1.0 + float(operator.input_gradient) + float(operator.n_trained_parameters > 0)
 
 
 def _product_flops(operator: Operator, halve_causal: bool) -> float:
-    """Forward FLOP of a matrix product; 0 for anything else."""
+    """FLOP of a matrix product, forward and backward; 0 for anything else."""
     if operator.kind in ("matmul", "grouped_matmul", "attention", "convolution"):
-        return forward_flops(operator)
+        return passes(operator) * forward_flops(operator)
     if operator.kind == "causal_attention":
-        return forward_flops(operator) * (1.0 if halve_causal else 2.0)
-    return operator.flops
+        return passes(operator) * forward_flops(operator) * (1.0 if halve_causal else 2.0)
+    return passes(operator) * operator.flops

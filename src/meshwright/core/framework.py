@@ -68,6 +68,8 @@ class FrameworkLimits:
         Precisions of products; empty for all.
     formats : tuple of str
         Formats of models that it can be told; empty for all.
+    frozen_weights : bool
+        Whether it trains models with frozen weights; where not, it trains all of them.
     """
 
     degrees: tuple[str, ...] = AXES
@@ -86,6 +88,7 @@ class FrameworkLimits:
     block_recompute: bool = False
     precisions: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
+    frozen_weights: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
         *_degrees(limits, plan), *_pipeline(limits, plan, graph), *_places(limits, plan), *_recompute(limits, plan, graph),
         f"products in {precision}; it has {_listed(limits.precisions)}"
         if precision and limits.precisions and precision not in limits.precisions else "",
+        "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
     ) if reason)  # fmt: skip
 
 

@@ -48,6 +48,10 @@ class Operator:
         Forward floating point operations per sample where `dims` do not tell (a captured operator); 0 to derive from `dims`.
     moved_elements : int
         Elements read and written per sample where `dims` do not tell; 0 to derive.
+    n_frozen_parameters : int
+        Those of `n_parameters` that are not trained: they have no gradient and no optimizer state.
+    input_gradient : bool
+        Whether the backward pass computes the gradient of what the operator reads; not where nothing before it is trained.
     """
 
     name: str
@@ -62,6 +66,23 @@ class Operator:
     selective: bool = False
     flops: float = 0.0
     moved_elements: int = 0
+    n_frozen_parameters: int = 0
+    input_gradient: bool = True
+
+    @property
+    def n_trained_parameters(self) -> int:
+        """Weights that are trained."""
+        return self.n_parameters - self.n_frozen_parameters
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it has weights, and none of them is trained."""
+        return 0 < self.n_parameters == self.n_frozen_parameters
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether the backward pass computes anything for this operator."""
+        return self.input_gradient or self.n_trained_parameters > 0
 
     def size(self, axis: str, default: int = 1) -> int:
         """Return the size of one axis, or `default` where the operator has no such axis."""
@@ -97,6 +118,16 @@ class Op:
         """Weights of the layer."""
         return sum(operator.n_parameters for operator in self.body)
 
+    @property
+    def n_trained_parameters(self) -> int:
+        """Weights of the layer that are trained."""
+        return sum(operator.n_trained_parameters for operator in self.body)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether the backward pass reaches the layer: not where everything up to it is frozen."""
+        return not self.body or any(operator.has_backward for operator in self.body)
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -127,6 +158,8 @@ class Graph:
         Weights a token meets (less than all of them with experts); 0 means all.
     tokens_name : str
         What a sample consists of: ``tokens``, or empty.
+    n_shared_frozen_parameters : int
+        Those of `n_shared_parameters` that are not trained.
 
     Raises
     ------
@@ -141,6 +174,7 @@ class Graph:
     n_shared_parameters: int = 0
     n_active_parameters: int = 0
     tokens_name: str = "tokens"
+    n_shared_frozen_parameters: int = 0
 
     def __post_init__(self) -> None:
         first: dict[str, int] = {}
@@ -162,6 +196,21 @@ class Graph:
     def n_parameters(self) -> int:
         """Weights of the model, shared ones counted once."""
         return sum(op.n_parameters for op in self.ops) - self.n_shared_parameters
+
+    @property
+    def n_frozen_parameters(self) -> int:
+        """Weights that are not trained, shared ones counted once."""
+        return sum(op.n_parameters - op.n_trained_parameters for op in self.ops) - self.n_shared_frozen_parameters
+
+    @property
+    def n_trained_parameters(self) -> int:
+        """Weights that are trained, shared ones counted once."""
+        return self.n_parameters - self.n_frozen_parameters
+
+    @property
+    def fully_trained(self) -> bool:
+        """Whether no weight is frozen."""
+        return all(not operator.n_frozen_parameters for op in self.ops for operator in op.body)
 
     def id_of(self, name: str) -> int:
         """Return the id of the layer called `name` (KeyError when there is none)."""

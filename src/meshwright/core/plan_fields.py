@@ -13,7 +13,8 @@ __all__ = ["check"]
 _LARGEST = 10**9
 
 _OF_THE_PLAN = (
-    ("model.spec", str, None), ("model.format", str, None), ("costs", str, None), ("search", str, None),
+    ("model.spec", str, None), ("model.format", str, None), ("model.lora", str, None),
+    ("costs", str, None), ("search", str, None),
     ("schedule.name", str, None),
     ("schedule.n_microbatches", int, 1), ("schedule.micro_batch", int, 1), ("schedule.global_batch", int, 1),
     ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0),
@@ -52,6 +53,9 @@ def check(entry: dict[str, Any], place: str) -> None:
             value = value[key]
         else:
             _one(value, kind, minimum, f"{place}: {path}")
+    held = entry.get("model")
+    for word in fields.items(held.get("freeze", []), f"{place}: model.freeze") if isinstance(held, dict) else ():
+        fields.text(word, f"{place}: model.freeze")
     for i, stage in enumerate(fields.items(entry.get("stages", []), f"{place}: stages", of="objects")):
         _stage(stage, f"{place}: stage {i}")
 

@@ -38,6 +38,10 @@ class ModelSpec:
         The search that answers this content when the user names none and `best` does not apply to it.
     notes : tuple of str
         Sentences the user should read: what was assumed or left out while reading.
+    freeze : tuple of str
+        Patterns of names whose weights are frozen, where that was told.
+    lora : str
+        Adapters that are trained beside frozen weights, as told; empty for none.
     """
 
     name: str
@@ -49,6 +53,8 @@ class ModelSpec:
     costs: str = "analytic"
     search: str = "best"
     notes: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
+    lora: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class StageCost:
     backward_communication : tuple of (str, float)
         The same inside the backward pass (communication repeated by recomputation included).
     output_bytes : float
-        Sent by each device of this stage to its peer in the next stage, forward; the backward pass returns as much.
+        Sent by each device of this stage to its peer in the next stage, forward; the backward pass returns as much, if any.
     reduce_seconds : float
         Gradient reduction of the stage's weights, once a step, if nothing else used the links.
     overlap_ratio : float
@@ -84,6 +84,8 @@ class StageCost:
     collectives : tuple of Collective
         What the seconds of communication are made of, so that the simulator can share links; empty where the cost model cannot
         tell: then communication takes its seconds whatever else is on the links.
+    output_gradient : bool
+        Whether the next stage sends the gradient of the output back; not where everything up to it is frozen.
     """
 
     forward_seconds: float
@@ -107,6 +109,7 @@ class StageCost:
     communication_bytes: float = 0.0
     fragmentation_ratio: float = 0.0
     collectives: tuple[Collective, ...] = ()
+    output_gradient: bool = True
 
     @property
     def forward_total_seconds(self) -> float:

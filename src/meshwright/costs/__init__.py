@@ -5,6 +5,8 @@ Promises of a cost model module, checked by ``tests/contract/test_costs.py``:
 * ``stage_costs(problem, plan) -> tuple[StageCost, ...]``: what each stage of the plan does and holds for one micro-batch, on
   the devices and with the strategy that the plan gives it, in seconds and bytes; one per stage, finite, not negative, the same
   each time; ``()`` where the model says nothing in seconds; `InputError` where a stage's strategy cannot run the model.
+* ``FROZEN`` is true where only trained weights have gradients and optimizer state; where it is missing, models with frozen
+  weights are refused.
 
 ``costs/analytic/__init__.py`` is ours; the others are the published ones, kept to reproduce papers.
 """

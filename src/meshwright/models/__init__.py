@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,15 @@ from meshwright.core.source import Source
 __all__ = ["read"]
 
 
-def read(spec: str, *, file_format: str = "", sequence_length: int = 0, attention: str = "") -> ModelSpec:
+def read(
+    spec: str,
+    *,
+    file_format: str = "",
+    sequence_length: int = 0,
+    attention: str = "",
+    freeze: Sequence[str] = (),
+    lora: str = "",
+) -> ModelSpec:
     """Read a model from a built-in name, a file of any known format, or a generator like ``pase:alexnet``.
 
     Parameters
@@ -26,6 +35,10 @@ def read(spec: str, *, file_format: str = "", sequence_length: int = 0, attentio
         Tokens per sample; 0 for the model's own.
     attention : str
         ``flash``, ``unfused``, or empty for the model's own.
+    freeze : sequence of str
+        Patterns of names whose weights are frozen: see `meshwright.models.fine_tuning.fine_tuned`.
+    lora : str
+        Adapters that alone are trained: ``r=16,targets=query,value``; empty for none.
 
     Returns
     -------
@@ -39,6 +52,16 @@ def read(spec: str, *, file_format: str = "", sequence_length: int = 0, attentio
     PluginError
         When the format named cannot be loaded.
     """
+    found = _found(spec, file_format, sequence_length, attention)
+    if not freeze and not lora:
+        return found
+    from meshwright.models.fine_tuning import fine_tuned
+
+    return fine_tuned(found, freeze, lora)
+
+
+def _found(spec: str, file_format: str, sequence_length: int, attention: str) -> ModelSpec:
+    """Return the model, all of it trained."""
     if not spec:
         raise InputError("the name of the model is empty; see 'meshwright list models', or name a file")
     source = Source(spec, sequence_length, attention)

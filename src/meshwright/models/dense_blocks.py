@@ -16,7 +16,10 @@ from dataclasses import dataclass
 
 from meshwright.core.graph import Operator
 
-__all__ = ["Block", "attention", "core", "cross_attention", "feed_forward", "layer", "norm", "product", "residual"]
+__all__ = ["Block", "Body", "attention", "core", "cross_attention", "feed_forward", "layer", "norm", "product", "residual"]
+
+Body = tuple[Operator, ...]
+"""The operators of a layer."""
 
 _MASK_BYTES = 1  # of one element of a drop-out mask
 _STATISTIC_BYTES = 4  # one fp32 log-sum-exp per query and head (flash attention)
@@ -36,10 +39,13 @@ class Block:
     `query_bias`, `output_bias`, `feed_forward_bias`: whether the products have biases.
     `sinks`: whether every query head has a weight that attention may go to instead of to a token (GPT-OSS).
     `head_norms`: whether queries and keys are normalised per head.
+    `n_head_norm_parameters`: weights of those norms; 0 for those of one head of queries and one of keys.
     `rotary`: whether queries and keys are rotated by position.
     `post_norms`: whether the outputs of attention and feed-forward are normalised as well (Gemma 2).
+    `pre_norms`: whether the streams into both branches are normalised (not in OLMo 2).
     `norm_after`: whether the norm stands after the residual sum instead of before the branch (BERT).
     `parallel`: whether attention and feed-forward read the same stream and are summed once (GPT-NeoX).
+    `one_norm`: whether both then read the same norm (Falcon 7B, Cohere).
     `dropout`, `inner_dropout`, `attention_dropout`: whether elements are dropped at the ends of both branches, after the
     activation function, and of attention probabilities.
     `fused`: whether attention is one flash-attention kernel; otherwise scores are kept as in [1]_ and selective recomputation
@@ -62,10 +68,13 @@ class Block:
     feed_forward_bias: bool = False
     sinks: bool = False
     head_norms: bool = False
+    n_head_norm_parameters: int = 0
     rotary: bool = True
     post_norms: bool = False
+    pre_norms: bool = True
     norm_after: bool = False
     parallel: bool = False
+    one_norm: bool = False
     dropout: bool = False
     inner_dropout: bool = False
     attention_dropout: bool = False
@@ -216,9 +225,10 @@ def _attention_branch(name: str, block: Block) -> tuple[Operator, ...]:
     ]
     rotated = (("sequence", block.sequence), ("hidden", n_query + n_key))
     if block.head_norms:
+        n_weights = block.n_head_norm_parameters or 2 * block.norm_weights * block.head
         branch.append(
             Operator(
-                f"{name}.head_norms", "norm", rotated, "hidden", n_parameters=2 * block.norm_weights * block.head,
+                f"{name}.head_norms", "norm", rotated, "hidden", n_parameters=n_weights,
                 saved_elements=block.sequence * (n_query + n_key), selective=block.fused,
             )
         )  # fmt: skip
@@ -237,7 +247,8 @@ def _surrounded(name: str, block: Block, branch: tuple[Operator, ...]) -> tuple[
     if block.norm_after:
         return (*branch, last, first)
     if block.post_norms:
-        return (first, *branch, norm(f"{name}.post_norm", block, selective=False), last)
+        before = (first,) if block.pre_norms else ()
+        return (*before, *branch, norm(f"{name}.post_norm", block, selective=False), last)
     return (first, *branch, last)
 
 
@@ -246,7 +257,7 @@ def _parallel(block: Block) -> tuple[Operator, ...]:
     return (
         norm("attention.norm", block),
         *_attention_branch("attention", block),
-        norm("mlp.norm", block),
+        *(() if block.one_norm else (norm("mlp.norm", block),)),
         *feed_forward_branch("mlp", block),
         residual("residual", block, inputs=3),
     )

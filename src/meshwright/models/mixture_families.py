@@ -11,7 +11,7 @@ from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
 from meshwright.models.mixture_blocks import Experts, Latent
 
-__all__ = ["deepseek", "gpt_oss", "mixtral", "qwen_moe"]
+__all__ = ["deepseek", "glm4_moe", "gpt_oss", "mixtral", "qwen_moe"]
 
 
 def mixtral(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
@@ -63,14 +63,31 @@ def deepseek(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
         config.integer("intermediate_size", "width of the dense feed-forward network"), fused=fused,
     )  # fmt: skip
     newer = config.text("model_type", "family of the model", "") != "deepseek_v2"
+    return _with_shared(config, name, block, mixture_blocks.latent_attention(block, latent), router_bias=newer)
+
+
+def glm4_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a GLM-4.5 model: Llama's attention, then experts as in DeepSeek V3.
+
+    Raises `InputError` when a field is missing or wrong.
+    """
+    given = {"head_dim": 128, **{key: value for key, value in config.fields.items() if value is not None}}
+    block = dense_families.llama_block(ModelConfig(config.place, given), sequence, fused)
+    block = replace(block, output_bias=False, head_norms=config.flag("use_qk_norm", "whether heads are normalised", False))
+    return _with_shared(config, name, block, dense_blocks.attention(block), router_bias=True)
+
+
+def _with_shared(config: ModelConfig, name: str, block: Block, front: tuple[Operator, ...], *, router_bias: bool) -> Graph:
+    """Return layers with shared and routed experts behind an attention `front`, the first of them dense, and those that predict
+    further tokens.
+    """
     width = config.integer("moe_intermediate_size", "width of an expert")
     shared = config.integer("n_shared_experts", "experts that every token visits", 0, minimum=0)
     experts = replace(
-        _experts(config, "n_routed_experts|num_local_experts", width), shared_width=shared * width, router_bias=newer
+        _experts(config, "n_routed_experts|num_local_experts", width), shared_width=shared * width, router_bias=router_bias
     )
     n_dense = config.integer("first_k_dense_replace", "first layers without experts", 0, minimum=0)
     step = config.integer("moe_layer_freq", "every how many layers one has experts", 1)
-    front = mixture_blocks.latent_attention(block, latent)
     dense, sparse = front + dense_blocks.feed_forward(block), front + mixture_blocks.expert_feed_forward(block, experts)
     bodies = [sparse if i >= n_dense and i % step == 0 else dense for i in range(dense_families.n_layers(config))]
     n_ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0, maximum=100)

@@ -93,6 +93,7 @@ def _question(result: Result) -> str:
     model = f"{problem.model_spec.name}: {len(graph.ops)} layers"
     if graph.n_parameters:
         model += f", {format_count(graph.n_parameters)} parameters"
+        model += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
     if graph.sequence_length > 1:
         model += f", {graph.sequence_length} tokens a sample"
     place = ""

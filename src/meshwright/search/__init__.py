@@ -13,6 +13,8 @@ Promises of a search module, checked by ``tests/contract/test_search.py``:
   objective. An objective called ``step_seconds`` or ``simulated_seconds_per_sample`` is what the simulator says, or above it;
 * ``STOPS_EARLY`` is true where `stop` ends it early with the best plan so far; where it is missing or false, a limit of time
   has no effect, and the answer says so;
+* ``FROZEN`` is true where its answers know that frozen weights have neither gradients nor optimizer state; where it is missing,
+  models with frozen weights are refused;
 * ``BASELINES``, if any, names searches whose plans lie in this one's space: where both answer, this one's step is not slower.
 
 Where options say something about the question itself (a batch, machines), so that the plan's cost depends on them,

@@ -121,7 +121,7 @@ def transfers(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) 
     plan : Plan
         Its stages name the devices.
     stage_costs : tuple of StageCost
-        Their ``output_bytes`` is what each device sends forward, and what it gets back.
+        Their ``output_bytes`` is what each device sends forward, and what it gets back where anything up to there is trained.
 
     Returns
     -------
@@ -143,6 +143,8 @@ def transfers(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) 
             continue
         source, target, share = pairs(plan.stages[i].devices, plan.stages[i + 1].devices)
         for way, stage, ends in ((0, i, (source, target)), (1, i + 1, (target, source))):
+            if way and not stage_costs[i].output_gradient:
+                continue
             flow = way * n_stages + stage
             sent[way, stage] = stage_costs[i].output_bytes
             latency[way, stage], links[flow], busy_share = net.sends(*ends, share)

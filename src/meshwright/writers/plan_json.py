@@ -13,10 +13,21 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.formatting import fullest, peak_margin, shown_risk, step_interval, utilization
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
-__all__ = ["FIELDS", "FORMAT", "as_json", "cluster_from_json", "interval_json", "plan_from_json", "stage_json", "write"]
+__all__ = [
+    "FIELDS",
+    "FORMAT",
+    "as_json",
+    "cluster_from_json",
+    "interval_json",
+    "plan_from_json",
+    "stage_json",
+    "trained_part",
+    "write",
+]
 
 FORMAT = "meshwright/plan/1"
 
@@ -68,7 +79,7 @@ def as_json(result: Result) -> dict[str, Any]:
     answer, problem = result.answer, result.problem
     entry: dict[str, Any] = {
         "format": FORMAT,
-        "model": {"name": problem.model_spec.name, "spec": problem.model_spec.spec, "format": problem.model_spec.format},
+        "model": _model_json(problem.model_spec),
         "cluster": _cluster_json(result),
         "search": result.search,
         "settings": dict(result.settings),
@@ -109,6 +120,23 @@ def as_json(result: Result) -> dict[str, Any]:
         for other in answer.alternatives
     ]
     return entry | dict(answer.extra)
+
+
+def _model_json(spec: ModelSpec) -> dict[str, Any]:
+    """Return what it takes to read the model again."""
+    part = {"freeze": list(spec.freeze), "lora": spec.lora or None}
+    entry = {"name": spec.name, "spec": spec.spec, "format": spec.format, "n_parameters": spec.graph.n_parameters}
+    return (
+        entry | {"n_trained_parameters": spec.graph.n_trained_parameters} | {key: value for key, value in part.items() if value}
+    )
+
+
+def trained_part(entry: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """Return which part of the model of a plan file is trained: patterns of what is frozen, and adapters, as told.
+
+    `entry`: checked by `meshwright.core.plan_fields.check`.
+    """
+    return tuple(entry["model"].get("freeze", ())), entry["model"].get("lora", "")
 
 
 def _cluster_json(result: Result) -> dict[str, Any] | None:

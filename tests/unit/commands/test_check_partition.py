@@ -38,8 +38,11 @@ def test_plan_files_are_checked_by_the_command(meshwright: Any, tmp_path: Path, 
     changes: tuple[Callable[[dict[str, Any]], object], ...] = (
         lambda e: e["objective"].update(value=e["objective"]["value"] * 0.99),
         lambda e: e["bound"].update(value=e["bound"]["value"] * 1.5),
+        lambda e: e.update(step_seconds=e["step_seconds"] * 1.01),
+        lambda e: e["stages"][-1].update(peak_bytes=e["stages"][-1]["peak_bytes"] + 1e6),
     )
     if search == "stage_mapping":
+        assert "peak_bytes" in entry["stages"][0]
         changes += (lambda e: e["mappings"][-1].update(seconds=e["mappings"][-1]["seconds"] * 0.9),)
     for change in changes:
         tampered = json.loads(json.dumps(entry))
@@ -47,3 +50,9 @@ def test_plan_files_are_checked_by_the_command(meshwright: Any, tmp_path: Path, 
         plan.write_text(json.dumps(tampered))
         done = meshwright("check", "plan.json")
         assert done.code == 2 and done.out.startswith("refused"), done
+    for field, value in (("shard", 3), ("expert", 2), ("shard_degree", 1), ("tensor", 2), ("context", 2)):
+        tampered = json.loads(json.dumps(entry))
+        tampered["stages"][0][field] = value
+        plan.write_text(json.dumps(tampered))
+        done = meshwright("check", "plan.json")
+        assert done.code == 2 and "Traceback" not in done.err and (field in done.err or "devices" in done.err), done

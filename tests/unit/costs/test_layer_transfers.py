@@ -9,8 +9,8 @@ import pytest
 
 from meshwright.core.graph import Operator
 from meshwright.core.problem import Framework, MixedPrecision
-from meshwright.costs.analytic import layer
-from meshwright.costs.analytic.layer import Transfer
+from meshwright.costs.analytic import layer, layer_transfers
+from meshwright.costs.analytic.layer_transfers import Transfer
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape
 
 from .conftest import SEQUENCE, device, gpt_layer, product
@@ -23,7 +23,7 @@ NO_TIME = OperatorSeconds(0.0, 0.0, 0.0)
 def transfers(
     body: tuple[Operator, ...], i: int, shape: Shape, seconds: OperatorSeconds = NO_TIME
 ) -> tuple[list[Transfer], list[Transfer]]:
-    return layer._transfers(body, i, shape, BF16, [seconds] * len(body))
+    return layer_transfers.transfers(body, i, shape, BF16, [seconds] * len(body))
 
 
 def said(found: list[Transfer]) -> list[tuple[str, str, float]]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from meshwright import models
+from meshwright.core.flops import forward_flops, passes
+from meshwright.models import llama_variants
 from meshwright.models.readers import huggingface
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -28,6 +30,12 @@ LATENT = {
 ENCODER = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 200}
 GPT = {"n_embd": 96, "n_layer": 4, "n_head": 6, "n_inner": 200, "vocab_size": 1003, "n_positions": 256}
 T5 = {"d_model": 96, "d_kv": 24, "d_ff": 200, "num_layers": 4, "num_decoder_layers": 3, "num_heads": 6, "vocab_size": 1003}
+
+EVEN = {key: value for key, value in DECODER.items() if key != "head_dim"}
+GLM: dict[str, Any] = {
+    **DECODER, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 56,
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
+}  # fmt: skip
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "CausalLM", DECODER),
@@ -59,7 +67,61 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("vit", "ImageClassification", {**ENCODER, "image_size": 64, "patch_size": 16, "num_labels": 13}),
     ("t5", "Seq2SeqLM", T5),
     ("t5", "Seq2SeqLM", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    ("arcee", "CausalLM", {**DECODER, "mlp_bias": True, "attention_bias": True}),
+    ("bloom", "CausalLM", {"hidden_size": 96, "n_layer": 4, "n_head": 6, "vocab_size": 1003}),
+    ("cohere", "CausalLM", EVEN),
+    ("cohere", "CausalLM", {**EVEN, "use_qk_norm": True, "attention_bias": True}),
+    ("cohere2", "CausalLM", {**EVEN, "attention_bias": True}),
+    ("ernie4_5", "CausalLM", DECODER),
+    ("ernie4_5", "CausalLM", {**DECODER, "use_bias": True, "head_dim": None, "tie_word_embeddings": False}),
+    ("falcon", "CausalLM", {**EVEN, "max_position_embeddings": 256}),
+    ("falcon", "CausalLM", {**EVEN, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    ("falcon", "CausalLM", {**EVEN, "bias": True, "alibi": True, "parallel_attn": False, "multi_query": False}),
+    ("glm", "CausalLM", {**DECODER, "attention_bias": True}),
+    ("glm4", "CausalLM", {**DECODER, "attention_bias": True}),
+    ("glm4_moe", "CausalLM", GLM),
+    ("glm4_moe", "CausalLM", {**GLM, "use_qk_norm": True, "attention_bias": True}),
+    ("gptj", "CausalLM", {**GPT, "rotary_dim": 8}),
+    ("granite", "CausalLM", EVEN),
+    ("helium", "CausalLM", {**EVEN, "head_dim": 16, "attention_bias": True}),
+    ("nemotron", "CausalLM", {**DECODER, "mlp_bias": True}),
+    ("olmo", "CausalLM", EVEN),
+    ("olmo2", "CausalLM", {**EVEN, "attention_bias": True}),
+    ("phi", "CausalLM", EVEN),
+    ("phi", "CausalLM", {**EVEN, "qk_layernorm": True}),
+    ("seed_oss", "CausalLM", {**DECODER, "attention_out_bias": True}),
+    ("smollm3", "CausalLM", {**EVEN, "no_rope_layers": [1, 1, 1, 0]}),
+    ("stablelm", "CausalLM", {**EVEN, "use_qkv_bias": True}),
+    ("starcoder2", "CausalLM", EVEN),
 ]
+
+DENSE_VARIANTS = [case for case in CASES if case[0] in dict(llama_variants.FAMILIES)]
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "fields"), DENSE_VARIANTS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_products_of_a_family_are_those_that_pytorch_counts(
+    family: str, head: str, fields: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch, an optional extra")
+    transformers = pytest.importorskip("transformers", reason="needs transformers, an optional extra")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = transformers.AutoConfig.for_model(family, **fields)
+        model = getattr(transformers, f"AutoModelFor{head}").from_config(config)
+        words = torch.ones((1, 64), dtype=torch.long)
+        with FlopCounterMode(display=False) as counter:
+            model(input_ids=words, labels=words).loss.backward()
+    counted = counter.get_flop_counts()["Global"]
+    expected = sum(flops for name, flops in counted.items() if str(name) in ("aten.mm", "aten.addmm"))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config.to_dict(), "architectures": [type(model).__name__]}, default=str))
+    graph = models.read(str(path), sequence_length=64).graph
+    products = sum(passes(part) * forward_flops(part) for op in graph.ops for part in op.body if part.kind == "matmul")
+    assert products == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(("family", "head", "fields"), CASES, ids=lambda value: value if isinstance(value, str) else "")
@@ -83,4 +145,9 @@ def test_a_small_model_has_the_parameters_of_its_class(
 
 
 def test_every_family_is_compared() -> None:
-    assert set(huggingface.MODEL_TYPES) - {family for family, _, _ in CASES} == {"gemma3", "kimi_k2"}  # built like others
+    assert set(huggingface.MODEL_TYPES) - {family for family, _, _ in CASES} == {
+        "gemma3",
+        "kimi_k2",
+        "mistral3",
+        "yi",
+    }  # built like others

@@ -22,6 +22,7 @@ from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
 
 __all__ = [
+    "FROZEN",
     "RowLoads",
     "axis_times",
     "combine",
@@ -35,6 +36,9 @@ __all__ = [
     "table",
     "words",
 ]
+
+FROZEN = True
+"""Gradients, their communication and optimizer state are those of trained weights only."""
 
 RowLoads = dict[tuple[int, str], StageCost]
 """``(row, recompute) -> StageCost`` of one layer."""

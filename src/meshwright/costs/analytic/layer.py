@@ -14,6 +14,7 @@ from meshwright.core.graph import Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs.analytic import recomputation
+from meshwright.costs.analytic.layer_transfers import Transfer, transfers
 from meshwright.costs.analytic.roofline import (
     OperatorSeconds,
     Shape,
@@ -40,19 +41,6 @@ class Repeat(NamedTuple):
     kept_bytes: float
 
 
-class Transfer(NamedTuple):
-    """One collective inside a layer: cause, mesh axis, kind, size, the compute that it may run beside,
-    and copies of every token in it.
-    """
-
-    cause: str
-    axis: str
-    kind: str
-    n_bytes: float
-    hidden_seconds: float = 0.0
-    n_copies: int = 1
-
-
 @dataclass(frozen=True, slots=True)
 class LayerWork:
     """One layer of one micro-batch on one device.
@@ -68,7 +56,7 @@ class LayerWork:
     n_dense_parameters, n_expert_parameters : int
         Weights on the device before any sharding over the data axis.
     n_lookup_parameters : int
-        Those of tables, whose gradient is not added to the main one in place.
+        Those of tables that are trained, whose gradient is not added to the main one in place.
     saved_bytes : float
         Kept from forward to backward when nothing is recomputed.
     selective_bytes : float
@@ -81,6 +69,10 @@ class LayerWork:
         Model FLOPs, forward and backward.
     repeats : tuple of (str, Repeat)
         What the framework's own settings repeat, by setting.
+    has_backward : bool
+        Whether the backward pass reaches the layer: where it does not, nothing is kept or repeated.
+    n_frozen_dense, n_frozen_expert : int
+        Those of the weights that are not trained.
     """
 
     forward_seconds: float
@@ -100,9 +92,24 @@ class LayerWork:
     working_bytes: float
     model_flops: float
     repeats: tuple[tuple[str, Repeat], ...] = ()
+    has_backward: bool = True
+    n_frozen_dense: int = 0
+    n_frozen_expert: int = 0
+
+    @property
+    def n_trained_dense(self) -> int:
+        """Those of the dense weights that have gradients."""
+        return self.n_dense_parameters - self.n_frozen_dense
+
+    @property
+    def n_trained_expert(self) -> int:
+        """Those of the experts' weights that have gradients."""
+        return self.n_expert_parameters - self.n_frozen_expert
 
     def same_as(self, word: str) -> str:
         """Return the first setting that repeats the same of this layer: many modules are not in it."""
+        if not self.has_backward:
+            return "none"
         own = next((repeat for known, repeat in self.repeats if known == word), None)
         if own is None:
             return word
@@ -129,10 +136,10 @@ def layer_work(
     forward: list[Transfer] = []
     backward: list[Transfer] = []
     selective: list[Transfer] = []
-    dense = expert = saved = dropped = widest = selective_seconds = 0.0
+    saved = dropped = widest = selective_seconds = 0.0
     there_of, kept_of = [], []
     for i, operator in enumerate(body):
-        there, back = _transfers(body, i, shape, training, times)
+        there, back = transfers(body, i, shape, training, times)
         forward += there
         backward += back
         n_bytes = saved_bytes(operator, shape, _kept_width(body, i, training, framework))
@@ -145,10 +152,6 @@ def layer_work(
             selective += there
             selective_seconds += times[i].forward + device.launch_seconds
             dropped += n_bytes
-        if operator.expert:
-            expert += parameters(operator, shape)
-        else:
-            dense += parameters(operator, shape)
         widest = max(widest, _working_bytes(operator, shape, training, framework))
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
@@ -170,9 +173,11 @@ def layer_work(
         forward=tuple(forward),
         backward=tuple(backward),
         selective=tuple(selective),
-        n_dense_parameters=math.ceil(dense),
-        n_expert_parameters=math.ceil(expert),
-        n_lookup_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.kind == "embedding")),
+        n_dense_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if not operator.expert)),
+        n_expert_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.expert)),
+        n_lookup_parameters=math.ceil(
+            sum(parameters(operator, shape) - _frozen(operator, shape) for operator in body if operator.kind == "embedding")
+        ),
         saved_bytes=saved,
         selective_bytes=dropped,
         input_bytes=input_elements * residual,
@@ -180,6 +185,9 @@ def layer_work(
         working_bytes=widest,
         model_flops=model_flops(Graph("layer", (Op("layer", "", body),))) * share / shape.tensor,
         repeats=_repeats(body, shape, (device, training, framework), (times, there_of, kept_of)),
+        has_backward=not body or any(operator.has_backward for operator in body),
+        n_frozen_dense=math.floor(sum(_frozen(operator, shape) for operator in body if not operator.expert)),
+        n_frozen_expert=math.floor(sum(_frozen(operator, shape) for operator in body if operator.expert)),
     )
 
 
@@ -265,6 +273,11 @@ def parameters(operator: Operator, shape: Shape) -> float:
     return operator.n_parameters / share / (shape.expert if operator.expert else 1)
 
 
+def _frozen(operator: Operator, shape: Shape) -> float:
+    """Return those of `parameters` that are not trained."""
+    return parameters(operator, shape) * operator.n_frozen_parameters / max(1, operator.n_parameters)
+
+
 def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
     """Return the bytes of one micro-batch that an operator keeps from forward to backward on one device, `width` an element."""
     n_bytes = operator.saved_elements * width + operator.saved_extra_bytes
@@ -305,79 +318,3 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, f
     if operator.kind == "softmax":  # scores of attention that is not fused: their gradient beside that of the probabilities
         return 2.0 * tokens * operator.size("hidden") * width
     return tokens * operator.size("hidden") * width
-
-
-def _transfers(
-    body: tuple[Operator, ...], i: int, shape: Shape, training: MixedPrecision, times: list[OperatorSeconds]
-) -> tuple[list[Transfer], list[Transfer]]:
-    """Return the collectives that operator `i` causes, forward and backward."""
-    operator, width = body[i], training.activation_bytes
-    tokens = shape.tokens(operator)
-    if operator.kind in ("attention", "causal_attention") and shape.context > 1:
-        return _ring(operator, shape, width, times[i])
-    if operator.kind in ("dispatch", "combine") and shape.expert > 1:
-        n_bytes = tokens * operator.size("top_k") * operator.size("hidden") * width / shape.split(operator)
-        exchange = [Transfer("expert", "expert", "all_to_all", n_bytes, n_copies=operator.size("top_k"))]
-        return exchange, exchange
-    if shape.tensor == 1 or (operator.expert and shape.folded):
-        return [], []
-    if operator.tensor_axis == "in":
-        n_bytes = tokens * operator.size("out") * width * operator.size("top_k")
-        both = _block(n_bytes, shape)
-        return both, both
-    if operator.kind == "embedding" and operator.tensor_axis:
-        n_bytes = tokens * operator.size("hidden") * width
-        if shape.sequence_parallel:
-            return [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)], [
-                Transfer("tensor", "tensor", "all_gather", n_bytes)
-            ]
-        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)], []
-    if operator.kind == "cross_entropy" and operator.tensor_axis:
-        return [Transfer("tensor", "tensor", "all_reduce", 4.0 * tokens)] * 3, []
-    if operator.tensor_axis in ("out", "vocabulary") and operator.kind == "matmul" and _is_open(body, i):
-        n_bytes = tokens * operator.size("in") * width
-        if shape.sequence_parallel:
-            return (
-                [Transfer("tensor", "tensor", "all_gather", n_bytes)],
-                [Transfer("tensor", "tensor", "reduce_scatter", n_bytes)],
-            )
-        return [], [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
-    return [], []
-
-
-def _block(n_bytes: float, shape: Shape) -> list[Transfer]:
-    """Return the collectives of a column-split product, whatever follows, and the row-split product that closes it.
-
-    Without sequence parallelism the partial sums are reduced forward and the gradients of the input backward; with it each
-    reduction becomes a gathering before and a scattering after [Korthikanti et al., arXiv 2205.05198, Fig. 5]. Nothing hides
-    them: Megatron runs part of the backward ones beside weight gradients, but measured runs show as much time as if it did not.
-    The input gathered once more for the weight gradient does run beside the input's gradient and is not counted.
-    """
-    if not shape.sequence_parallel:
-        return [Transfer("tensor", "tensor", "all_reduce", n_bytes)]
-    return [Transfer("tensor", "tensor", "all_gather", n_bytes), Transfer("tensor", "tensor", "reduce_scatter", n_bytes)]
-
-
-def _is_open(body: tuple[Operator, ...], i: int) -> bool:
-    """Tell whether no row-split product closes the column-split product `i`: a head over the vocabulary."""
-    return not any(operator.tensor_axis == "in" for operator in body[i + 1 :])
-
-
-def _ring(operator: Operator, shape: Shape, width: int, seconds: OperatorSeconds) -> tuple[list[Transfer], list[Transfer]]:
-    """Return the passing round of keys and values, beside attention on the chunks already there.
-
-    One chunk's attention has nothing to hide behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their
-    gradients with them.
-    """
-    keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
-    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
-    n_bytes = keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width
-    part = (shape.context - 1) / shape.context
-    half = seconds.backward_input * part / 2.0
-    return (
-        [Transfer("context", "context", "all_gather", n_bytes, seconds.forward * part)],
-        [
-            Transfer("context", "context", "all_gather", n_bytes, half),
-            Transfer("context", "context", "reduce_scatter", n_bytes, half),
-        ],
-    )

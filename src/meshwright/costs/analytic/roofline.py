@@ -73,7 +73,7 @@ def operator_seconds(
 
     `training`: precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
     `attention`: software of fused attention, as `Device.attention`.
-    Returns: forward, gradient of activations, gradient of weights.
+    Returns: forward, gradient of activations, gradient of weights; 0 where there is none (frozen weights).
     """
     kind = operator.kind
     if kind in ("matmul", "grouped_matmul"):
@@ -84,8 +84,9 @@ def operator_seconds(
         return _other(operator, shape, device, training)
     forward, backward = _moved_bytes(operator, shape, training)
     rate = device.memory_bytes_per_second * device.memory_ratio
+    backward *= operator.has_backward
     if kind == "embedding":
-        return OperatorSeconds(forward / rate, 0.0, backward / rate)
+        return OperatorSeconds(forward / rate, 0.0, 0.0 if operator.frozen else backward / rate)
     return OperatorSeconds(forward / rate, backward / rate, 0.0)
 
 
@@ -118,7 +119,9 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPre
     forward = seconds(rows, columns, inner, (operand + cast) * (left + right) + wide * out)
     backward = seconds(rows, inner, columns, (operand + cast) * out + operand * right + wide * left)
     weight = seconds(inner, columns, rows, operand * (left + out) + 2.0 * training.gradient_bytes * right)
-    return OperatorSeconds(forward, backward, weight if operator.n_parameters else 0.0)
+    return OperatorSeconds(
+        forward, backward if operator.input_gradient else 0.0, weight if operator.n_trained_parameters else 0.0
+    )
 
 
 def operand_bytes(training: MixedPrecision) -> tuple[float, float]:
@@ -157,7 +160,7 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
     memory = moved / (device.memory_bytes_per_second * device.memory_ratio)
     forward = max(compute, memory)
     backward = max(compute * ATTENTION_BACKWARD_FLOPS / ATTENTION_BACKWARD_RATIO, 2.5 * memory)
-    return OperatorSeconds(forward, backward, 0.0)
+    return OperatorSeconds(forward, backward if operator.has_backward else 0.0, 0.0)
 
 
 def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
@@ -181,7 +184,7 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
 
     forward = seconds(rows, keys, head) + seconds(rows, value, keys)
     backward = seconds(rows, head, keys) + seconds(keys, head, rows) + seconds(rows, keys, value) + seconds(keys, value, rows)
-    return OperatorSeconds(forward, backward, 0.0)
+    return OperatorSeconds(forward, backward if operator.has_backward else 0.0, 0.0)
 
 
 def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
@@ -192,7 +195,9 @@ def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrec
     precision = wide_precision(training)
     compute = flops / (device.peak(precision) * device.matmul_ratio)
     seconds = max(compute, moved / (device.memory_bytes_per_second * device.memory_ratio))
-    return OperatorSeconds(seconds, seconds, seconds if operator.n_parameters else 0.0)
+    return OperatorSeconds(
+        seconds, seconds if operator.input_gradient else 0.0, seconds if operator.n_trained_parameters else 0.0
+    )
 
 
 def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -> tuple[float, float]:

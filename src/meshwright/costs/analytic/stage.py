@@ -45,7 +45,8 @@ def layer_load(
         unpack, pack = _copy_seconds(work, strategy, device, training)
         beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
-        backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
+        if work.has_backward:
+            backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
     weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training, framework)
     saved, working = _activation_bytes(work, recompute)
     gathered, communication = _unit_bytes(work, mesh, strategy, training)
@@ -53,9 +54,11 @@ def layer_load(
     fragmentation = 0.0 if framework.expandable_segments else training.fragmentation_ratio
     with_waste = 1.0 + fragmentation
     splits = framework.splits_transfers and not strategy.sequence_parallel
-    moved = 2.0 * gradients + 2.0 * optimizer + weights
+    n_frozen = work.n_dense_parameters - work.n_trained_dense, work.n_expert_parameters - work.n_trained_expert
+    updated = weights - _weight_bytes(*n_frozen, mesh, strategy, training)
+    moved = 2.0 * gradients + 2.0 * optimizer + updated
     if strategy.shard < 3 and strategy.shard > 0:
-        moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + weights
+        moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + updated
     return StageCost(
         forward_seconds=work.forward_seconds,
         backward_input_seconds=work.backward_input_seconds,
@@ -76,11 +79,14 @@ def layer_load(
         model_flops=work.model_flops,
         communication_bytes=communication,
         fragmentation_ratio=fragmentation,
+        output_gradient=work.has_backward,
     )
 
 
 def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ...]]:
     """Return the compute and the collectives of the forward pass that are repeated before the backward pass."""
+    if not work.has_backward:
+        return 0.0, ()
     if recompute == "full":
         return work.forward_seconds, work.forward
     if recompute == "selective":
@@ -142,7 +148,8 @@ def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training:
     rate = device.memory_bytes_per_second * device.memory_ratio
     n_parameters = work.n_dense_parameters + work.n_expert_parameters
     unpack = 2.0 * training.weight_bytes * n_parameters / rate if strategy.shard == 3 else 0.0
-    return unpack, (training.weight_bytes + training.gradient_bytes) * n_parameters / rate
+    n_trained = work.n_trained_dense + work.n_trained_expert
+    return unpack, (training.weight_bytes + training.gradient_bytes) * n_trained / rate
 
 
 def sharded_seconds(
@@ -154,33 +161,34 @@ def sharded_seconds(
     if framework.shard_bytes_per_second:
         n_parameters = work.n_dense_parameters + work.n_expert_parameters
         gather = n_parameters * training.weight_bytes / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
-        return gather, n_parameters * training.gradient_bytes / framework.shard_bytes_per_second
+        n_trained = work.n_trained_dense + work.n_trained_expert
+        return gather, n_trained * training.gradient_bytes / framework.shard_bytes_per_second
     gather = 0.0
     if strategy.shard == 3:
         gather = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
         gather += bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
-    reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_dense_parameters * training.gradient_bytes)
-    reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_expert_parameters * training.gradient_bytes)
+    reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_trained_dense * training.gradient_bytes)
+    reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_trained_expert * training.gradient_bytes)
     return gather, reduce
 
 
 def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
     """Return the seconds of the gradient reduction that happens once a step."""
-    dense = work.n_dense_parameters * training.gradient_bytes
+    dense = work.n_trained_dense * training.gradient_bytes
     replicas = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
     if strategy.shard >= 2:
         return replicas
     kind = "reduce_scatter" if strategy.shard else "all_reduce"
     seconds = replicas + bucket_seconds(mesh.shard, kind, dense)
-    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_expert_parameters * training.gradient_bytes)
+    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * training.gradient_bytes)
 
 
 def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
     """Return the seconds of gathering updated weights after the optimizer (ZeRO-1 and 2)."""
     if strategy.shard not in (1, 2):
         return 0.0
-    seconds = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
-    return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
+    seconds = bucket_seconds(mesh.shard, "all_gather", work.n_trained_dense * training.weight_bytes)
+    return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_trained_expert * training.weight_bytes)
 
 
 def _state_bytes(
@@ -190,19 +198,29 @@ def _state_bytes(
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
     accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy
-    is the weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held.
+    is the weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held. Frozen weights
+    are held in the precision of the products, without a copy.
     """
-    whole = work.n_dense_parameters + work.n_expert_parameters
-    share = work.n_dense_parameters / mesh.n_shards + work.n_expert_parameters / mesh.n_expert_shards
+    weights = _weight_bytes(work.n_dense_parameters, work.n_expert_parameters, mesh, strategy, training)
+    whole = work.n_trained_dense + work.n_trained_expert
+    share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
     gradients = training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
     if strategy.shard < 3:
-        return training.weight_bytes * whole, gradients, training.optimizer_bytes * (share if strategy.shard else whole)
-    copied = training.weight_bytes < 4 and training.optimizer_bytes >= 12
-    weight_bytes, copy_bytes = (4, 4) if copied else (training.weight_bytes, 0)
-    return weight_bytes * share, gradients, (training.optimizer_bytes - copy_bytes) * share
+        return weights, gradients, training.optimizer_bytes * (share if strategy.shard else whole)
+    copied = 4 if training.weight_bytes < 4 and training.optimizer_bytes >= 12 else training.weight_bytes
+    wider = copied - training.weight_bytes
+    copy_bytes = 4 if wider else 0
+    return weights + wider * share, gradients, (training.optimizer_bytes - copy_bytes) * share
+
+
+def _weight_bytes(n_dense: int, n_expert: int, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
+    """Return the bytes of so many weights, as products use them, after sharding (ZeRO-3)."""
+    if strategy.shard < 3:
+        return float(training.weight_bytes * (n_dense + n_expert))
+    return training.weight_bytes * (n_dense / mesh.n_shards + n_expert / mesh.n_expert_shards)
 
 
 def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float]:
@@ -216,11 +234,16 @@ def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixed
     if strategy.shard < 3:
         return 0.0, 0.0
     unit = work.n_dense_parameters * (mesh.n_shards > 1) + work.n_expert_parameters * (mesh.n_expert_shards > 1)
-    return 3.0 * training.weight_bytes * unit, float(training.weight_bytes + training.gradient_bytes) * unit
+    trained = work.n_trained_dense * (mesh.n_shards > 1) + work.n_trained_expert * (mesh.n_expert_shards > 1)
+    return training.weight_bytes * (2.0 * unit + trained), float(
+        training.weight_bytes * unit + training.gradient_bytes * trained
+    )
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
     """Return the bytes kept per micro-batch in flight, and those needed only while the layer runs."""
+    if not work.has_backward:
+        return 0.0, work.working_bytes
     if recompute == "full":
         return work.input_bytes, work.saved_bytes + work.working_bytes
     if recompute == "selective":
@@ -279,6 +302,7 @@ def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
         model_flops=sums[11],
         communication_bytes=communication,
         fragmentation_ratio=fragmentation,
+        output_gradient=any(load.output_gradient for load, count in stage_costs if count > 0) or not stage_costs,
     )
 
 

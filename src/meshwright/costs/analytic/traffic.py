@@ -44,9 +44,14 @@ def collectives(
             ("expert_data", "all_gather", float(expert * training.weight_bytes)),
         )
         kind = "reduce_scatter" if strategy.shard else "all_reduce"
+        n_dense, n_expert = work.n_trained_dense, work.n_trained_expert
         reduced = (
-            ("shard", kind, float(dense * training.gradient_bytes)),
-            ("expert_data", kind, float(expert * training.gradient_bytes)),
+            ("shard", kind, float(n_dense * training.gradient_bytes)),
+            ("expert_data", kind, float(n_expert * training.gradient_bytes)),
+        )
+        updated = (
+            ("shard", "all_gather", float(n_dense * training.weight_bytes)),
+            ("expert_data", "all_gather", float(n_expert * training.weight_bytes)),
         )
         backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again_seconds
         gather, scatter = sharded_seconds(work, mesh, strategy, training, framework)
@@ -56,14 +61,14 @@ def collectives(
             ledger.beside(
                 "forward", gathered, gather, min(1.0, work.forward_seconds / gather) if gather > 0.0 else 0.0, n_layers
             )
-            ledger.beside("backward", gathered, gather, hidden, n_layers)
+            ledger.beside("backward", gathered, gather, hidden, n_layers * work.has_backward)
         if strategy.shard >= 2:
             ledger.beside("backward", reduced, scatter, hidden if framework.overlaps_scatter else 0.0, n_layers)
         else:
             ledger.once("reduce", reduced, n_layers)
-        ledger.once("reduce", (("replicate", "all_reduce", dense * training.gradient_bytes / mesh.n_shards),), n_layers)
+        ledger.once("reduce", (("replicate", "all_reduce", n_dense * training.gradient_bytes / mesh.n_shards),), n_layers)
         if strategy.shard in (1, 2):
-            ledger.once("gather", gathered, n_layers)
+            ledger.once("gather", updated, n_layers)
     return ledger.found()
 
 

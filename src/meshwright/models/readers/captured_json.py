@@ -21,6 +21,7 @@ _TOP = (
     "format", "name", "source", "level", "batch", "element_bytes", "sequence_length", "tokens_name", "n_parameters",
     "n_shared_parameters", "n_active_parameters", "totals", "notes", "bodies", "ops", "edges",
 )  # fmt: skip
+_FROZEN = ("n_frozen_parameters", "n_shared_frozen_parameters")
 _FIGURES = (
     "forward_flops", "backward_flops", "parameter_bytes", "output_bytes", "saved_bytes", "n_forward", "n_backward",
 )  # fmt: skip
@@ -57,7 +58,7 @@ def read(source: Source) -> ModelSpec:
         When a field is missing, unknown or wrong, or another sequence length is asked for: capture again with that.
     """
     place = str(source.path)
-    content = fields.entry(fields.of_format(source.json, place, FORMAT, "a captured graph"), place, _TOP, _TOP)
+    content = fields.entry(fields.of_format(source.json, place, FORMAT, "a captured graph"), place, (*_TOP, *_FROZEN), _TOP)
     sequence = _count(content, "sequence_length", place, minimum=1)
     if source.sequence_length not in (0, sequence):
         raise InputError(
@@ -72,13 +73,19 @@ def read(source: Source) -> ModelSpec:
     shared, active = (_count(content, key, place) for key in ("n_shared_parameters", "n_active_parameters"))
     try:
         name, tokens = (fields.text(content[key], f"{place}: {key}") for key in ("name", "tokens_name"))
-        graph = Graph(name, ops, edges, sequence, shared, active, tokens)
+        shared_frozen = _count(content, _FROZEN[1], place) if _FROZEN[1] in content else 0
+        graph = Graph(name, ops, edges, sequence, shared, active, tokens, shared_frozen)
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
     if graph.n_parameters != _count(content, "n_parameters", place):
         raise InputError(
             f"{place}: n_parameters is {content['n_parameters']}, but the operators hold {graph.n_parameters}; "
             "the file was changed"
+        )
+    if graph.n_frozen_parameters != (_count(content, _FROZEN[0], place) if _FROZEN[0] in content else 0):
+        raise InputError(
+            f"{place}: n_frozen_parameters is {content.get(_FROZEN[0], 0)}, but {graph.n_frozen_parameters} weights of "
+            "operators are frozen; the file was changed"
         )
     notes = tuple(str(note) for note in listed["notes"])
     return ModelSpec(graph.name, "captured_json", source.spec, graph, notes=notes)
@@ -119,12 +126,14 @@ def _operator(entry: Any, place: str) -> Operator:
     for name, allowed in (("kind", _KINDS), ("tensor_axis", _AXES), ("saved_axis", _SAVED_AXES)):
         if name in entry:
             values[name] = fields.text(entry[name], f"{place}: {name}", choices=allowed)
-    for name in ("expert", "selective"):
+    for name in ("expert", "selective", "input_gradient"):
         if name in entry:
             values[name] = fields.flag(entry[name], f"{place}: {name}")
-    for name in ("n_parameters", "saved_elements", "saved_extra_bytes", "moved_elements"):
+    for name in ("n_parameters", "saved_elements", "saved_extra_bytes", "moved_elements", "n_frozen_parameters"):
         if name in entry:
             values[name] = _count(entry, name, place)
+    if values.get("n_frozen_parameters", 0) > values.get("n_parameters", 0):
+        raise InputError(f"{place}: n_frozen_parameters is {values['n_frozen_parameters']}; that is more than its n_parameters")
     if "flops" in entry:
         values["flops"] = fields.number(entry["flops"], f"{place}: flops", minimum=0)
     return Operator(**values)

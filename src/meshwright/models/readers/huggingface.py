@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
-from meshwright.models import dense_families, encoder_families, mixture_families
+from meshwright.models import dense_families, encoder_families, llama_variants, mixture_families
 from meshwright.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -31,16 +31,17 @@ __all__ = [
     "unknown",
 ]
 
-MODEL_TYPES = (
-    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
-    "kimi_k2", "llama", "mistral",
-    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "t5", "vit",
-)  # fmt: skip
+MODEL_TYPES = tuple(sorted((
+    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo", "gpt_neox",
+    "gpt_oss", "kimi_k2", "llama", "mistral", "mistral3", "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "t5", "vit", "yi", *dict(llama_variants.FAMILIES),
+)))  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
 
 OTHER_FIELDS = True
 """A configuration holds much that only the library of models reads."""
 
+_WITH_PICTURES = ("gemma3", "mistral3")
 _DEFAULT_SEQUENCE = 4096
 _LONGEST_SEQUENCE = 10**9
 
@@ -169,9 +170,7 @@ def _length(config: ModelConfig, wanted: int) -> int:
 
 def _longest(config: ModelConfig) -> int:
     """Longest sequence the model was made for; 0 where the configuration names none."""
-    return config.integer(
-        "max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, minimum=0, maximum=_LONGEST_SEQUENCE
-    )
+    return config.integer("max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, maximum=_LONGEST_SEQUENCE)
 
 
 def _built_in(name: str) -> ModelConfig:
@@ -201,6 +200,7 @@ def _fused(config: ModelConfig, wanted: str) -> bool:
 def _family(config: ModelConfig) -> str:
     """The family, from ``model_type`` or the first of ``architectures``."""
     family = config.text("model_type", "family of the model", "")
+    family = family.lower() if family == "Yi" else family
     if not family:
         class_name = next(iter(config.words("architectures", "classes of the model")), "")
         stem = re.split(r"For[A-Z]|LMHead|Model$", class_name)[0].lower()
@@ -215,9 +215,11 @@ def _family(config: ModelConfig) -> str:
 
 def _language_model(config: ModelConfig) -> ModelConfig:
     """The configuration of the language model inside one of several parts, with the defaults that published files rely on."""
-    if _family(config) != "gemma3" or not config.given("text_config"):
+    if _family(config) not in _WITH_PICTURES or not config.given("text_config"):
         return config
     part = config.part("text_config")
+    if _family(config) == "mistral3":
+        return ModelConfig(part.place, {**part.fields, "model_type": "mistral3"})
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
     return ModelConfig(part.place, {**defaults, **part.fields, "model_type": "gemma3"})
 
@@ -231,7 +233,7 @@ def _notes(config: ModelConfig, name: str, sequence: int) -> tuple[str, ...]:
         tables = family in ("bert", "gpt2", "gpt_neo", "opt")
         effect = "; the table of learned positions was made as long" if tables else ""
         notes.append(f"{name}: {sequence} tokens per sample are more than the {longest} the model was made for{effect}")
-    if family == "gemma3":
+    if family in _WITH_PICTURES:
         notes.append(f"{name}: only the language model is planned; the vision tower is left out")
     if family in ("deepseek_v2", "deepseek_v3", "kimi_k2") and config.fields.get("num_nextn_predict_layers"):
         ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", maximum=100)
@@ -262,5 +264,7 @@ def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         "deepseek_v2": mixture_families.deepseek,
         "deepseek_v3": mixture_families.deepseek,
         "kimi_k2": mixture_families.deepseek,
+        "glm4_moe": mixture_families.glm4_moe,
+        **dict(llama_variants.FAMILIES),
     }
     return families.get(family, dense_families.llama_like)(config, name, sequence, fused)

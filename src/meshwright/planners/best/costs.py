@@ -270,21 +270,23 @@ class Costs:
         Returns
         -------
         ndarray, shape (n_ranks - 1,), float64
-            Seconds of one micro-batch, alone on the links, in the quicker direction.
+            Seconds of one micro-batch, alone on the links, in the quicker direction; 0 where nothing may come back.
         """
         sends = transfers.transfers(self.problem, plan, stage_costs)
         ends = {*self.chain.rows, *self.chain.prefix[-1:]}
         least = min(load.output_bytes for rows in self.rows(config) for (row, _), load in rows.items() if row in ends)
 
-        def scaled(
-            seconds: NDArray[np.float64], latency: NDArray[np.float64], sent: NDArray[np.float64]
-        ) -> NDArray[np.float64]:
+        def scaled(*own: NDArray[np.float64]) -> NDArray[np.float64]:
+            seconds, latency, sent = own
             share = np.minimum(np.divide(least, sent, out=np.zeros_like(sent), where=sent > 0.0), 1.0)
             return np.where(sent > 0.0, latency + (seconds - latency) * share, 0.0)
 
         there = scaled(sends.seconds[0, :-1], sends.latency_seconds[0, :-1], sends.bytes[0, :-1])
         back = scaled(sends.seconds[1, 1:], sends.latency_seconds[1, 1:], sends.bytes[1, 1:])
-        return np.minimum(there, back)
+        hops = np.minimum(there, back)
+        frozen = {row for rows in self.rows(config) for (row, _), load in rows.items() if not load.output_gradient}
+        hops[: None if frozen & set(self.chain.rows) else len(frozen)] = 0.0  # behind these, nothing comes back in some split
+        return hops
 
     def pipeline_ranks(
         self, config: Config, n_microbatches: int, *, light: bool = False, building: bool = False

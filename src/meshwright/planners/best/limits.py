@@ -112,12 +112,14 @@ def largest_degrees(graph: Graph) -> dict[str, int]:
 def sample_flops(graph: Graph) -> float:
     """Return the floating point operations of forward and backward of one sample, as the cost model counts them at least.
 
-    A backward pass is two forward passes; one where there is no weight that needs a gradient, but for attention, whose products have
-    two operands to differentiate.
+    A backward pass is one forward pass for the gradient of what is read and one for that of the weights, where there are such; two
+    for attention, whose products have two operands to differentiate.
     """
 
     def passes(operator: Operator) -> float:
-        return 3.0 if operator.n_parameters or operator.kind in ("attention", "causal_attention") else 2.0
+        if operator.kind in ("attention", "causal_attention"):
+            return 3.0 if operator.has_backward else 1.0
+        return 1.0 + float(operator.input_gradient) + float(operator.n_trained_parameters > 0)
 
     return sum(passes(operator) * forward_flops(operator) for op in graph.ops for operator in op.body)
 

@@ -69,21 +69,13 @@ def answer(problem: Problem, limits: PlanLimits) -> Answer:
     if len(kept) < states.n_states:
         notes.append(f"of {states.n_states} cuts the {len(kept)} with the least traffic in equal intervals of time are tried")
     evaluator = Evaluator(problem, training, states, limits.recompute)
-    space = space_of(problem, training, states, kept, limits)
-    upper_seconds, first = _data_parallel(evaluator, space, problem.batch.global_batch, limits)
-    ranked = evaluator.ranked(first)
-    if len(kept) > COARSE_STATES:
-        coarse = space_of(problem, training, states, kept_states(states, COARSE_STATES), limits)
-        ranked = evaluator.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
-        rough = evaluator.best([shape for _, shape in ranked[:N_JUDGED]])
-        upper_seconds = upper_seconds if rough is None else min(upper_seconds, rough[0] * SLACK_RATIO)
-    ranked = evaluator.ranked([shape for _, shape in ranked] + _candidates(problem, space, limits, upper_seconds))
-    around = Around(tuple(kept), space.n_microbatches, limits.uneven)
-    shapes = _starts([shape for _, shape in ranked])
-    best = evaluator.best(first + shapes + [evaluator.improved(shape, around) for shape in shapes])
+    space, first, ranked, best = _searched(evaluator, states, kept, limits)
+    if limits.uneven:  # plans with even shares lie in the space as well, and another way leads to them
+        even = _searched(evaluator, states, kept, replace(limits, uneven=False))[3]
+        if even is not None and (best is None or even[0] < best[0]):
+            best = evaluator.polished(even, Around(tuple(kept), space.n_microbatches, True))
     if best is None:
         return _infeasible(evaluator, space, problem, limits, tuple(notes))
-    best = evaluator.polished(best, around)
     best, bound = _proof(evaluator, space, kept, limits, best)
     if space.max_stages < min(len(kept), problem.required_cluster.n_devices) and not limits.max_stages:
         notes.append(f"pipelines of at most {space.max_stages} stages were tried; --set max_stages=N tries more")
@@ -113,6 +105,28 @@ def answer(problem: Problem, limits: PlanLimits) -> Answer:
         notes=tuple(notes),
         extra=extra,
     )
+
+
+def _searched(
+    evaluator: Evaluator, states: States, kept: list[int], limits: PlanLimits
+) -> tuple[PlanSpace, list[PlanOutline], list[tuple[float, PlanOutline]], tuple[float, PlanOutline] | None]:
+    """Return the space of the limits, data parallelism, the best plans of every kind in their order, and the best after small
+    moves (None where none fits).
+    """
+    problem, training = evaluator.problem, evaluator.training
+    space = space_of(problem, training, states, kept, limits)
+    upper_seconds, first = _data_parallel(evaluator, space, problem.batch.global_batch, limits)
+    ranked = evaluator.ranked(first)
+    if len(kept) > COARSE_STATES:
+        coarse = space_of(problem, training, states, kept_states(states, COARSE_STATES), limits)
+        ranked = evaluator.ranked(first + _candidates(problem, coarse, limits, upper_seconds))
+        rough = evaluator.best([shape for _, shape in ranked[:N_JUDGED]])
+        upper_seconds = upper_seconds if rough is None else min(upper_seconds, rough[0] * SLACK_RATIO)
+    ranked = evaluator.ranked([shape for _, shape in ranked] + _candidates(problem, space, limits, upper_seconds))
+    around = Around(tuple(kept), space.n_microbatches, limits.uneven)
+    shapes = _starts([shape for _, shape in ranked])
+    best = evaluator.best(first + shapes + [evaluator.improved(shape, around) for shape in shapes])
+    return space, first, ranked, None if best is None else evaluator.polished(best, around)
 
 
 def _extra(evaluator: Evaluator, data_parallel: list[PlanOutline], problem: Problem, states: States) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.core.graph import Operator
@@ -43,19 +43,19 @@ def build(trace: Trace, parts: Sequence[OperatorSegment], level: str, sequence: 
     for k, part in enumerate(parts):
         axes = _axes(trace, part, later)
         made = [
-            (i, operator_of(i, trace, _name(trace, i, part), axes.words.get(i, ""), n_parameters, sequence))
-            for i, n_parameters in _weights(trace, part).items()
+            (i, operator_of(i, trace, _name(trace, i, part), axes.words.get(i, ""), weights, sequence))
+            for i, weights in _weights(trace, part).items()
         ]
         made = _with_exchange(trace, made, sequence)
-        idle = _idle(idle_weights, parts, k)
+        idle, frozen = _idle(trace, idle_weights, parts, k)
         if level == "operator":
-            layers += _single(trace, made, idle)
+            layers += _single(trace, made, idle, frozen)
             continue
         for found in attention.find(trace, part.operators, axes.splits):
             made = _with_attention(made, found)
         body = _fused(trace, made, part)
         if idle:
-            body = (*body, Operator("unread", "other", (), n_parameters=idle))
+            body = (*body, Operator("unread", "other", (), n_parameters=idle, n_frozen_parameters=frozen))
         layers.append(CapturedLayer(part.name, _kind(part, body), body, part.operators))
     return _unique(layers) if level == "operator" else layers
 
@@ -76,16 +76,21 @@ def _read_later(trace: Trace, parts: Sequence[OperatorSegment]) -> frozenset[int
     )
 
 
-def _weights(trace: Trace, part: OperatorSegment) -> dict[int, int]:
-    """Return the weights that each operator is the first of its layer to read."""
+def _weights(trace: Trace, part: OperatorSegment) -> dict[int, tuple[int, int]]:
+    """Return the weights that each operator is the first of its layer to read, and how many of them are frozen."""
     seen: set[str] = set()
-    found: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
     for i in part.operators:
         copies = trace.operators[i].name in COPIES  # the weights belong to the operator that computes with the copy
         new = set() if copies else {weight for weight in trace.operators[i].weights if weight} - seen
         seen |= new
-        found[i] = sum(math.prod(trace.parameters[weight]) for weight in new)
+        found[i] = _count(trace, new), _count(trace, new & trace.frozen)
     return found
+
+
+def _count(trace: Trace, names: Iterable[str]) -> int:
+    """Return how many weights parameters hold."""
+    return sum(math.prod(trace.parameters[name]) for name in names)
 
 
 def unread(trace: Trace) -> dict[str, int]:
@@ -99,13 +104,15 @@ def unread(trace: Trace) -> dict[str, int]:
     return {name: math.prod(shape) for name, shape in trace.parameters.items() if name not in read}
 
 
-def _idle(weights: dict[str, int], parts: Sequence[OperatorSegment], k: int) -> int:
-    """Return the unread parameters of layer `k`: those under its path, and for the last layer those under no path."""
-    total = 0
-    for name, count in weights.items():
+def _idle(trace: Trace, names: Iterable[str], parts: Sequence[OperatorSegment], k: int) -> tuple[int, int]:
+    """Return the unread parameters of layer `k` (those under its path, and for the last layer those under no path), and how
+    many of them are frozen.
+    """
+    mine = set()
+    for name in names:
         home = next((j for j, part in enumerate(parts) if part.path and name.startswith(part.path + ".")), len(parts) - 1)
-        total += count if home == k else 0
-    return total
+        mine |= {name} if home == k else set()
+    return _count(trace, mine), _count(trace, mine & trace.frozen)
 
 
 def _name(trace: Trace, i: int, part: OperatorSegment) -> str:
@@ -152,6 +159,7 @@ def _with_attention(made: list[tuple[int, Operator]], found: attention.Attention
         tensor_axis="heads" if split else scores.tensor_axis if scores.tensor_axis != "heads" else "",
         saved_elements=scores.saved_elements + values.saved_elements,
         saved_extra_bytes=scores.saved_extra_bytes + values.saved_extra_bytes,
+        input_gradient=scores.input_gradient or values.input_gradient,
     )  # fmt: skip
     spread = (("sequence", sizes["sequence"]), ("hidden", sizes["heads"] * sizes["key_sequence"]))
     behind = [(found.scores, core), (found.softmax, replace(softmax, dims=spread))]
@@ -218,6 +226,8 @@ def _together(trace: Trace, group: list[tuple[int, Operator]], part: OperatorSeg
         saved_elements=sum(operator.saved_elements for _, operator in group),
         saved_extra_bytes=sum(operator.saved_extra_bytes for _, operator in group),
         saved_axis={"": "", "sequence": "sequence"}.get(axis, "tensor"),
+        n_frozen_parameters=sum(operator.n_frozen_parameters for _, operator in group),
+        input_gradient=any(operator.input_gradient for _, operator in group),
     )
 
 
@@ -235,14 +245,19 @@ def _kind(part: OperatorSegment, body: tuple[Operator, ...]) -> str:
     return next((kind for kind in ("convolution", "matmul") if kind in kinds), body[0].kind if body else "other")
 
 
-def _single(trace: Trace, made: list[tuple[int, Operator]], idle: int) -> list[CapturedLayer]:
+def _single(trace: Trace, made: list[tuple[int, Operator]], idle: int, frozen: int) -> list[CapturedLayer]:
     """Return every operator as a layer; like ones carry the same name inside."""
     layers = []
     for k, (i, operator) in enumerate(made):
         traced = trace.operators[i]
         word = traced.name.strip("_").removeprefix("leaf:")
-        extra = idle if k == len(made) - 1 else 0
-        inside = replace(operator, name=word, n_parameters=operator.n_parameters + extra)
+        extra, still = (idle, frozen) if k == len(made) - 1 else (0, 0)
+        inside = replace(
+            operator,
+            name=word,
+            n_parameters=operator.n_parameters + extra,
+            n_frozen_parameters=operator.n_frozen_parameters + still,
+        )
         layers.append(CapturedLayer(f"{traced.module}.{word}".lstrip("."), operator.kind, (inside,), (i,)))
     return layers
 

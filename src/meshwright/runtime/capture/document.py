@@ -28,6 +28,8 @@ def as_json(captured: Captured, source: str) -> dict[str, Any]:
         "n_parameters": graph.n_parameters,
         "n_shared_parameters": graph.n_shared_parameters,
         "n_active_parameters": graph.n_active_parameters,
+        "n_frozen_parameters": graph.n_frozen_parameters,
+        "n_shared_frozen_parameters": graph.n_shared_frozen_parameters,
         "totals": asdict(captured.totals),
         "notes": list(captured.notes),
         "bodies": [[_operator(operator) for operator in graph.ops[row].body] for row in place],

@@ -67,6 +67,8 @@ def _does_the_same(first: TracedOperator, second: TracedOperator, prefixes: tupl
     """Whether two operators have the same shapes and corresponding weights of their own layer."""
     if (first.name, first.inputs, first.outputs, first.numbers) != (second.name, second.inputs, second.outputs, second.numbers):
         return False
+    if first.input_gradient != second.input_gradient:
+        return False  # nothing before the first layer is trained
     if any(name and not _inside(name, prefixes[0]) for name in first.weights):
         return False
     mine = [name.removeprefix(prefixes[0]) for name in first.weights]
@@ -119,7 +121,8 @@ def _repeated(trace: Trace, starts: dict[int, RepeatedModules], ids: dict[str, l
     lists = frozenset(name.of(path, 0, None) for path in trace.lists)
     parameters = MappingProxyType(_for_all_copies(trace.parameters, starts, name))
     classes = MappingProxyType(_for_all_copies(trace.classes, starts, name))
-    return replace(trace, operators=tuple(made), parameters=parameters, classes=classes, lists=lists)
+    frozen = frozenset(_for_all_copies(dict.fromkeys(trace.frozen), starts, name))
+    return replace(trace, operators=tuple(made), parameters=parameters, classes=classes, lists=lists, frozen=frozen)
 
 
 def _for_all_copies(values: Mapping[str, T], starts: dict[int, RepeatedModules], name: _Names) -> dict[str, T]:

@@ -77,7 +77,9 @@ def graph_of(trace: Trace, name: str, level: str, sequence_length: int, tokens_n
     n_parameters = sum(math.prod(shape) for shape in trace.parameters.values())
     shared = sum(op.n_parameters for op in ops) - n_parameters
     active = _active(ops, n_parameters)
-    graph = Graph(name, tuple(ops), edges, sequence_length, shared, active, tokens_name)
+    frozen = sum(math.prod(trace.parameters[key]) for key in trace.frozen)
+    shared_frozen = sum(op.n_parameters - op.n_trained_parameters for op in ops) - frozen
+    graph = Graph(name, tuple(ops), edges, sequence_length, shared, active, tokens_name, shared_frozen)
     figures = tuple(_figures(trace, layer.operators, op.n_parameters) for layer, op in zip(built, ops, strict=True))
     everything = tuple(range(len(trace.operators)))
     totals = replace(_figures(trace, everything, n_parameters), output_bytes=figures[-1].output_bytes)

@@ -26,14 +26,15 @@ _PER_CHANNEL = ("native_group_norm", "native_batch_norm", "_native_batch_norm_le
 Dims = tuple[tuple[str, int], ...]
 
 
-def operator_of(i: int, trace: Trace, name: str, axis: str, n_parameters: int, sequence: int) -> Operator:
+def operator_of(i: int, trace: Trace, name: str, axis: str, weights: tuple[int, int], sequence: int) -> Operator:
     """Return one traced operator as an `Operator`.
 
-    `n_parameters`: weights that it is the first of its layer to read.
+    `weights`: those that it is the first of its layer to read, and how many of them are frozen.
     `sequence`: tokens per sample of the model; tells how many experts a token visits.
     Returns: ``dims`` where the kind has any; where they do not tell the FLOPs that were traced, these are set as well.
     """
     operator = trace.operators[i]
+    n_parameters, n_frozen = weights
     if operator.name.startswith("_scaled_dot_product"):
         kind, dims = "causal_attention" if operator.causal else "attention", _attention_space(trace, operator)
     else:
@@ -49,6 +50,7 @@ def operator_of(i: int, trace: Trace, name: str, axis: str, n_parameters: int, s
         saved_elements=operator.saved_bytes // trace.item_bytes // trace.batch,
         saved_extra_bytes=operator.saved_other_bytes // trace.batch,
         saved_axis={"out": "sequence", "sequence": "sequence", "": ""}.get(axis, "tensor"), moved_elements=moved,
+        n_frozen_parameters=n_frozen, input_gradient=operator.input_gradient,
     )  # fmt: skip
     traced = operator.forward_flops / trace.batch
     if traced and abs(forward_flops(made) - traced) > 1e-6 * traced:

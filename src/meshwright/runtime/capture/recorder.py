@@ -38,6 +38,7 @@ class Recorder(TorchDispatchMode):
         self._producer: dict[int, int] = {}
         self._weight: dict[int, str] = {}
         self._trained: set[int] = set()
+        self._differentiated: set[int] = set()
         self._fed = {id(tensor) for tensor in inputs}
         self._alive: list[Any] = []
         self._of_number: dict[int, int] = {}
@@ -49,6 +50,8 @@ class Recorder(TorchDispatchMode):
         for name, parameter in module.named_parameters():
             self._weight[id(parameter)] = name
             self._trained.add(id(parameter))
+            if parameter.requires_grad:
+                self._differentiated.add(id(parameter))
         self._constant = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *module.buffers())}
         self.dtype = next(iter(module.parameters())).dtype
 
@@ -98,7 +101,7 @@ class Recorder(TorchDispatchMode):
             "sources": tuple(self._producer.get(id(tensor), -1) for tensor in inputs),
             "weights": tuple(self._weight.get(id(tensor), "") for tensor in inputs),
             "numbers": (), "trained": trained, "fed": fed, "view": False, "causal": False, "forward_flops": 0.0,
-            "backward_flops": 0.0,
+            "backward_flops": 0.0, "differentiated": tuple(self._carries(tensor) for tensor in inputs),
             "n_backward": 0, "saved_bytes": 0, "saved_other_bytes": 0,
         }  # fmt: skip
         for tensor in outputs:
@@ -108,8 +111,14 @@ class Recorder(TorchDispatchMode):
                 self._trained.add(id(tensor))
             if fed:
                 self._fed.add(id(tensor))
+            if any(row["differentiated"]) and (tensor.is_floating_point() or tensor.is_complex()):
+                self._differentiated.add(id(tensor))
         self._rows.append(row)
         return row
+
+    def _carries(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor's gradient is computed: autograd says so, but not inside functions of its own."""
+        return id(tensor) in self._differentiated and (tensor.requires_grad or not torch.is_grad_enabled())
 
     def _backward(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Book an operator of the backward pass at the forward operator it belongs to."""
@@ -166,7 +175,9 @@ class Recorder(TorchDispatchMode):
         row = self._row(f"leaf:{type(module).__name__}", [*self._leaf_inputs, *module.parameters()], outputs)
         self.stack.pop()
         row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
-        row["backward_flops"] = 2.0 * row["forward_flops"]
+        n_inputs = len(self._leaf_inputs)
+        gradients = any(row["differentiated"][:n_inputs]) + any(row["differentiated"][n_inputs:])
+        row["backward_flops"] = gradients * row["forward_flops"]
         row["saved_bytes"] = formulas.recurrent_kept(module, self._leaf_inputs) * self.dtype.itemsize
         self._book(self._leaf_number)
 
@@ -184,7 +195,8 @@ class Recorder(TorchDispatchMode):
             self._leaf = ""
         row = self._row(name, inputs, [out])
         row["causal"] = causal
-        row["forward_flops"], row["backward_flops"] = formulas.attention_flops(*inputs[:3], causal=causal)
+        row["forward_flops"], backward = formulas.attention_flops(*inputs[:3], causal=causal)
+        row["backward_flops"] = backward * any(row["differentiated"])
         self._book(number)
         return out
 
@@ -242,6 +254,7 @@ def record(module: torch.nn.Module, call: Callable[[], Any], recorder: Recorder,
         batch,
         lists,
         tuple(recorder.notes),
+        frozenset(name for name, parameter in module.named_parameters() if not parameter.requires_grad),
     )
 
 

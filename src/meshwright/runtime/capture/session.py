@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from meshwright.base.errors import InputError, MeshwrightError
-from meshwright.runtime.capture import repeats, source
+from meshwright.runtime.capture import as_written, repeats, source
 from meshwright.runtime.capture.bodies import unread
 from meshwright.runtime.capture.expansion import expand
 from meshwright.runtime.capture.layers import Captured, graph_of
@@ -46,7 +46,7 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
     found = graph_of(
         trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else ""
     )
-    notes = (*subject.notes, *found.notes)
+    notes = (*subject.notes, *found.notes, *as_written.notes(trace))
     idle = unread(trace)
     if idle:
         parts = ", ".join(dict.fromkeys(".".join(key.split(".")[:2]) for key in idle))

@@ -44,6 +44,7 @@ class TracedOperator:
     `causal`: of attention: whether a position sees only those before it.
     `forward_flops`, `backward_flops`: of products, convolutions and attention; 0 for anything else.
     `n_backward`: operators that the backward pass ran for this one.
+    `differentiated`: for every input whether its gradient is computed: it depends on a parameter that is trained.
     `saved_bytes`, `saved_other_bytes`: bytes kept for the backward pass, each tensor at the first operator that keeps it: in
     the type of the weights, and in any other.
     """
@@ -64,6 +65,7 @@ class TracedOperator:
     n_backward: int
     saved_bytes: int
     saved_other_bytes: int
+    differentiated: tuple[bool, ...] = ()
 
     @property
     def activations(self) -> tuple[tuple[TracedTensor, int], ...]:
@@ -72,6 +74,13 @@ class TracedOperator:
             (tensor, source)
             for tensor, source, weight in zip(self.inputs, self.sources, self.weights, strict=True)
             if tensor.floating and not weight
+        )
+
+    @property
+    def input_gradient(self) -> bool:
+        """Whether the backward pass computes the gradient of an activation that was read."""
+        return not self.differentiated or any(
+            wanted for wanted, weight in zip(self.differentiated, self.weights, strict=True) if not weight
         )
 
 
@@ -86,6 +95,7 @@ class Trace:
     `batch`: samples that went through.
     `lists`: paths of lists of modules.
     `notes`: what was changed in order to trace.
+    `frozen`: parameters that are not trained.
     """
 
     operators: tuple[TracedOperator, ...]
@@ -95,3 +105,4 @@ class Trace:
     batch: int
     lists: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()

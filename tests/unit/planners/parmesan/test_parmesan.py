@@ -34,6 +34,17 @@ def chain(tmp_path: Path, n: int = 12) -> str:
     return str(path)
 
 
+def test_a_pipeline_has_as_many_stages_as_were_asked_for(tmp_path: Path) -> None:
+    """Tensors that cost more than the operators: the best cut into six stages leaves most of them empty."""
+    path = Path(chain(tmp_path))
+    entry = json.loads(path.read_text())
+    entry["edges"] = [edge | {"cost": 50.0, "size": 1e9} for edge in entry["edges"]]
+    path.write_text(json.dumps(entry))
+    result = api.plan(str(path), "parmesan-uniform:6", search="stage_mapping", settings={"n_stages": "6", "rounds": "1"})
+    assert len(result.plan.stages) == 6
+    assert sorted(op for stage in result.plan.stages for op in stage.ops) == list(range(12))
+
+
 @pytest.mark.parametrize(
     "settings",
     [

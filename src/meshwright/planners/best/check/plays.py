@@ -75,7 +75,7 @@ class Plays:
         """Return the least that a transfer from each rank to the next takes in any split of the layers.
 
         Lemma: what is sent is the output of some layer, so at least the smallest of all; with the same links it takes, beyond the first
-        byte, a share of the time that is the share of the bytes.
+        byte, a share of the time that is the share of the bytes. Nothing may come back where the first layers are frozen.
         """
         plan = self.plan(counts)
         if plan is None:
@@ -91,7 +91,9 @@ class Plays:
                 share = min(1.0, smallest / n_bytes) if n_bytes > 0.0 else 0.0
                 ways.append(latency + (seconds - latency) * share if n_bytes > 0.0 else 0.0)
             found.append(min(ways))
-        return found
+        frozen = {row for table in self.tables for (row, _), layer in table.items() if not layer.output_gradient}
+        silent = 0 if not frozen else len(found) if frozen & set(self.prices.chain.rows) else 1
+        return [0.0] * silent + found[silent:]
 
     def refuted(self, counts: Sequence[int], bound: WholeStages | None, moments: Moments, limit: float) -> bool:
         """Return whether all plans of one split are shown to take `limit` or longer, or not to fit.

@@ -49,6 +49,7 @@ class PricedLayer(NamedTuple):
     reduce: float
     update: float
     output_bytes: float
+    output_gradient: bool
 
     @property
     def work(self) -> float:
@@ -225,6 +226,7 @@ def _layer(load: StageCost, *, silent: bool) -> PricedLayer:
         reduce=0.0 if silent else load.reduce_seconds,
         update=load.optimizer_seconds + (0.0 if silent else load.gather_seconds),
         output_bytes=load.output_bytes,
+        output_gradient=load.output_gradient,
     )
 
 

@@ -233,11 +233,13 @@ class BoundProof:
 def _sample_flops(graph: Graph) -> float:
     """Return the operations of a sample forward and backward at least.
 
-    Gradients cost two more passes, of inputs and weights; one where there are no weights but for attention, which has two operands.
+    The gradient of inputs costs one more pass, that of weights another; attention, which has two operands, two or none.
     """
     total = 0.0
     for op in graph.ops:
         for operator in op.body:
-            both = operator.n_parameters or operator.kind in ("attention", "causal_attention")
-            total += (3.0 if both else 2.0) * forward_flops(operator)
+            inputs, weights = operator.input_gradient, operator.n_trained_parameters > 0
+            if operator.kind in ("attention", "causal_attention"):
+                inputs = weights = operator.has_backward
+            total += (1.0 + inputs + weights) * forward_flops(operator)
     return total

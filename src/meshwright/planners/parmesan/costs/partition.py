@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import Strategy
 from meshwright.planners.parmesan.operators import Question, question
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
 
@@ -29,6 +31,11 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     tuple of StageCost
         One per stage. One micro-batch is what the file measured.
 
+    Raises
+    ------
+    InputError
+        When a stage has another degree than replicas, or shards anything.
+
     Notes
     -----
     A tensor for a stage further on passes through the stages between. Times of placement graphs are read as milliseconds.
@@ -41,6 +48,15 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     operators, n = posed.operators, len(problem.graph.ops)
     stage_of = np.full(n, -1)
     for i, stage in enumerate(plan.stages):
+        if stage.strategy != Strategy(data=stage.strategy.data):
+            other = next(
+                field for field in Strategy.__slots__
+                if field != "data" and getattr(stage.strategy, field) != getattr(Strategy(), field)
+            )  # fmt: skip
+            raise InputError(
+                f"stage {i}: {other} is {getattr(stage.strategy, other)}; costs partition know replicas only, so it must "
+                f"be {getattr(Strategy(), other)}"
+            )
         stage_of[list(stage.ops)] = i
     sent = np.zeros(len(plan.stages))
     paid = np.zeros((2, len(plan.stages)))

@@ -17,6 +17,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
 from meshwright.planners.parmesan.check import mapping as check_mapping
 from meshwright.planners.parmesan.numbering import numbered_alike
+from meshwright.planners.parmesan.numbers import as_many, filled
 from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
@@ -151,6 +152,7 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     judged += published
     if problem.costs == "partition" and len(seconds_per_byte) <= MOST_UNEQUAL:
         judged += swapped(problem, posed, judged)
+    judged = as_many(problem, params.n_stages, judged)
     if problem.costs == "partition":
         ranked, missing_bytes = fitting(problem, judged)
         if not ranked:
@@ -347,10 +349,11 @@ def _rounds(asked: _Asked) -> tuple[list[EvaluatedPlan], _Mapped | None]:
         factors = scales
         for turn in range(asked.params.rounds):
             cut = partition(asked.units, n_stages, memory_limit_bytes=limit, scales=factors, seed=asked.seed)
-            if not cut.feasible or cut.groups in seen:
+            held = filled(asked.units, cut.groups) if asked.params.n_stages else cut.groups
+            if not cut.feasible or held in seen:
                 break
-            seen.add(cut.groups)
-            groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in cut.groups)
+            seen.add(held)
+            groups = tuple(tuple(sorted(op for unit in group for op in asked.units.members[unit])) for group in held)
             graph = asked.graph(groups)
             quick = map_stages(graph, seconds_per_byte, seed=asked.seed + turn, n_moves=asked.moves(_QUICK), prove=False)
             tried, now = _judged(asked, groups, graph, [("annealed", quick), *_simple(asked, groups, graph)], f"round {turn}")
