@@ -94,7 +94,7 @@ def plan_of(text: str) -> Plan:
 def test_a_command_line_of_ones_own_is_read_with_its_defaults(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(f"# trains\ntorchrun {GOOD} \\\n  --tensor-model-parallel-size=2 # by hand\n")
-    plan = told.read(str(path))
+    plan = told.read(str(path), posed(4).graph).plan
     assert plan.stages[0].strategy == Strategy(data=2, tensor=2) and plan.n_microbatches == 4
     assert plan.stages[0].recompute == ("none",) * 6
 
