@@ -1,4 +1,4 @@
-"""What the frameworks themselves make of our files: Accelerate, DeepSpeed, Megatron-Core and torchtitan read them, on the CPU.
+"""What the frameworks themselves make of our files: Accelerate, DeepSpeed, Megatron-Core and torchtitan read them on a CPU.
 
 Each runs in a process of its own; ``make frameworks`` installs them (the extra ``frameworks``). What is not installed is skipped.
 """
@@ -69,12 +69,12 @@ import json, os, sys
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
 args = launch_command_parser().parse_args(["--config_file", sys.argv[1], "run.py"])
-args, _, mixed = _validate_launch_command(args)
+args = _validate_launch_command(args)[0]
 os.environ.update({key: str(value) for key, value in prepare_multi_gpu_env(args).items()})
 from accelerate.utils import FullyShardedDataParallelPlugin, ParallelismConfig
 mesh, plugin = ParallelismConfig(), FullyShardedDataParallelPlugin()
 print(json.dumps({
-    "sizes": [mesh.dp_replicate_size, mesh.dp_shard_size, mesh.tp_size, mesh.cp_size], "total": mesh.total_size, "mixed": mixed,
+    "sizes": [mesh.dp_replicate_size, mesh.dp_shard_size, mesh.tp_size, mesh.cp_size], "total": mesh.total_size, "mixed": args.mixed_precision,
     "version": plugin.fsdp_version, "reshard": plugin.reshard_after_forward, "full": plugin.activation_checkpointing,
     "wraps": list(plugin.transformer_cls_names_to_wrap), "n": args.num_processes, "nodes": args.num_machines,
 }))

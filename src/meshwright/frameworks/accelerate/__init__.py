@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from meshwright.core import framework_file
@@ -12,7 +13,7 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import fsdp2
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "accelerate.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, fsdp2.FRAMEWORK)
@@ -42,3 +43,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.accelerate import config
 
     return config.read(path, graph)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a configuration of Accelerate."""
+    return re.search(r"^distributed_type\s*:", text, re.M) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from meshwright.core import framework_file
@@ -11,7 +12,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "deepspeed.toml")
 
@@ -35,3 +36,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.deepspeed import config
 
     return config.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a configuration of DeepSpeed, or a launcher with one in it."""
+    return re.search(r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:', text) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
@@ -9,7 +11,7 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -36,3 +38,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.megatron import told
 
     return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a command line of Megatron-LM."""
+    return re.search(r"\bpretrain_\w+\.py\b|--(tensor|pipeline)-model-parallel-size\b", text) is not None

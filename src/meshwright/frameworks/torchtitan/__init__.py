@@ -11,7 +11,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "torchtitan.toml")
 
@@ -44,3 +44,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.torchtitan import told
 
     return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a configuration of torchtitan."""
+    return "ParallelismConfig(" in text or "torchtitan" in text
