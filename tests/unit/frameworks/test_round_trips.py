@@ -86,7 +86,7 @@ def test_of_every_model_that_a_framework_is_told_the_plan_read_back_takes_the_sa
 @st.composite
 def plans(draw: st.DrawFn, name: str) -> Plan:
     """Return a plan inside a framework's limits or just outside: degrees, sharding, pipelines, recomputation, batches."""
-    problem = posed("llama-3.2-1b", name, "flat:512")
+    problem = posed("llama-3.1-8b", name, "flat:512")
     limits = problem.framework.limits
     degree = st.sampled_from((1, 2, 4))
     data, tensor = draw(degree), draw(degree)
@@ -103,7 +103,7 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
     if n_ranks > 1:
         schedule = draw(st.sampled_from(limits.schedules))
         chunks = 2 if schedule in ("interleaved_1f1b", "looped_bfs", "zb_v") else 1
-    counts = [16 // (n_ranks * chunks)] * (n_ranks * chunks)
+    counts = [32 // (n_ranks * chunks)] * (n_ranks * chunks)
     if len(counts) > 1 and draw(st.booleans()):
         counts[0], counts[-1] = counts[0] - 1, counts[-1] + 1
     word = draw(st.sampled_from(limits.recompute))
@@ -112,14 +112,14 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
         schedule=schedule,
     )  # fmt: skip
     if name == "fsdp2" and draw(st.booleans()):
-        words = tuple("full" if 0 < op < 17 and draw(st.booleans()) else "none" for op in range(18))
+        words = tuple("full" if 0 < op < 33 and draw(st.booleans()) else "none" for op in range(34))
         plan = replace(plan, stages=(replace(plan.stages[0], recompute=words),))
     return plan
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_plans_are_read_back_the_same_or_refused_without_a_file(name: str, tmp_path: pathlib.Path) -> None:
-    problem = posed("llama-3.2-1b", name, "flat:512")
+    problem = posed("llama-3.1-8b", name, "flat:512")
     told = [0]
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -83,21 +83,40 @@ def options_of(text: str, place: str) -> dict[str, tuple[str, ...]]:
         When quotes are left open.
     """
     found: dict[str, tuple[str, ...]] = {}
-    name = ""
-    for n_line, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+    name, n_line, in_array = "", 1, False
+    variables = dict(re.findall(r"^\s*(?:export )?(\w+)=([\w.-]+)[ \t]*$", text, re.M))
+    for logical in re.split(r"(?<!\\)\n", text):
         try:
-            words = shlex.split(line, comments=True)
+            words = _words(logical.replace("\\\n", " "), variables)
         except ValueError as error:
             raise InputError(f"{place}: line {n_line}: {error}") from None
+        n_line += logical.count("\n") + 1
+        name = name if in_array else ""
         for word in words:
             if re.match(r"--\w", word):
                 name, equals, value = word.partition("=")
                 name = name.replace("_", "-") if name.replace("_", "-") in _LAUNCH else name
                 found[name] = (value,) if equals else ()
-            elif word == ")":
-                name = ""
+            elif word == ")" or word.endswith("=("):
+                name, in_array = "", word != ")"
+            elif word.endswith(".py") or "[@]" in word:
+                name = ""  # what follows is no value of an option
             elif name:
                 found[name] = (*found[name], word)
+    return found
+
+
+def _words(line: str, variables: Mapping[str, str]) -> list[str]:
+    """Return the words of a line: variables that the script sets put in, options that one string holds apart."""
+
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1] or match[3], match[2] or match[0])
+
+    line = re.sub(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))", value, line)
+    found = []
+    for word in shlex.split(line, comments=True):
+        inside = re.sub(r"^\w+=\(?\s*(?=--)", "", word)
+        found += shlex.split(inside) if " " in inside and inside.lstrip().startswith("--") else [inside]
     return found
 
 
