@@ -11,7 +11,7 @@ from meshwright import api, frameworks, sim
 from meshwright.api.evaluation import evaluate
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Batch, Problem, Stop
+from meshwright.core.problem import Batch, MixedPrecision, Problem, Stop
 from meshwright.core.result import Answer, Objective, Result
 from meshwright.core.run_config import RunConfig
 
@@ -141,7 +141,7 @@ def advise(
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
     problem = api.make_problem(
         model, place, batch=Batch(plan.global_batch, 0, length), framework=word,
-        training=api.MixedPrecision.of(said.precision) if said.precision else None,
+        training=MixedPrecision.of(said.precision) if said.precision else None,
     )  # fmt: skip
     sim.check_plan(problem, plan)
     refusals = frameworks.refusals(problem.framework, plan, problem)

@@ -224,9 +224,11 @@ dims = trainer.parallel_dims
 print(json.dumps({
     "dims": [dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep],
     "layers": [
-        sorted(int(name) for name, _ in one.layers.named_children()) for one in trainer.model_parts],
+        sorted(int(name) for name, _ in one.layers.named_children()) for one in trainer.model_parts
+    ],
     "ends": [
-        [getattr(one, name, None) is not None for name in ("tok_embeddings", "norm", "lm_head")] for one in trainer.model_parts],
+        [getattr(one, name, None) is not None for name in ("tok_embeddings", "norm", "lm_head")] for one in trainer.model_parts
+    ],
     "dims_of_model": [config.model_spec.model.dim, len(config.model_spec.model.layers), config.model_spec.model.vocab_size],
     "accumulation": trainer.gradient_accumulation_steps, "class": type(schedule).__name__,
     "microbatches": getattr(schedule, "_n_microbatches", 0),
