@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from meshwright import api, frameworks, sim
@@ -17,7 +18,7 @@ from meshwright.core.run_config import RunConfig
 
 __all__ = ["Advice", "Rung", "advise", "framework_of_file"]
 
-_ALWAYS = {"alternatives": "1"}
+_ALWAYS: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
 _AXES = ("tensor", "context", "expert", "pipeline", "micro_batch", "shard", "recompute", "schedules")
 
 

@@ -19,6 +19,7 @@ from meshwright.core.strategy import Strategy
 __all__ = [
     "DECODERS",
     "ENDS",
+    "check",
     "decoder",
     "launch_sizes",
     "layer_words",
@@ -83,6 +84,12 @@ def refused(name: str, reasons: Sequence[str]) -> ExportError:
         f"{name}: cannot run this plan: {'; '.join(reasons)}. 'meshwright plan ... --for {name}' finds the best plan that it "
         "can run, 'meshwright run' runs this one"
     )
+
+
+def check(name: str, reasons: Sequence[str]) -> None:
+    """Raise `ExportError` where there are reasons why a framework cannot run a plan."""
+    if reasons:
+        raise refused(name, reasons)
 
 
 def decoder(name: str, problem: Problem) -> dict[str, Any]:

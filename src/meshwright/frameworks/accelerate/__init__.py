@@ -33,8 +33,10 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
 
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the YAML file for ``accelerate launch --config_file``, with the command in its comments."""
+    from meshwright.frameworks import _exact
     from meshwright.frameworks.accelerate import config
 
+    _exact.check("accelerate", refusals(result.plan, result.problem))
     return config.write(result, path)
 
 

@@ -5,7 +5,9 @@ launch command, in the file's comments, from where it is read back.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -16,11 +18,11 @@ from meshwright.core.graph import Graph
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, _one_config, accelerate
+from meshwright.frameworks import _exact, _one_config
 
 __all__ = ["read", "write"]
 
-_PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
+_PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "fp32": "no"})
 
 _TOP = (
     "compute_environment", "debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "fsdp_config", "machine_rank",
@@ -38,17 +40,14 @@ _PARALLELISM = (*(f"parallelism_config_{axis}_size" for axis in _SIZES), "parall
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
-    """Write the file of a plan, whole or not at all.
+    """Write the file of a plan that is not refused, whole or not at all.
 
     Raises
     ------
     ExportError
-        When Accelerate cannot run the plan, or transformers does not build the model.
+        When transformers does not build the model.
     """
     plan, problem = result.plan, result.problem
-    reasons = accelerate.refusals(plan, problem)
-    if reasons:
-        raise _exact.refused("accelerate", reasons)
     fields = _exact.decoder("accelerate", problem)
     nodes, per_node = _exact.launch_sizes("accelerate", result)
     one, words = plan.stages[0].strategy, plan.stages[0].recompute

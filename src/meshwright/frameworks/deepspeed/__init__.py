@@ -26,8 +26,10 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
 
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write its JSON configuration, or, where the name ends in ``.sh``, the launcher with the configuration in it."""
+    from meshwright.frameworks import _exact
     from meshwright.frameworks.deepspeed import config
 
+    _exact.check("deepspeed", refusals(result.plan, result.problem))
     return config.write(result, path)
 
 

@@ -13,7 +13,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, _one_config, deepspeed
+from meshwright.frameworks import _exact, _one_config
 
 __all__ = ["read", "write"]
 
@@ -35,17 +35,14 @@ _ZERO = (
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
-    """Write the configuration of a plan, whole or not at all; returns how to start it where the file does not.
+    """Write the configuration of a plan that is not refused, whole or not at all; returns how to start it.
 
     Raises
     ------
     ExportError
-        When DeepSpeed cannot run the plan, or transformers does not build the model.
+        When transformers does not build the model.
     """
     plan, problem = result.plan, result.problem
-    reasons = deepspeed.refusals(plan, problem)
-    if reasons:
-        raise _exact.refused("deepspeed", reasons)
     _exact.decoder("deepspeed", problem)
     nodes, per_node = _exact.launch_sizes("deepspeed", result)
     full = "full" in plan.stages[0].recompute

@@ -25,8 +25,10 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
 
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write a script that trains a plan's model with PyTorch and transformers alone; it says all of the plan."""
+    from meshwright.frameworks import _exact
     from meshwright.frameworks.fsdp2 import script
 
+    _exact.check("fsdp2", refusals(result.plan, result.problem))
     return script.write(result, path)
 
 

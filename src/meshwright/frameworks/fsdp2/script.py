@@ -15,7 +15,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, fsdp2
+from meshwright.frameworks import _exact
 
 __all__ = ["read", "write"]
 
@@ -70,17 +70,14 @@ _GATHERED = """        model.set_reshard_after_backward(i == MICRO_BATCHES - 1) 
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
-    """Write the script of a plan, whole or not at all.
+    """Write the script of a plan that is not refused, whole or not at all.
 
     Raises
     ------
     ExportError
-        When the framework cannot run the plan, or the script cannot build or split the model.
+        When the script cannot build or split the model.
     """
     plan, problem = result.plan, result.problem
-    reasons = fsdp2.refusals(plan, problem)
-    if reasons:
-        raise _exact.refused("fsdp2", reasons)
     fields = _exact.decoder("fsdp2", problem)
     strategy, family = plan.stages[0].strategy, str(fields["model_type"])
     if problem.training.precision not in _DTYPES:

@@ -36,8 +36,10 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
 
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write a Python module whose function ``plan`` is the configuration, for ``--module`` and ``--config``."""
+    from meshwright.frameworks import _exact
     from meshwright.frameworks.torchtitan import module
 
+    _exact.check("torchtitan", refusals(result.plan, result.problem))
     return module.write(result, path)
 
 

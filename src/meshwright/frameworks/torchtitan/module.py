@@ -12,7 +12,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.core.strategy import ALTERNATE
-from meshwright.frameworks import _exact, torchtitan
+from meshwright.frameworks import _exact
 from meshwright.frameworks.torchtitan import degrees, flavors
 from meshwright.frameworks.torchtitan.writers import pytorch_schedule
 
@@ -26,17 +26,14 @@ DTYPES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp32": "float
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
-    """Write the module of a plan, whole or not at all.
+    """Write the module of a plan that is not refused, whole or not at all.
 
     Raises
     ------
     ExportError
-        When torchtitan cannot run the plan, or its registry does not hold the model.
+        When its registry does not hold the model.
     """
-    plan, problem = result.plan, result.problem
-    reasons = torchtitan.refusals(plan, problem)
-    if reasons:
-        raise _exact.refused("torchtitan", reasons)
+    problem = result.problem
     family, flavor = flavors.flavor(_exact.decoder("torchtitan", problem))
     if not family:
         raise ExportError(

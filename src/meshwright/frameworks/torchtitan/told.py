@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base.errors import InputError
@@ -17,7 +18,7 @@ from meshwright.frameworks.torchtitan.module import CHECKPOINTING, DTYPES
 
 __all__ = ["read"]
 
-_CLASSES = {"ParallelismConfig": "parallelism", "TrainingConfig": "training"}
+_CLASSES: Mapping[str, str] = MappingProxyType({"ParallelismConfig": "parallelism", "TrainingConfig": "training"})
 
 _PARALLELISM = (
     "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward", "tensor_parallel_degree",
