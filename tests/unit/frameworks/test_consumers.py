@@ -5,7 +5,7 @@ Each runs in a process of its own; ``make frameworks`` installs them. What is no
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -23,10 +23,12 @@ from meshwright.core.strategy import Strategy
 
 
 def has(package: str) -> bool:
+    """Return whether a package is installed; folders of tests may be called like it."""
     try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
         return False
+    return True
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -162,7 +164,7 @@ print(json.dumps({
 """
 
 
-@needs("megatron.core")
+@needs("megatron-core")
 @pytest.mark.parametrize(
     ("strategy", "counts", "n_ranks", "said"),
     [
