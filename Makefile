@@ -9,7 +9,7 @@ NOT_PLAIN := --ignore tests/oracle/test_joint_enumerator.py
 
 MUTANTS ?= --n 60 --without runtime
 
-.PHONY: demo test check nojit parity docs hooks bench mutants prove clean install install-test
+.PHONY: demo test check frameworks nojit parity docs hooks bench mutants prove clean install install-test
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -41,6 +41,16 @@ check: .venv/installed-test
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
+# Real consumers of exported files; some of their dependencies are older than ours, so they have a place of their own
+.venv-frameworks/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-frameworks
+	DS_BUILD_OPS=0 .venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,frameworks]'
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps megatron-core==0.16.1
+	touch $@
+
+frameworks: .venv-frameworks/installed
+	.venv-frameworks/bin/python -m pytest tests/unit/frameworks/test_consumers.py
+
 nojit: .venv/installed-test
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n auto $(PLAIN) $(NOT_PLAIN) -m "not slow" --cov
 
@@ -66,4 +76,4 @@ mutants: .venv/installed-test
 	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 clean:
-	rm -rf .venv build dist plan.json trace.json report.html .coverage
+	rm -rf .venv .venv-frameworks build dist plan.json trace.json report.html .coverage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import tomllib
 from functools import cache
@@ -27,23 +28,25 @@ OURS = [name for name in NAMES if registry.home("frameworks", name)]
 
 
 @cache
-def _problem() -> Problem:
+def _problem(model: str = "gpt2") -> Problem:
     from meshwright import api
 
-    return api.make_problem("gpt2", "flat:16")
+    return api.make_problem(model, "flat:16")
 
 
-def _plan(n_ranks: int = 1, *, chunks: int = 1, schedule: str = "1f1b", word: str = "none", **degrees: Any) -> Plan:
-    """Return a plan of GPT-2's fourteen layers in even stages, the ranks blocks of devices in order."""
+def _plan(
+    n_ranks: int = 1, *, chunks: int = 1, schedule: str = "1f1b", word: str = "none", inner: int = 12, **degrees: Any
+) -> Plan:
+    """Return a plan of a model's layers (GPT-2's fourteen) in even stages, the ranks blocks of devices in order."""
     strategy = Strategy(**{"data": 2, "shard": 0, **degrees})
-    size, n_stages, inner = strategy.n_devices, n_ranks * chunks, 12
+    size, n_stages = strategy.n_devices, n_ranks * chunks
     per_stage = inner // n_stages
     assert per_stage * n_stages == inner
     stages = []
     for i in range(n_stages):
         ops = list(range(1 + i * per_stage, 1 + (i + 1) * per_stage))
-        ops = [0] * (i == 0) + ops + [13] * (i == n_stages - 1)
-        words = tuple("none" if op in (0, 13) else word for op in ops)
+        ops = [0] * (i == 0) + ops + [inner + 1] * (i == n_stages - 1)
+        words = tuple("none" if op in (0, inner + 1) else word for op in ops)
         rank = i % n_ranks
         stages.append(Stage(tuple(ops), tuple(range(rank * size, (rank + 1) * size)), strategy, words))
     return Plan(tuple(stages), 4, 1, schedule, 4 * strategy.data)
@@ -51,32 +54,36 @@ def _plan(n_ranks: int = 1, *, chunks: int = 1, schedule: str = "1f1b", word: st
 
 def _with_words(plan: Plan, words: list[str]) -> Plan:
     """Return the plan where the layers between embedding and head of each stage recompute as told, in turn."""
-    stages = []
+    stages, last = [], plan.stages[-1].ops[-1]
     for stage in plan.stages:
         inner = iter(words * 12)
-        stages.append(dataclasses.replace(stage, recompute=tuple("none" if op in (0, 13) else next(inner) for op in stage.ops)))
+        stages.append(
+            dataclasses.replace(stage, recompute=tuple("none" if op in (0, last) else next(inner) for op in stage.ops))
+        )
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
-def _outside(limits: FrameworkLimits) -> dict[str, Plan]:
+def _outside(limits: FrameworkLimits, n_layers: int = 12) -> dict[str, Plan]:
     """Return, for every limit that there is, a plan that is outside of it and of no other."""
-    level = limits.shards[0]
+    make, level = functools.partial(_plan, inner=n_layers), limits.shards[0]
     found: dict[str, Plan] = {}
     for axis in AXES:
         if axis not in limits.degrees:
-            found[axis] = _plan(2, shard=level) if axis == "pipeline" else _plan(shard=level, **{axis: 2})
+            found[axis] = make(2, shard=level) if axis == "pipeline" else make(shard=level, **{axis: 2})
     piped = "pipeline" in limits.degrees
     if limits.schedules and piped:
-        found["schedule"] = _plan(
+        found["schedule"] = make(
             2, schedule=next(word for word in schedules.words() if word not in limits.schedules), shard=level
         )
     for other in {0, 1, 2, 3} - set(limits.shards):
-        found[f"level {other}"] = _plan(shard=other)
+        found[f"level {other}"] = make(shard=other)
     for own in set(limits.shards) - set(limits.hybrid_shards) - {0}:
-        found[f"level {own} sharded over"] = _plan(data=4, shard=own, shard_degree=2)
+        found[f"level {own} sharded over"] = make(data=4, shard=own, shard_degree=2)
+    if not limits.sequence_parallel:
+        found["norms"] = make(tensor=2, sequence_parallel=True, shard=level)
     if not limits.virtual_stages and piped:
-        found["virtual"] = _plan(2, chunks=2, shard=level, schedule=limits.schedules[0] if limits.schedules else "1f1b")
-    plan = _plan(2, shard=level, schedule=limits.schedules[0] if limits.schedules else "1f1b")
+        found["virtual"] = make(2, chunks=2, shard=level, schedule=limits.schedules[0] if limits.schedules else "1f1b")
+    plan = make(2, shard=level, schedule=limits.schedules[0] if limits.schedules else "1f1b")
     first, last = plan.stages
     if not limits.uneven_stages and piped:
         moved = (
@@ -94,19 +101,19 @@ def _outside(limits: FrameworkLimits) -> dict[str, Plan]:
         )
         found["embedding"] = dataclasses.replace(plan, stages=moved)
     if not limits.any_order:
-        one = _plan(shard=level)
+        one = make(shard=level)
         found["out of order"] = dataclasses.replace(one, stages=(dataclasses.replace(one.stages[0], devices=(1, 0)),))
     if "data" not in limits.layouts and piped:
         apart = (dataclasses.replace(first, devices=(0, 2)), dataclasses.replace(last, devices=(1, 3)))
         found["slowest"] = dataclasses.replace(plan, stages=apart)
     if not limits.gradient_rings:
-        one = _plan(shard=level)
+        one = make(shard=level)
         found["rings"] = dataclasses.replace(one, stages=(dataclasses.replace(one.stages[0], ring=(1, 0)),))
     for word in ("selective", "every_second_product", "mlp"):
         if word not in limits.recompute:
-            found[f"'{word}'"] = _plan(shard=level, word=word)
+            found[f"'{word}'"] = make(shard=level, word=word)
     if limits.recompute_scope == "plan":
-        found["differently"] = _with_words(_plan(shard=level), [limits.recompute[-1], limits.recompute[0]])
+        found["differently"] = _with_words(make(shard=level), [limits.recompute[-1], limits.recompute[0]])
     return found
 
 
@@ -157,11 +164,13 @@ def test_what_is_written_and_read_again_is_the_same_plan_and_what_is_refused_lea
     name: str, tmp_path: pathlib.Path
 ) -> None:
     module, limits = frameworks.load(name), frameworks.plain(name).limits
-    inside = [_plan(shard=level, word=word) for level in limits.shards for word in ("none", "full") if word in limits.recompute]
-    for i, plan in enumerate((*inside, *_outside(limits).values())):
+    problem = _problem("llama-3.2-1b" if name == "torchtitan" else "gpt2")  # of those that its registry holds
+    make = functools.partial(_plan, inner=len(problem.graph.ops) - 2)
+    inside = [make(shard=level, word=word) for level in limits.shards for word in limits.recompute]
+    for i, plan in enumerate((*inside, *_outside(limits, len(problem.graph.ops) - 2).values())):
         path = tmp_path / f"{i}"
-        result = Result(_problem(), "best", 0, Answer(plan))
-        if frameworks.refusals(frameworks.plain(name), plan, _problem()):
+        result = Result(problem, "best", 0, Answer(plan))
+        if frameworks.refusals(frameworks.plain(name), plan, problem):
             with pytest.raises(ExportError) as error:
                 module.write(result, str(path))
             assert "\n" not in str(error.value) and not path.exists()
@@ -172,7 +181,9 @@ def test_what_is_written_and_read_again_is_the_same_plan_and_what_is_refused_lea
         module.write(result, str(path))
         assert path.read_bytes() == once
         if hasattr(module, "read"):
-            assert module.read(str(path)) == plan
+            said = module.read(str(path), problem.graph)
+            assert said.plan == plan and said.precision in ("", "bf16")
+            assert said.sequence_length in (0, problem.graph.sequence_length)
 
 
 def test_the_block_method_is_inside_where_equally_many_first_layers_of_each_stage_recompute() -> None:

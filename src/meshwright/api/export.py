@@ -99,10 +99,9 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
 
 
 def _nearest(result: Result, to: str) -> str:
-    """Say which setting of recomputation makes a plan one that a framework runs, and what a step takes then; empty for none."""
+    """Say what makes a plan one that a framework runs, with the same stages and degrees, and the step then; empty for none."""
     name = {"megatron_args": "megatron"}.get(to, to)
     near = targets.nearest(result, name) if name in registry.names("frameworks") else None
-    if near is None:
+    if near is None or not near.changed:
         return ""
-    word, timeline = near
-    return f". Nearest with the same stages: all layers recompute '{word}', {timeline.step_seconds:.4g} s a step"
+    return f". Nearest with the same stages: {near.changed}, {near.step_seconds:.4g} s a step"

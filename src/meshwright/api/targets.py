@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -12,13 +13,13 @@ from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
-from meshwright.core.framework import Framework
+from meshwright.core.framework import Framework, FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
-from meshwright.core.problem import ModelSpec
+from meshwright.core.plan import Plan
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
-from meshwright.core.timeline import Timeline
 
-__all__ = ["Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "whole_only", "with_targets"]
+__all__ = ["Near", "Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "whole_only", "with_targets"]
 
 COSTS = ("analytic", "sharded")
 """Cost models that know frameworks; others reproduce published figures or measured times."""
@@ -36,11 +37,23 @@ class Target:
         What a step takes as it runs the plan; 0 where it cannot.
     refusals : tuple of str
         Why it cannot; empty where it runs the plan exactly.
+    near : Near or None
+        Where it cannot: the quickest plan with the same stages and degrees that it runs and that fits; None for none.
     """
 
     word: str
     step_seconds: float
     refusals: tuple[str, ...]
+    near: Near | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A plan with the same stages and degrees that a framework runs: what is changed, in words, and what a step takes then."""
+
+    plan: Plan
+    changed: str
+    step_seconds: float
 
 
 def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str, precision: str) -> Framework:
@@ -117,7 +130,7 @@ def runs_on(result: Result) -> tuple[Target, ...]:
         if not reasons:
             _, timeline = evaluate(replace(problem, framework=own), plan)
             seconds = 0.0 if timeline is None else timeline.step_seconds
-        found.append(Target(own.word, seconds, reasons))
+        found.append(Target(own.word, seconds, reasons, nearest(result, own.word) if reasons else None))
     return tuple(found)
 
 
@@ -126,7 +139,18 @@ def as_json(targets: tuple[Target, ...]) -> dict[str, Any]:
     return {
         "runs_on": [one.word for one in targets if not one.refusals],
         "frameworks": [
-            {"name": one.word, "step_seconds": one.step_seconds or None, "refusals": list(one.refusals)} for one in targets
+            {
+                "name": one.word,
+                "step_seconds": one.step_seconds or None,
+                "refusals": list(one.refusals),
+                "nearest": None
+                if one.near is None
+                else {
+                    "changed": one.near.changed,
+                    "step_seconds": one.near.step_seconds,
+                },
+            }
+            for one in targets
         ],
     }
 
@@ -139,7 +163,7 @@ def with_targets(result: Result) -> Result:
     targets = runs_on(result)
     others = sorted((one for one in targets if one.word != problem.framework.word), key=lambda one: -one.step_seconds)
     run = ", ".join(f"{one.word} ({one.step_seconds:.4g} s)" for one in others if not one.refusals)
-    cannot = "; ".join(f"{one.word}: {one.refusals[0]}" for one in others if one.refusals)
+    cannot = "; ".join(f"{one.word}: {one.refusals[0]}{_instead(one)}" for one in others if one.refusals)
     notes, exactly = (
         [],
         f"others that run this plan exactly, the slowest first: {run}" if run else "no other one runs it exactly",
@@ -151,37 +175,74 @@ def with_targets(result: Result) -> Result:
         )
         if cannot:
             notes.append(f"frameworks that cannot run this plan ('--for NAME' plans for one): {cannot}")
+    if problem.framework_asked and not problem.framework.limits.sequence_parallel:
+        notes.append(
+            f"{problem.framework.word} has no sequence parallelism, which the search puts beside every tensor degree: "
+            "plans with one are left out"
+        )
     extra = {**result.answer.extra, **as_json(targets)}
     return replace(result, answer=replace(result.answer, notes=(*result.answer.notes, *notes), extra=extra))
 
 
-def nearest(result: Result, name: str) -> tuple[str, Timeline] | None:
-    """Return how all layers of a plan may recompute so that a framework runs it, and the step then: the quickest that fits.
+def _instead(target: Target) -> str:
+    return f" (with {target.near.changed}: {target.near.step_seconds:.4g} s)" if target.near else ""
 
-    None where there is no such setting, or none fits: then stages, degrees or the schedule have to change too.
+
+def nearest(result: Result, name: str) -> Near | None:
+    """Return the quickest plan that a framework runs and that fits, of those with the stages and degrees of a plan.
+
+    What all layers recompute, what the data axis shards, the schedule and the order of gradient rings may be others where the
+    framework does not have the plan's; nothing is searched. None where degrees or stages have to change too.
     """
     from meshwright import sim
-    from meshwright.costs import analytic
 
     problem, plan = result.problem, result.plan
-    if problem.costs not in COSTS or not plan.recomputes:
+    if problem.costs not in COSTS:
         return None
     own = frameworks.for_problem(name, problem.graph, problem.cluster, problem.training.precision)
     posed, found = replace(problem, framework=own), None
-    for word in analytic.distinct_settings(problem.graph, own.limits.recompute):
-        stages = tuple(
-            replace(
-                stage,
-                recompute=tuple("none" if problem.graph.ops[op].kind in ("embedding", "head") else word for op in stage.ops),
-            )
-            for stage in plan.stages
-        )
-        near = replace(plan, stages=stages)
+    for near, changed in _neighbours(own, plan, problem):
         if frameworks.refusals(own, near, posed):
             continue
         _, timeline = evaluate(posed, near)
         if timeline is None or sim.excess_bytes(posed, near, timeline.peak_bytes) > 0.0:
             continue
-        if found is None or timeline.step_seconds < found[1].step_seconds:
-            found = word, timeline
+        if found is None or timeline.step_seconds < found.step_seconds:
+            found = Near(near, ", ".join(changed), timeline.step_seconds)
     return found
+
+
+def _neighbours(own: Framework, plan: Plan, problem: Problem) -> Iterator[tuple[Plan, list[str]]]:
+    """Yield a plan with every setting that a framework has in place of one that it has not, and what was changed, in words."""
+    from meshwright.costs import analytic
+
+    limits, strategy = own.limits, plan.stages[0].strategy
+    bare = replace(plan, stages=tuple(replace(stage, ring=()) for stage in plan.stages)) if not limits.gradient_rings else plan
+    dropped = ["gradient rings of the library's own"] if bare != plan else []
+    split = strategy.data * strategy.context > 1
+    levels = limits.shards if split and strategy.shard not in limits.shards else (strategy.shard,)
+    piped = len(plan.stages) > 1 and limits.schedules and plan.schedule not in limits.schedules
+    alone = replace(FrameworkLimits(), recompute=limits.recompute, recompute_scope=limits.recompute_scope,
+                    block_recompute=limits.block_recompute)  # fmt: skip
+    inside = not exceeded(alone, bare, problem.graph)
+    words = ("",) if inside else analytic.distinct_settings(problem.graph, limits.recompute)
+    for level in levels:
+        for schedule in limits.schedules if piped else (plan.schedule,):
+            for word in words:
+                near = _alike(bare, problem, word) if word else bare
+                at = [replace(stage.strategy, shard=level, shard_degree=0 if level != stage.strategy.shard else
+                              stage.strategy.shard_degree) for stage in near.stages]  # fmt: skip
+                stages = tuple(replace(stage, strategy=one) for stage, one in zip(near.stages, at, strict=True))
+                changed = [f"all layers recompute '{word}'"] if word else []
+                changed += [f"sharding level {level}"] if level != strategy.shard else []
+                changed += [f"schedule {schedule}"] if schedule != plan.schedule else []
+                yield replace(near, stages=stages, schedule=schedule), [*changed, *dropped]
+
+
+def _alike(plan: Plan, problem: Problem, word: str) -> Plan:
+    """Return a plan whose layers between embedding and head all recompute alike."""
+    ends = ("embedding", "head")
+    return replace(plan, stages=tuple(
+        replace(stage, recompute=tuple("none" if problem.graph.ops[op].kind in ends else word for op in stage.ops))
+        for stage in plan.stages
+    ))  # fmt: skip

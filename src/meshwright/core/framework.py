@@ -42,6 +42,8 @@ class FrameworkLimits:
         What the data axis may shard, as `Strategy.shard`.
     hybrid_shards : tuple of int
         The levels with which it may be sharded over fewer ranks than there are (HSDP).
+    sequence_parallel : bool
+        Whether norms and residuals may be split along the sequence over the tensor axis.
     virtual_stages : bool
         Whether a pipeline rank may have several stages.
     uneven_stages : bool
@@ -76,6 +78,7 @@ class FrameworkLimits:
     schedules: tuple[str, ...] = ()
     shards: tuple[int, ...] = (0, 1, 2, 3)
     hybrid_shards: tuple[int, ...] = (1, 2, 3)
+    sequence_parallel: bool = True
     virtual_stages: bool = True
     uneven_stages: bool = True
     unlike_stages: bool = True
@@ -214,6 +217,8 @@ def _degrees(limits: FrameworkLimits, plan: Plan) -> list[str]:
         for name, degree in largest.items()
         if degree > 1 and name not in limits.degrees
     ]
+    if not limits.sequence_parallel and any(one.tensor > 1 and one.sequence_parallel for one in strategies):
+        found.append("norms split along the sequence over the tensor axis; it has no sequence parallelism")
     for one in strategies:
         ranks = one.data * one.context
         if ranks > 1 and one.shard not in limits.shards:

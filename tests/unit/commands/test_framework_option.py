@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_plan_for_a_framework_is_kept_exported_and_read_back_to_the_last_digit
     assert again["step_seconds"] == entry["step_seconds"] and again["framework"] == "megatron"
     assert meshwright("export", "plan.json", "--to", "megatron", "--out", "run.sh").code == 0
     kept = plan_files.load(str(tmp_path / "plan.json"))
-    plan = megatron.read(str(tmp_path / "run.sh"))
+    plan = megatron.read(str(tmp_path / "run.sh"), kept.problem.graph).plan
     assert plan == kept.plan
     _, timeline = api.evaluate(kept.problem, plan)
     assert timeline is not None and timeline.step_seconds == entry["step_seconds"]
@@ -39,6 +40,7 @@ def test_without_it_a_framework_is_assumed_and_named_and_every_other_one_is_told
     assert {one["name"] for one in entry["frameworks"]} >= {"megatron", "torchtitan", "deepspeed", "fsdp2", "maxtext"}
     for one in entry["frameworks"]:
         assert (one["step_seconds"] is None) == bool(one["refusals"]) == (one["name"] not in entry["runs_on"])
+        assert one["nearest"] is None or (one["refusals"] and one["nearest"]["changed"] and one["nearest"]["step_seconds"] > 0)
     text = meshwright(*asked).out
     assert "framework meshwright (assumed; --for names another)" in text
 
@@ -50,10 +52,12 @@ def test_what_a_framework_cannot_run_is_refused_in_one_line(meshwright: Any, tin
     assert done.code == 2 and "schedule zb_h1; it has 1f1b, interleaved_1f1b" in done.err and not done.out
     done = meshwright("export", "plan.json", "--to", "megatron", "--out", "run.sh")
     assert done.code == 2 and "schedule zb_h1" in done.err
+    assert re.search(r"Nearest with the same stages: schedule 1f1b, [0-9.e-]+ s a step", done.err)
     for words, told in (
         (("plan", tiny, *asked, "--for", "megaton"), "megatron"),
         (("plan", tiny, *asked, "--for", "megatron:x64"), "experts_x86"),
-        (("export", "plan.json", "--to", "deepspeed", "--out", "x"), "no writer"),
+        (("export", "plan.json", "--to", "maxtext", "--out", "x"), "no writer"),
+        (("export", "plan.json", "--to", "deepspeed", "--out", "x"), "pipeline degree 2; it has no pipeline parallelism"),
         (("validate", "torchtitan", "--for", "megatron"), "say which framework trained them"),
     ):  # fmt: skip
         done = meshwright(*words)
@@ -85,3 +89,32 @@ def test_assuming_a_framework_is_said_with_the_others_the_slowest_first(meshwrig
     exact = [one for one in entry["frameworks"] if not one["refusals"] and one["name"] != "meshwright"]
     places = [said.index(f" {one['name']} (") for one in sorted(exact, key=lambda one: -one["step_seconds"])]
     assert exact and places == sorted(places)
+
+
+def test_of_a_framework_without_sequence_parallelism_the_search_leaves_tensor_degrees_out_and_says_so(
+    meshwright: Any, tiny: str
+) -> None:
+    asked = ("--cluster", "dgx-h100:4", "--global-batch", "16", "--for", "deepspeed", "--json")
+    entry = meshwright("plan", tiny, *asked).json
+    assert entry["feasible"] and all(stage["tensor"] == 1 for stage in entry["stages"])
+    assert any("no sequence parallelism" in note for note in entry["notes"])
+
+
+def test_the_nearest_plan_is_one_that_the_framework_runs_with_the_same_stages() -> None:
+    from meshwright.api import targets
+    from meshwright.core.plan import Plan, Stage
+    from meshwright.core.problem import Batch
+    from meshwright.core.result import Answer, Result
+    from meshwright.core.strategy import Strategy
+
+    problem = api.make_problem("gpt2", "dgx-h100:4", batch=Batch(16, 1))
+    words = ("none", *("selective",) * 6, *("none",) * 7)
+    stage = Stage(tuple(range(14)), (0, 1, 2, 3), Strategy(4, shard=1), words)
+    result = Result(problem, "best", 0, Answer(Plan((stage,), 4, 1, "1f1b", 16)))
+    near = targets.nearest(result, "torchtitan")
+    assert near is not None and near.changed.startswith("all layers recompute 'none', sharding level")
+    assert near.plan.stages[0].strategy.shard in (0, 2, 3) and near.plan.stages[0].ops == stage.ops
+    kept = targets.nearest(result, "meshwright")
+    assert kept is not None and kept.plan == result.plan and not kept.changed
+    far = Stage(stage.ops, stage.devices, Strategy(2, 2, sequence_parallel=True, shard=1), words)
+    assert targets.nearest(Result(problem, "best", 0, Answer(Plan((far,), 8, 1, "1f1b", 16))), "deepspeed") is None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -29,8 +33,13 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return megatron_args.write(result, path)
 
 
-def read(path: str) -> Plan:
-    """Return the plan that a script or command line says."""
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a script or command line says; `n_devices`: how many there are, where it leaves that open."""
     from meshwright.frameworks.megatron import told
 
-    return told.read(path)
+    return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a command line of Megatron-LM."""
+    return re.search(r"\bpretrain_\w+\.py\b|--(tensor|pipeline)-model-parallel-size\b", text) is not None

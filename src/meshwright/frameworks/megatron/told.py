@@ -9,8 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
+from meshwright.frameworks import _exact
 
 __all__ = ["options_of", "plan_of", "read"]
 
@@ -21,21 +24,54 @@ _LEVELS: Mapping[str, int] = MappingProxyType({"optim": 1, "optim_grads": 2, "op
 _MOST_DEVICES = 10**7
 
 
-def read(path: str) -> Plan:
-    """Return the plan of a script.
+_LAUNCH = (
+    "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
+    "--rdzv-id", "--rdzv-conf", "--standalone", "--max-restarts", "--no-python", "--tee", "--log-dir", "--module",
+)  # fmt: skip
+"""Options of torchrun, with dashes; underscores mean the same there."""
 
-    Layers are numbered as in our models: embedding, layers, layers that predict further tokens, head.
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a script says.
+
+    Layers are numbered as in our models: embedding, layers, layers that predict further tokens, head. `n_devices`: how many
+    there are, where the script does not say.
 
     Raises
     ------
     InputError
-        When it cannot be read, an option that is needed is missing, or options contradict each other.
+        When it cannot be read, an option that is needed is missing, options contradict each other, or they are another model's.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return plan_of(options_of(text, path), path)
+    text = _exact.read_text(path)
+    options = options_of(text, path)
+    plan = plan_of(options, path, n_devices)
+    n_layers = sum(len(stage.ops) for stage in plan.stages) - 2
+    if n_layers != len(graph.ops) - 2:
+        raise InputError(
+            f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
+        )
+    length = _whole(options, "--seq-length", path) if "--seq-length" in options else 0
+    return RunConfig(plan, _precision(options), length, _unknown(options, text, path))
+
+
+def _precision(options: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the precision of products."""
+    if "--fp4-format" in options:
+        return "fp4"
+    if "--fp8-format" in options:
+        return "mxfp8" if options.get("--fp8-recipe") == ("mxfp8",) else "fp8"
+    return next((word for word in ("bf16", "fp16") if f"--{word}" in options), "fp32")
+
+
+def _unknown(options: Mapping[str, tuple[str, ...]], text: str, place: str) -> tuple[str, ...]:
+    """Return a warning for every option that Megatron-LM's parser does not have."""
+    known = {*(Path(__file__).parents[1] / "data" / "megatron_options.txt").read_text(encoding="utf-8").split(), *_LAUNCH}
+    found = []
+    for name in options:
+        if name not in known and name.replace("_", "-") not in _LAUNCH:
+            line = text.count("\n", 0, max(text.find(name), 0)) + 1
+            found.append(f"{place}: line {line}: {name} is no option of Megatron-LM that is known; it is left out")
+    return tuple(found)
 
 
 def options_of(text: str, place: str) -> dict[str, tuple[str, ...]]:
@@ -47,27 +83,47 @@ def options_of(text: str, place: str) -> dict[str, tuple[str, ...]]:
         When quotes are left open.
     """
     found: dict[str, tuple[str, ...]] = {}
-    name = ""
-    for n_line, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+    name, n_line, in_array = "", 1, False
+    variables = dict(re.findall(r"^\s*(?:export )?(\w+)=([\w.-]+)[ \t]*$", text, re.M))
+    for logical in re.split(r"(?<!\\)\n", text):
         try:
-            words = shlex.split(line, comments=True)
+            words = _words(logical.replace("\\\n", " "), variables)
         except ValueError as error:
             raise InputError(f"{place}: line {n_line}: {error}") from None
+        n_line += logical.count("\n") + 1
+        name = name if in_array else ""
         for word in words:
-            if word.startswith("--"):
+            if re.match(r"--\w", word):
                 name, equals, value = word.partition("=")
+                name = name.replace("_", "-") if name.replace("_", "-") in _LAUNCH else name
                 found[name] = (value,) if equals else ()
-            elif word == ")":
-                name = ""
+            elif word == ")" or word.endswith("=("):
+                name, in_array = "", word != ")"
+            elif word.endswith(".py") or "[@]" in word:
+                name = ""  # what follows is no value of an option
             elif name:
                 found[name] = (*found[name], word)
     return found
 
 
-def plan_of(options: Mapping[str, tuple[str, ...]], place: str) -> Plan:
+def _words(line: str, variables: Mapping[str, str]) -> list[str]:
+    """Return the words of a line: variables that the script sets put in, options that one string holds apart."""
+
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1] or match[3], match[2] or match[0])
+
+    line = re.sub(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))", value, line)
+    found = []
+    for word in shlex.split(line, comments=True):
+        inside = re.sub(r"^\w+=\(?\s*(?=--)", "", word)
+        found += shlex.split(inside) if " " in inside and inside.lstrip().startswith("--") else [inside]
+    return found
+
+
+def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int = 0) -> Plan:
     """Return the plan that options say.
 
-    `place`: the file, for messages.
+    `place`: the file, for messages. `n_devices`: how many there are, where the options do not say.
 
     Raises
     ------
@@ -82,7 +138,8 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str) -> Plan:
         _whole(options, "--context-parallel-size", place, 1),
         _whole(options, "--expert-model-parallel-size", place, 1),
     )
-    n_devices = _whole(options, "--nnodes", place, 1) * _whole(options, "--nproc-per-node", place)
+    if not n_devices or "--nproc-per-node" in options:
+        n_devices = _whole(options, "--nnodes", place, 1) * _whole(options, "--nproc-per-node", place)
     if n_devices % (tensor * context * ranks) or n_devices > _MOST_DEVICES:
         raise InputError(
             f"{place}: {n_devices} devices are no multiple of tensor x context x pipeline = {tensor * context * ranks}"
@@ -168,7 +225,7 @@ def _stages(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int) ->
 
 def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[tuple[int, ...]]) -> list[tuple[str, ...]]:
     """Return what every layer recomputes; embedding and head nothing."""
-    kind = " ".join(options.get("--recompute-granularity", ()))
+    kind = " ".join(options.get("--recompute-granularity", ("selective",) if "--recompute-activations" in options else ()))
     last = max(op for ops in stages for op in ops)
     n_first, word = 0, "none"
     if kind == "selective":

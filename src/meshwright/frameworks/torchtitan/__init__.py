@@ -5,21 +5,51 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshwright.core import framework_file
-from meshwright.core.framework import exceeded
+from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "refusals"]
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "torchtitan.toml")
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
-    """Return what of a plan is outside its limits, and a model that is none of a Hugging Face configuration."""
-    found = exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision)
+    """Return what of a plan is outside its limits or its degrees, and a model that is none of a Hugging Face configuration."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.torchtitan import degrees
+
+    found = _exact.unsaid(FRAMEWORK.limits, plan, problem)
+    if len({stage.strategy for stage in plan.stages}) == 1:
+        found += tuple(degrees.refusals(plan))
+    if len(plan.ranks()) > 1 and problem.graph.n_shared_parameters:
+        found += ("weights shared by embedding and head in a pipeline; it ties them within one stage only",)
     form = problem.model_spec.format
     return (
         found
         if form in FRAMEWORK.limits.formats
         else (*found, f"a model of format {form}; it trains models of its own registry")
     )
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write a Python module whose function ``plan`` is the configuration, for ``--module`` and ``--config``."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.torchtitan import module
+
+    _exact.check("torchtitan", refusals(result.plan, result.problem))
+    return module.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a configuration module says; `n_devices`: how many there are, where it leaves a degree open."""
+    from meshwright.frameworks.torchtitan import told
+
+    return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a configuration of torchtitan."""
+    return "ParallelismConfig(" in text or "torchtitan" in text

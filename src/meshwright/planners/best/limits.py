@@ -260,7 +260,11 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
         "pipeline": params.pipeline,
         "data": params.data,
     }
-    return allowed | {axis: (1,) for axis in AXES if axis not in problem.framework.limits.degrees}
+    framework = problem.framework.limits
+    closed = {axis for axis in AXES if axis not in framework.degrees}
+    if not framework.sequence_parallel:
+        closed.add("tensor")  # wherever we split products we split norms along the sequence
+    return allowed | dict.fromkeys(closed, (1,))
 
 
 def inside_framework(params: Limits, problem: Problem) -> Limits:

@@ -94,9 +94,29 @@ def plan_of(text: str) -> Plan:
 def test_a_command_line_of_ones_own_is_read_with_its_defaults(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(f"# trains\ntorchrun {GOOD} \\\n  --tensor-model-parallel-size=2 # by hand\n")
-    plan = told.read(str(path))
+    plan = told.read(str(path), posed(4).graph).plan
     assert plan.stages[0].strategy == Strategy(data=2, tensor=2) and plan.n_microbatches == 4
     assert plan.stages[0].recompute == ("none",) * 6
+
+
+def test_scripts_as_people_write_them_are_read(tmp_path: pathlib.Path) -> None:
+    """Variables, options in strings and arrays, values after them that are none, options that nobody knows."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "#!/bin/bash\nGPUS_PER_NODE=4\nexport TP=${TP:-2}\nTP_SIZE=2\n"
+        'MODEL_ARGS="--num-layers 4 --seq-length 128"\nTRAIN=(\n  --micro-batch-size 1\n  --global-batch-size 8 --bf16\n)\n'
+        "torchrun --nproc_per_node $GPUS_PER_NODE \\\n  --nnodes ${NNODES:-1} pretrain_gpt.py ${MODEL_ARGS} ${TRAIN[@]} \\\n"
+        '  --tensor-model-parallel-size ${TP_SIZE} --recompute-activations "$@"\n--weather fine\n'
+    )
+    said = told.read(str(path), posed(4).graph)
+    assert said.plan.stages[0].strategy == Strategy(data=2, tensor=2) and (said.precision, said.sequence_length) == (
+        "bf16",
+        128,
+    )
+    assert said.plan.stages[0].recompute[1] == "core_attn"
+    assert said.warnings == (f"{path}: line 13: --weather is no option of Megatron-LM that is known; it is left out",)
+    with pytest.raises(InputError, match="another model"):
+        told.read(str(path), posed(5).graph)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from meshwright.core.result import Result
 from meshwright.schedules import Actions, Durations
 from meshwright.sim import tasks
 
-__all__ = ["render", "write"]
+__all__ = ["render", "rows", "write"]
 
 _LETTERS = "FIWB"
 """By phase of `meshwright.schedules`: FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, BACKWARD."""
@@ -42,6 +42,11 @@ def write(result: Result, path: str) -> None:
     Raises `ExportError` when there is no plan, or its stages have different numbers of replicas, which PyTorch's runtime has no
     word for.
     """
+    files.write(path, rows(result))
+
+
+def rows(result: Result) -> str:
+    """Return the schedule of a plan as text; raises `ExportError` as `write`."""
     plan = result.answer.plan
     if plan is None:
         raise ExportError("pytorch_schedule: nothing fits, so there is no order of work to write")
@@ -50,7 +55,7 @@ def write(result: Result, path: str) -> None:
         raise ExportError(
             f"pytorch_schedule: stages have {', '.join(map(str, widths))} devices; PyTorch's runtime needs equal stages"
         )
-    files.write(path, render(tasks.order(plan, _times(result, plan))))
+    return render(tasks.order(plan, _times(result, plan)))
 
 
 def _times(result: Result, plan: Plan) -> Durations:

@@ -251,7 +251,10 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
         The options of the search.
     """
     n, batch = pool.n_devices, problem.batch.global_batch
-    limits = {**limits, **{axis: (1,) for axis in AXES if axis not in problem.framework.limits.degrees}}
+    framework = problem.framework.limits
+    limits = {**limits, **{axis: (1,) for axis in AXES if axis not in framework.degrees}}
+    if not framework.sequence_parallel:  # a tensor degree splits norms along the sequence
+        limits["tensor"] = (1,)
     heads = experts = 0
     for op in problem.graph.ops:
         for operator in op.body:

@@ -1,0 +1,255 @@
+"""Advice on a run as its framework's own configuration says it: is it legal, does it fit, how fast, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from meshwright import api, frameworks, sim
+from meshwright.api.evaluation import evaluate
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Batch, MixedPrecision, Problem, Stop
+from meshwright.core.result import Answer, Objective, Result
+from meshwright.core.run_config import RunConfig
+
+__all__ = ["Advice", "Rung", "advise", "framework_of_file"]
+
+_ALWAYS: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
+_AXES = ("tensor", "context", "expert", "pipeline", "micro_batch", "shard", "recompute", "schedules")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rung:
+    """A change of one setting, and the plan under it.
+
+    Parameters
+    ----------
+    axis : str
+        What changes: a degree, ``shard``, ``recompute``, ``schedules``, ``micro_batch``; ``rest`` for all that is left.
+    before, after : str
+        Its values.
+    result : Result or None
+        The best plan with all else as before; None where there is none.
+    reason : str
+        Why there is none.
+    """
+
+    axis: str
+    before: str
+    after: str
+    result: Result | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Advice:
+    """What is said of a configuration.
+
+    Parameters
+    ----------
+    said : RunConfig
+        The configuration.
+    result : Result
+        Its plan, priced.
+    refusals : tuple of str
+        Why the framework does not run the plan as it stands; empty where it is legal.
+    missing_bytes : float
+        How much memory its fullest device lacks; 0 where it fits.
+    changes : tuple of Rung
+        Each difference to the best plan as a change by itself, the most helpful first.
+    ladder : tuple of Rung
+        One change after another, each on top of those before, up to the best plan.
+    best : Result or None
+        The best plan of the framework; None where nothing fits.
+    """
+
+    said: RunConfig
+    result: Result
+    refusals: tuple[str, ...]
+    missing_bytes: float
+    changes: tuple[Rung, ...]
+    ladder: tuple[Rung, ...]
+    best: Result | None
+
+
+def framework_of_file(path: str) -> str:
+    """Return the framework whose configuration a file is.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or is that of none or of several.
+    """
+    from meshwright.frameworks import names
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    modules = {name: frameworks.load(name) for name in names()}
+    found = [name for name, module in modules.items() if hasattr(module, "recognises") and module.recognises(text)]
+    if len(found) != 1:
+        known = ", ".join(name for name, module in modules.items() if hasattr(module, "read"))
+        which = f"could be of {' and '.join(found)}" if found else f"is no configuration of {known}"
+        raise InputError(f"{path}: {which}; say whose it is: --for NAME")
+    return found[0]
+
+
+def advise(
+    path: str, cluster: str, model: str, *, framework: str = "", sequence_length: int = 0, stop: Stop | None = None
+) -> Advice:
+    """Read a configuration and say what can be said of it.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    cluster, model : str
+        As on the command line.
+    framework : str
+        Whose file it is, as after ``--for``; empty to recognise it.
+    sequence_length : int
+        Tokens of a sample, where the file does not say; 0 for the model's own.
+    stop : Stop or None
+        When to stop the search for the best plan.
+
+    Returns
+    -------
+    Advice
+        Legality, memory, time, changes.
+
+    Raises
+    ------
+    InputError
+        When the file, the model or the cluster is wrong, or they contradict each other.
+    """
+    word = framework or framework_of_file(path)
+    module = frameworks.load(frameworks.find(word).name)
+    if not hasattr(module, "read"):
+        raise InputError(f"--for {word}: there is no reader of its configuration")
+    from meshwright import clusters
+
+    place = clusters.cluster(cluster)
+    spec = api.read(model)
+    said: RunConfig = module.read(path, spec.graph, place.n_devices)
+    plan, length = said.plan, said.sequence_length or sequence_length
+    if plan.n_devices > place.n_devices:
+        raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
+    problem = api.make_problem(
+        model, place, batch=Batch(plan.global_batch, 0, length), framework=word,
+        training=MixedPrecision.of(said.precision) if said.precision else None,
+    )  # fmt: skip
+    sim.check_plan(problem, plan)
+    refusals = frameworks.refusals(problem.framework, plan, problem)
+    result = _priced(problem, plan)
+    assert result.timeline is not None
+    missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
+    best = api.plan(problem, search="best", settings=_ALWAYS, stop=stop)
+    changes, ladder = ((), ()) if not best.feasible else _climb(result, missing, best)
+    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None)
+
+
+def _priced(problem: Problem, plan: Plan) -> Result:
+    """Return a plan with what its stages do and the step."""
+    stage_costs, timeline = evaluate(problem, plan)
+    if timeline is None:
+        raise InputError(f"costs {problem.costs}: cannot say how long the stages of this plan take")
+    answer = Answer(plan=plan, objective=Objective("step_seconds", timeline.step_seconds))
+    return Result(problem, "advise", 0, answer, stage_costs, timeline)
+
+
+def _values(plan: Plan, problem: Problem) -> dict[str, str]:
+    """Return what a plan says of each axis, as the search's options have it."""
+    one = plan.stages[0].strategy
+    words = {
+        word
+        for stage in plan.stages
+        for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True)
+        if problem.graph.ops[op].kind not in ("embedding", "head")
+    }
+    return {
+        "tensor": str(one.tensor), "context": str(one.context), "expert": str(one.expert), "pipeline": str(len(plan.ranks())),
+        "micro_batch": str(plan.micro_batch), "shard": str(one.shard), "recompute": ",".join(sorted(words)) or "none",
+        "schedules": plan.schedule,
+    }  # fmt: skip
+
+
+def _with(problem: Problem, values: Mapping[str, str], data: int) -> Result | str:
+    """Return the best plan with everything as said, or why there is none."""
+    alone = {"schedules": values["schedules"] if values["pipeline"] != "1" else "1f1b"}
+    shard = {"shard": values["shard"] if data * int(values["context"]) > 1 else "0"}
+    settings = {**values, **alone, **shard, "recompute": values["recompute"].replace("+", ","), **_ALWAYS}
+    try:
+        found = api.plan(problem, search="best", settings=settings)
+    except InputError as error:
+        return str(error)
+    return found if found.feasible else (found.answer.nearest or "does not fit, or no such plan is legal")
+
+
+def _climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...], tuple[Rung, ...]]:
+    """Return the single changes from a plan towards the best one, and a way up: at every rung the change that helps most.
+
+    `missing`: bytes that the plan lacks; where it lacks any, every plan that fits is a step up.
+    """
+    problem, plan = own.problem, own.plan
+    here, goal = _values(plan, problem), _values(best.plan, problem)
+    open_axes = [axis for axis in _AXES if here[axis] != goal[axis]]
+    single: tuple[Rung, ...] = ()
+    ladder: list[Rung] = []
+    last_seconds = math.inf if missing or own.timeline is None else own.timeline.step_seconds
+    while len(open_axes) > 1:
+        tried = []
+        for axis in open_axes:
+            values = here | {axis: goal[axis]}
+            width = int(values["tensor"]) * int(values["context"]) * int(values["pipeline"])
+            found = _with(problem, values, plan.n_devices // width)
+            tried.append(
+                Rung(axis, here[axis], goal[axis], None, found) if isinstance(found, str) else
+                Rung(axis, here[axis], goal[axis], found)
+            )  # fmt: skip
+        tried.sort(key=lambda rung: rung.result.timeline.step_seconds if rung.result and rung.result.timeline else math.inf)
+        single = single or tuple(tried)
+        quickest = tried[0].result
+        if quickest is None or quickest.timeline is None or quickest.timeline.step_seconds >= last_seconds:
+            break  # what is left helps together only
+        last_seconds = quickest.timeline.step_seconds
+        ladder.append(tried[0])
+        here[tried[0].axis] = goal[tried[0].axis]
+        open_axes.remove(tried[0].axis)
+    if open_axes:
+        one = open_axes[0] if len(open_axes) == 1 else "rest"
+        before, after = (", ".join(f"{axis} {values[axis]}" for axis in open_axes) for values in (here, goal))
+        last = Rung(one, here[one] if one != "rest" else before, goal[one] if one != "rest" else after, best)
+        ladder.append(last)
+        single = single or (last,)
+    return single, tuple(ladder)
+
+
+def as_json(advice: Advice, path: str) -> dict[str, Any]:
+    """Return the advice as the JSON object of ``advise --json``: the fields of ``plan --json`` for the plan read, and more."""
+    from meshwright.writers import plan_json
+
+    own = advice.result.timeline
+    assert own is not None
+
+    def row(rung: Rung) -> dict[str, Any]:
+        timeline = None if rung.result is None else rung.result.timeline
+        seconds = None if timeline is None else timeline.step_seconds
+        return {
+            "axis": rung.axis, "before": rung.before, "after": rung.after, "step_seconds": seconds,
+            "difference_ratio": None if seconds is None else seconds / own.step_seconds - 1.0,
+            "peak_bytes": None if timeline is None else max(timeline.peak_bytes), "reason": rung.reason or None,
+        }  # fmt: skip
+
+    best = advice.best
+    return plan_json.as_json(advice.result) | {
+        "file": path, "legal": not advice.refusals, "refusals": list(advice.refusals), "warnings": list(advice.said.warnings),
+        "fits": advice.missing_bytes == 0.0, "missing_bytes": advice.missing_bytes,
+        "changes": [row(rung) for rung in advice.changes], "ladder": [row(rung) for rung in advice.ladder],
+        "best": None if best is None else plan_json.as_json(replace(best, answer=replace(best.answer, extra={}))),
+    }  # fmt: skip

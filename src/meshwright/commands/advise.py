@@ -1,0 +1,86 @@
+"""``meshwright advise``: a configuration that somebody runs, and what would make it quicker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.api.advise import Advice, Rung
+
+__all__ = ["register"]
+
+
+def text_of(advice: Advice, path: str) -> str:
+    """Return the advice in words: the plan as read, the single changes, the way up."""
+    from dataclasses import replace
+
+    from meshwright.base.units import format_bytes
+    from meshwright.core.formatting import describe
+    from meshwright.report import text
+
+    notes = [f"{warning}" for warning in advice.said.warnings]
+    legal = "yes" if not advice.refusals else f"no: {'; '.join(advice.refusals)}"
+    fits = "yes" if not advice.missing_bytes else f"no: the fullest device lacks {format_bytes(advice.missing_bytes)}"
+    lines = [f"{path}, read as {advice.result.problem.framework.word}", f"legal: {legal}", f"fits: {fits}", ""]
+    result = replace(advice.result, answer=replace(advice.result.answer, notes=tuple(notes)))
+    lines.append(text.explain(result).rstrip())
+    own = advice.result.timeline
+    assert own is not None
+    if advice.best is None:
+        return "\n".join([*lines, "", "no plan of this framework fits here; see 'meshwright plan' for what would"])
+    if not advice.ladder:
+        return "\n".join(
+            [*lines, "", "nothing else that this framework has (degrees, sharding, recomputation, schedules) is quicker"]
+        )
+    if len(advice.changes) > 1:
+        lines += ["", "each change by itself, the most helpful first"]
+        lines += [f"  {_row(rung, own.step_seconds)}" for rung in advice.changes]
+    lines += ["", "one after another, up to the best plan"]
+    lines += [f"  {_row(rung, own.step_seconds)}" for rung in advice.ladder]
+    return "\n".join([*lines, f"  then: {describe(advice.best.plan)}"])
+
+
+def _row(rung: Rung, seconds: float) -> str:
+    """Return one change: what, how long a step takes then, what it holds."""
+    from meshwright.base.units import format_bytes
+
+    name = {"schedules": "schedule", "micro_batch": "micro-batch", "recompute": "recomputation", "shard": "sharding level"}
+    what = f"{rung.before} -> {rung.after}"
+    head = what if rung.axis == "rest" else f"{name.get(rung.axis, rung.axis)} {what}"
+    if rung.result is None or rung.result.timeline is None:
+        return f"{head}: {rung.reason}"
+    timeline = rung.result.timeline
+    ratio = timeline.step_seconds / seconds - 1.0
+    return f"{head}: {ratio:+.1%}, {timeline.step_seconds:.4g} s a step, peak {format_bytes(max(timeline.peak_bytes))}"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+
+    @app.command()
+    def advise(
+        file: str = typer.Argument(help="A Megatron-LM script, a torchtitan module, a DeepSpeed or Accelerate file, ..."),
+        cluster: str = typer.Option(..., help="Where it runs, as of 'meshwright plan'."),
+        model: str = typer.Option(..., help="What it trains: a built-in name or a config.json."),
+        for_: str = typer.Option("", "--for", help="Whose file it is (list frameworks); default: recognised."),
+        sequence_length: int = typer.Option(0, help="Tokens per sample where the file does not say; 0: the model's own."),
+        time_limit: str = typer.Option("", metavar="SECONDS", help="Stop looking for the best plan then (30s)."),
+        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+    ) -> int:
+        """Read a framework's configuration: is it legal, does it fit, how fast is it, and what would make it quicker."""
+        import json
+
+        from meshwright.api import advise as advising
+        from meshwright.base import units
+        from meshwright.core.problem import Stop
+        from meshwright.report import text
+
+        seconds = units.parse(time_limit, "seconds", place="--time-limit", exclusive=True) if time_limit else 0.0
+        with text.progress(f"planning around {file}"):
+            advice = advising.advise(
+                file, cluster, model, framework=for_, sequence_length=sequence_length, stop=Stop(seconds=seconds)
+            )
+        print(json.dumps(advising.as_json(advice, file)) if json_ else text_of(advice, file))
+        return 0

@@ -1,0 +1,32 @@
+"""What a framework's own configuration says of a run: the plan, and of the question what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.core.plan import Plan
+
+__all__ = ["RunConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """A configuration that was read.
+
+    Parameters
+    ----------
+    plan : Plan
+        What it says, layers numbered as in the model's graph.
+    precision : str
+        Of products, as `MixedPrecision.precision`; empty where the configuration does not say.
+    sequence_length : int
+        Tokens of a sample; 0 where it does not say.
+    warnings : tuple of str
+        Sentences without a full stop: entries that nothing is known of, each with its name and place, and what was
+        assumed where the configuration says nothing.
+    """
+
+    plan: Plan
+    precision: str = ""
+    sequence_length: int = 0
+    warnings: tuple[str, ...] = ()

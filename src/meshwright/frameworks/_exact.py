@@ -1,0 +1,184 @@
+"""What all configurations share: a plan is told exactly or refused, in words; the plan of one mesh is put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.base.errors import ExportError, InputError
+from meshwright.core.framework import FrameworkLimits, exceeded
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import MixedPrecision, Problem
+from meshwright.core.result import Result
+from meshwright.core.source import Source
+from meshwright.core.strategy import Strategy
+
+__all__ = [
+    "DECODERS",
+    "ENDS",
+    "check",
+    "decoder",
+    "launch_sizes",
+    "layer_words",
+    "one_mesh",
+    "predicted",
+    "read_text",
+    "refused",
+    "unsaid",
+    "whole",
+]  # fmt: skip
+
+ENDS = ("embedding", "head")
+"""Layers that recompute nothing and lie at the ends of the model in every framework's configuration."""
+
+DECODERS: Mapping[str, tuple[str, str]] = MappingProxyType({
+    "gpt2": ("transformer.h", "GPT2Block"), "gpt_neo": ("transformer.h", "GPTNeoBlock"),
+    "gpt_neox": ("gpt_neox.layers", "GPTNeoXLayer"), "opt": ("model.decoder.layers", "OPTDecoderLayer"),
+    "llama": ("model.layers", "LlamaDecoderLayer"), "mistral": ("model.layers", "MistralDecoderLayer"),
+    "mixtral": ("model.layers", "MixtralDecoderLayer"), "phi3": ("model.layers", "Phi3DecoderLayer"),
+    "qwen2": ("model.layers", "Qwen2DecoderLayer"), "qwen2_moe": ("model.layers", "Qwen2MoeDecoderLayer"),
+    "qwen3": ("model.layers", "Qwen3DecoderLayer"), "qwen3_moe": ("model.layers", "Qwen3MoeDecoderLayer"),
+    "gemma": ("model.layers", "GemmaDecoderLayer"), "gemma2": ("model.layers", "Gemma2DecoderLayer"),
+    "gemma3_text": ("model.layers", "Gemma3DecoderLayer"), "gpt_oss": ("model.layers", "GptOssDecoderLayer"),
+    "deepseek_v2": ("model.layers", "DeepseekV2DecoderLayer"), "deepseek_v3": ("model.layers", "DeepseekV3DecoderLayer"),
+})  # fmt: skip
+"""Where transformers' causal language models of a ``model_type`` keep their layers, and the class of these."""
+
+
+def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan a framework cannot run, or no configuration can say: sentences without a full stop."""
+    found = list(exceeded(limits, plan, problem.graph, problem.training.precision))
+    graph = problem.graph
+    for i, stage in enumerate(plan.stages):
+        for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
+            if graph.ops[op].kind in ENDS and word != "none":
+                found.append(f"stage {i} recomputes the {graph.ops[op].kind}; it recomputes layers only")
+    order = [op for stage in plan.stages for op in stage.ops]
+    if order != sorted(order):
+        found.append("layers or stages that do not follow each other through the model")
+    one = plan.stages[0].strategy
+    if one.data * one.context == 1 and one.shard:
+        found.append(f"sharding level {one.shard} over a single rank; that is level 0")
+    if one.shard_degree and (one.shard_degree in (one.data, 1 // one.context) or not one.shard):
+        found.append(f"a sharding degree of {one.shard_degree} that says nothing; that is 0")
+    if (
+        len({stage.strategy for stage in plan.stages}) == 1
+        and plan.global_batch != plan.n_microbatches * plan.micro_batch * one.data
+    ):
+        found.append(f"a global batch of {plan.global_batch}, which its micro-batches do not make")
+    usual = MixedPrecision.of(problem.training.precision)
+    found += [
+        f"{name.replace('_', ' ')} {getattr(problem.training, name)}; it has {getattr(usual, name)}"
+        for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes")
+        if getattr(problem.training, name) != getattr(usual, name)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def refused(name: str, reasons: Sequence[str]) -> ExportError:
+    """Return the error of a plan that a framework cannot run, or that cannot be told it."""
+    return ExportError(
+        f"{name}: cannot run this plan: {'; '.join(reasons)}. 'meshwright plan ... --for {name}' finds the best plan that it "
+        "can run, 'meshwright run' runs this one"
+    )
+
+
+def check(name: str, reasons: Sequence[str]) -> None:
+    """Raise `ExportError` where there are reasons why a framework cannot run a plan."""
+    if reasons:
+        raise refused(name, reasons)
+
+
+def decoder(name: str, problem: Problem) -> dict[str, Any]:
+    """Return the configuration of a model that transformers builds as a causal language model.
+
+    Raises
+    ------
+    ExportError
+        When it is none, or has layers that transformers leaves out.
+    """
+    from meshwright.models.readers import huggingface
+
+    spec = problem.model_spec
+    if spec.format != "huggingface":
+        raise ExportError(f"{name}: a model read from {spec.format}; models are told by their Hugging Face configuration")
+    source = Source(spec.spec)
+    if source.path is not None:
+        fields = source.json if isinstance(source.json, dict) else {}
+    else:
+        fields = dict(huggingface.configuration(spec.spec)) if spec.spec in huggingface.names() else {}
+    family = str(fields.get("model_type"))
+    if family not in DECODERS:
+        raise ExportError(
+            f"{name}: {spec.spec} is of the family {family}, which is not written out; {', '.join(sorted(DECODERS))} are"
+        )
+    if any(op.name.startswith("mtp.") for op in problem.graph.ops):
+        raise ExportError(
+            f"{name}: transformers leaves out the layers of {spec.spec} that predict further tokens; plan with "
+            "num_nextn_predict_layers 0"
+        )
+    return fields
+
+
+def launch_sizes(name: str, result: Result) -> tuple[int, int]:
+    """Return on how many nodes a plan runs and how many of its devices each has.
+
+    Raises
+    ------
+    ExportError
+        When nodes take part with different numbers of devices.
+    """
+    plan, cluster = result.plan, result.problem.cluster
+    if cluster is None:
+        return 1, plan.n_devices
+    used = sorted({device for stage in plan.stages for device in stage.devices})
+    nodes = [int(cluster.node_of_device[device]) for device in used]
+    sizes = {nodes.count(node) for node in nodes}
+    if len(sizes) > 1:
+        raise refused(name, ["nodes of different sizes; launchers start the same number of processes on every node"])
+    return len(nodes) // min(sizes), min(sizes)
+
+
+def predicted(result: Result) -> str:
+    """Return what a step is said to take, to end a sentence; empty where the cost model cannot tell."""
+    return "" if result.timeline is None else f", {result.timeline.step_seconds:.4g} s a step predicted"
+
+
+def layer_words(graph: Graph, word: str) -> tuple[str, ...]:
+    """Return one setting of recomputation for all layers but the ends of the model."""
+    return tuple("none" if op.kind in ENDS else word for op in graph.ops)
+
+
+def one_mesh(place: str, graph: Graph, strategy: Strategy, words: Sequence[str], counts: tuple[int, int]) -> Plan:
+    """Return the plan of one stage on devices in order.
+
+    `counts`: micro-batches of a step and samples of each. Raises `InputError` when the model does not have as many layers as
+    there are words.
+    """
+    if len(words) != len(graph.ops):
+        raise InputError(
+            f"{place}: speaks of {len(words) - 2} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
+        )
+    stage = Stage(tuple(range(len(graph.ops))), tuple(range(strategy.n_devices)), strategy, tuple(words))
+    return Plan((stage,), counts[0], counts[1], "1f1b", counts[0] * counts[1] * strategy.data)
+
+
+def read_text(path: str) -> str:
+    """Return what a file holds; raises `InputError` when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def whole(entry: Mapping[str, Any], name: str, place: str, default: int = 0, *, least: int = 1) -> int:
+    """Return a whole number of a configuration; a default of 0 stands for none. Raises `InputError` when it is wrong."""
+    value = entry.get(name, default or None)
+    if value is None:
+        raise InputError(f"{place}: {name} is missing")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 10**9:
+        raise InputError(f"{place}: {name} is {value!r}; it must be a whole number from {least} on")
+    return value

@@ -1,0 +1,52 @@
+"""A launcher's command line beside a configuration file: what it says of a training script, and its reading."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+
+__all__ = ["MODEL_PARTS", "arguments", "options", "script_options"]
+
+MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
+
+
+def script_options(plan: Plan, problem: Problem, *, checkpointing: bool) -> list[str]:
+    """Return the options of transformers' training script that a plan decides; `checkpointing`: whether layers recompute."""
+    return [
+        "--config_name", "MODEL", "--block_size", str(problem.graph.sequence_length),
+        "--per_device_train_batch_size", str(plan.micro_batch), "--gradient_accumulation_steps", str(plan.n_microbatches),
+        *(["--gradient_checkpointing", "True"] if checkpointing else []),
+    ]  # fmt: skip
+
+
+def options(text: str) -> dict[str, str]:
+    """Return the options of the launcher's command line that stands in a file's comments or lines; empty for none."""
+    lines = [re.sub(r"^#\s?", "", line).strip() for line in text.splitlines()]
+    found: dict[str, str] = {}
+    for i, line in enumerate(lines):
+        if not re.match(r"(exec )?(accelerate launch|deepspeed) ", line):
+            continue
+        while line.endswith("\\") and i + 1 < len(lines):
+            i += 1
+            line = f"{line[:-1]} {lines[i]}"
+        name = ""
+        for word in shlex.split(line):
+            if word.startswith("--"):
+                name, equals, value = word.partition("=")
+                found[name] = value if equals else ""
+            elif name and not found[name]:
+                found[name] = word
+    return found
+
+
+def arguments(found: dict[str, str], name: str, place: str, default: int = 0) -> int:
+    """Return a whole number of a command line; a default of 0 stands for none. Raises `InputError` when it is wrong."""
+    text = found.get(name, str(default or ""))
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        what = f"is '{text}'; it must be a whole number from 1 on" if text else "is missing from the command in its comments"
+        raise InputError(f"{place}: {name} {what}")
+    return int(text)

@@ -1,0 +1,52 @@
+"""Accelerate: PyTorch's ``fully_shard`` and its device mesh, told by one YAML file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+from meshwright.frameworks import fsdp2
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+
+_DATA = Path(__file__).parents[1] / "data" / "accelerate.toml"
+FRAMEWORK, VARIANTS = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, fsdp2.FRAMEWORK)
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan is outside its limits, or its configuration cannot say."""
+    from meshwright.frameworks import _exact
+
+    found = _exact.unsaid(FRAMEWORK.limits, plan, problem)
+    one = plan.stages[0].strategy
+    shard = one.shard_degree or one.data
+    if one.tensor * one.context > 1 and one.data // shard > 1 and shard == 1:
+        found += ("replicas beside a tensor or context axis that shard nothing; it needs a sharding degree then",)
+    return found
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write the YAML file for ``accelerate launch --config_file``, with the command in its comments."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.accelerate import config
+
+    _exact.check("accelerate", refusals(result.plan, result.problem))
+    return config.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what such a file says; batches are read from the command in its comments."""
+    from meshwright.frameworks.accelerate import config
+
+    return config.read(path, graph)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a configuration of Accelerate."""
+    return re.search(r"^distributed_type\s*:", text, re.M) is not None

@@ -1,0 +1,168 @@
+"""A plan as Accelerate's configuration file. What belongs to the training script (batches, length of samples) stands in the
+launch command, in the file's comments, from where it is read back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from meshwright.base import files
+from meshwright.base.errors import ExportError, InputError
+from meshwright.core.graph import Graph
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks import _exact, _one_config
+
+__all__ = ["read", "write"]
+
+_PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "fp32": "no"})
+
+_TOP = (
+    "compute_environment", "debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "fsdp_config", "machine_rank",
+    "main_process_ip", "main_process_port", "main_training_function", "mixed_precision", "num_machines", "num_processes",
+    "parallelism_config", "rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_use_cluster", "tpu_use_sudo",
+)  # fmt: skip
+_FSDP = (
+    "fsdp_version", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing", "fsdp_auto_wrap_policy",
+    "fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states",
+    "fsdp_offload_params", "fsdp_use_orig_params", "fsdp_forward_prefetch", "fsdp_backward_prefetch",
+)  # fmt: skip
+_SIZES = ("dp_replicate", "dp_shard", "tp", "cp")
+_PARALLELISM = (*(f"parallelism_config_{axis}_size" for axis in _SIZES), "parallelism_config_cp_comm_strategy",
+                "parallelism_config_cp_backend")  # fmt: skip
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write the file of a plan that is not refused, whole or not at all.
+
+    Raises
+    ------
+    ExportError
+        When transformers does not build the model.
+    """
+    plan, problem = result.plan, result.problem
+    fields = _exact.decoder("accelerate", problem)
+    nodes, per_node = _exact.launch_sizes("accelerate", result)
+    one, words = plan.stages[0].strategy, plan.stages[0].recompute
+    if one.tensor > 1 and str(fields["model_type"]) in ("gpt2", "gpt_neo", "gpt_neox", "opt"):
+        raise ExportError(
+            f"accelerate: transformers has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1"
+        )
+    shard = one.shard_degree or one.data
+    content: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "mixed_precision": _PRECISIONS[problem.training.precision],
+        "num_machines": nodes,
+        "num_processes": nodes * per_node,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": one.shard != 2,
+            "fsdp_activation_checkpointing": "full" in words,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_transformer_layer_cls_to_wrap": _exact.DECODERS[str(fields["model_type"])][1],
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+    sizes = dict(zip(_SIZES, (one.data // shard, shard, one.tensor, one.context), strict=True))
+    content["parallelism_config"] = {f"parallelism_config_{axis}_size": size for axis, size in sizes.items()}
+    if one.context > 1:
+        content["parallelism_config"]["parallelism_config_cp_comm_strategy"] = "alltoall"  # a ring
+    command = " ".join(_one_config.script_options(plan, problem, checkpointing=False))
+    where = " --machine_rank N --main_process_ip HOST" if nodes > 1 else ""
+    head = [
+        f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Accelerate 1.15.",
+        f"# accelerate launch --config_file {Path(path).name}{where} run_clm.py \\",
+        f"#   {command}",
+        f"# {_one_config.MODEL_PARTS}.",
+    ]
+    files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
+    return ()
+
+
+def read(path: str, graph: Graph) -> RunConfig:
+    """Return what a file says.
+
+    Raises
+    ------
+    InputError
+        When it is no YAML, an entry is wrong, or entries contradict each other or the model.
+    """
+    text = _exact.read_text(path)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: is no configuration of Accelerate: it holds no entries")
+    fsdp, sizes = (_table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
+    warnings = [
+        f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
+        for table, known in ((content, _TOP), (fsdp, _FSDP), (sizes, _PARALLELISM))
+        for key in table
+        if key not in known
+    ]
+    kind = content.get("distributed_type")
+    if kind != "FSDP" or str(fsdp.get("fsdp_version", 1)) != "2":
+        raise InputError(
+            f"{path}: distributed_type {kind} with fsdp_version {fsdp.get('fsdp_version', 1)}: only FSDP with version 2 is read"
+        )
+    n_devices = _exact.whole(content, "num_processes", path)
+    named = {axis: _exact.whole(sizes, f"parallelism_config_{axis}_size", path, 1) for axis in _SIZES}
+    if not sizes:
+        named["dp_shard"] = n_devices  # its default: sharded over all
+    total = named["dp_replicate"] * named["dp_shard"] * named["tp"] * named["cp"]
+    if total != n_devices:
+        raise InputError(f"{path}: the sizes of parallelism_config make {total} devices, num_processes says {n_devices}")
+    data = named["dp_replicate"] * named["dp_shard"]
+    reshard = _flag(fsdp, "fsdp_reshard_after_forward", True, path)
+    strategy = Strategy(
+        data, named["tp"], named["cp"], 1, False, 0 if data * named["cp"] == 1 else 3 if reshard else 2,
+        named["dp_shard"] if named["dp_replicate"] > 1 else 0,
+    )  # fmt: skip
+    said = _one_config.options(text)
+    counts = tuple(
+        _one_config.arguments(said, name, path, default)
+        for name, default in (("--gradient_accumulation_steps", 1), ("--per_device_train_batch_size", 8))
+    )
+    for name, assumed in (("--per_device_train_batch_size", 8), ("--gradient_accumulation_steps", 1)):
+        if name not in said:
+            warnings.append(f"{path}: no command in its comments says {name}: transformers' default, {assumed}, is taken")
+    full = _flag(fsdp, "fsdp_activation_checkpointing", False, path) or said.get("--gradient_checkpointing") == "True"
+    words = _exact.layer_words(graph, "full" if full else "none")
+    mixed = str(content.get("mixed_precision", "no")).replace("False", "no")  # YAML reads a bare no as false
+    precision = {word: own for own, word in _PRECISIONS.items()}.get(mixed)
+    if precision is None:
+        raise InputError(f"{path}: mixed_precision is '{mixed}'; it must be {', '.join(_PRECISIONS.values())}")
+    length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
+    plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
+    return RunConfig(plan, precision, length, tuple(warnings))
+
+
+def _table(content: dict[str, Any], name: str, place: str) -> dict[str, Any]:
+    table = content.get(name) or {}
+    if not isinstance(table, dict):
+        raise InputError(f"{place}: {name} is {table!r}; it must be a table of entries")
+    return table
+
+
+def _flag(table: dict[str, Any], name: str, default: bool, place: str) -> bool:
+    value = table.get(name, default)
+    if str(value).lower() not in ("true", "false"):
+        raise InputError(f"{place}: {name} is {value!r}; it must be true or false")
+    return str(value).lower() == "true"
+
+
+def _line(text: str, key: object) -> int:
+    """Return the line that an entry stands in."""
+    found = re.search(rf"^\s*['\"]?{re.escape(str(key))}['\"]?\s*:", text, re.M)
+    return text.count("\n", 0, found.start() + len(found[0]) - len(found[0].lstrip())) + 1 if found else 1

@@ -1,0 +1,45 @@
+"""DeepSpeed: ZeRO with its own tensor parallelism."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+
+FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "deepspeed.toml")
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan is outside its limits, or its configuration cannot say."""
+    from meshwright.frameworks import _exact
+
+    return _exact.unsaid(FRAMEWORK.limits, plan, problem)
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write its JSON configuration, or, where the name ends in ``.sh``, the launcher with the configuration in it."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.deepspeed import config
+
+    _exact.check("deepspeed", refusals(result.plan, result.problem))
+    return config.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what such a file says; `n_devices`: how many there are, where its batch sizes leave that open."""
+    from meshwright.frameworks.deepspeed import config
+
+    return config.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a configuration of DeepSpeed, or a launcher with one in it."""
+    return re.search(r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:', text) is not None

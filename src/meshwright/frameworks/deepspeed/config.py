@@ -1,0 +1,172 @@
+"""A plan as DeepSpeed's configuration: JSON, alone or inside the shell script that starts it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks import _exact, _one_config
+
+__all__ = ["read", "write"]
+
+_KNOWN = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16", "zero_optimization",
+    "tensor_parallel", "activation_checkpointing",
+)  # fmt: skip
+_WITHOUT_EFFECT = (
+    "optimizer", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "dump_state",
+    "prescale_gradients",
+    "zero_allow_untested_optimizer", "tensorboard", "wandb", "csv_monitor", "flops_profiler", "comms_logger", "checkpoint",
+)  # fmt: skip
+_ZERO = (
+    "stage", "overlap_comm", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size",
+    "allgather_bucket_size", "allgather_partitions", "round_robin_gradients", "sub_group_size", "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold", "stage3_max_live_parameters", "stage3_max_reuse_distance",
+    "stage3_gather_16bit_weights_on_model_save",
+)  # fmt: skip
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write the configuration of a plan that is not refused, whole or not at all; returns how to start it.
+
+    Raises
+    ------
+    ExportError
+        When transformers does not build the model.
+    """
+    plan, problem = result.plan, result.problem
+    _exact.decoder("deepspeed", problem)
+    nodes, per_node = _exact.launch_sizes("deepspeed", result)
+    full = "full" in plan.stages[0].recompute
+    text = json.dumps(_content(result), indent=2)
+    script = path.endswith(".sh")
+    name = f"{Path(path).stem}.json" if script else Path(path).name
+    options = " ".join(_one_config.script_options(plan, problem, checkpointing=full))
+    hosts = " --hostfile hostfile" if nodes > 1 else ""
+    command = f"deepspeed --num_nodes {nodes} --num_gpus {per_node}{hosts} run_clm.py --deepspeed {name} {options}"
+    if not script:
+        files.write(path, text + "\n")
+        return (f"start it with: {command} ({_one_config.MODEL_PARTS})",)
+    head = f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for DeepSpeed 0.19."
+    lines = [
+        "#!/bin/bash", head, f"# {_one_config.MODEL_PARTS}; its other options come as arguments of this script.", "set -eu",
+        f"cat > {name} <<'JSON'", text, "JSON", f'exec {command} "$@"',
+    ]  # fmt: skip
+    files.write(path, "\n".join(lines) + "\n")
+    return ()
+
+
+def _content(result: Result) -> dict[str, Any]:
+    """Return the configuration."""
+    plan, one = result.plan, result.plan.stages[0].strategy
+    zero: dict[str, Any] = {"stage": one.shard, "overlap_comm": True, "contiguous_gradients": True, "reduce_scatter": True}
+    content: dict[str, Any] = {
+        "train_batch_size": plan.global_batch,
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.n_microbatches,
+        "gradient_clipping": 1.0,
+        "zero_optimization": zero,
+    }
+    precision = result.problem.training.precision
+    if precision != "fp32":
+        content[precision] = {"enabled": True}
+    if one.tensor > 1:
+        content["tensor_parallel"] = {"autotp_size": one.tensor}
+    if "full" in plan.stages[0].recompute:
+        content["activation_checkpointing"] = {"number_checkpoints": len(plan.stages[0].ops) - 2}
+    return content
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a configuration, or a launcher with one in it, says.
+
+    `n_devices`: how many there are, where train_batch_size does not say.
+
+    Raises
+    ------
+    InputError
+        When it is no JSON, an entry is wrong, or entries contradict each other or the model.
+    """
+    text = _exact.read_text(path)
+    inside = re.search(r"<<-?'?JSON'?\n(.*?)\nJSON\n", text, re.S)
+    said = _one_config.options(text) if inside else {}
+    body = inside[1] if inside else text
+    first = text.count("\n", 0, inside.start(1)) if inside else 0
+    try:
+        content, repeated = files.load_json(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON: {error}") from None
+    if repeated or not isinstance(content, dict):
+        raise InputError(f"{path}: {repeated or 'is no configuration of DeepSpeed: it holds no entries'}")
+    zero, parallel, kept = (
+        _table(content, key, path) for key in ("zero_optimization", "tensor_parallel", "activation_checkpointing")
+    )
+    hosts = ("offload_optimizer", "offload_param")
+    offloaded = [key for key in hosts if _table(zero, key, path).get("device", "none") != "none"]
+    if offloaded:
+        raise InputError(f"{path}: zero_optimization.{offloaded[0]}: plans hold nothing on the host; leave it out")
+    warnings = [
+        f"{path}: line {first + _line(body, key)}: nothing is known of {key}; it is left out"
+        for table, known in (
+            (content, (*_KNOWN, *_WITHOUT_EFFECT)), (zero, (*_ZERO, *hosts)),
+            (parallel, ("autotp_size",)),
+        )
+        for key in table
+        if key not in known
+    ]  # fmt: skip
+    level, tensor = _exact.whole(zero, "stage", path, least=0) if zero else 0, _exact.whole(parallel, "autotp_size", path, 1)
+    micro, count, data = _batches(content, path, n_devices, tensor)
+    if level > 3:
+        raise InputError(f"{path}: zero_optimization.stage is {level}; it must be 0 to 3")
+    strategy = Strategy(data, tensor, 1, 1, False, level if data > 1 else 0)
+    if n_devices and strategy.n_devices != n_devices:
+        raise InputError(f"{path}: its batch sizes and autotp_size make {strategy.n_devices} devices; there are {n_devices}")
+    full = bool(kept.get("number_checkpoints")) or said.get("--gradient_checkpointing") == "True"
+    if not full and not inside:
+        warnings.append(f"{path}: does not say whether the model recomputes layers (number_checkpoints): none is assumed")
+    chosen = [word for word in ("bf16", "fp16") if _table(content, word, path).get("enabled") in (True, "auto")]
+    if len(chosen) > 1:
+        raise InputError(f"{path}: bf16 and fp16 are both enabled; keep one")
+    words = _exact.layer_words(graph, "full" if full else "none")
+    plan = _exact.one_mesh(path, graph, strategy, words, (count, micro))
+    length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
+    return RunConfig(plan, chosen[0] if chosen else "fp32", length, tuple(warnings))
+
+
+def _batches(content: dict[str, Any], path: str, n_devices: int, tensor: int) -> tuple[int, int, int]:
+    """Return samples of a micro-batch, micro-batches, and data ranks: what is not said follows from the rest."""
+    names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+    micro, count, total = (None if content.get(n, "auto") == "auto" else _exact.whole(content, n, path) for n in names)
+    data = n_devices // tensor if n_devices else 0
+    if not data:
+        if not (micro and total):
+            raise InputError(f"{path}: {names[0]} and {names[2]} do not both say a number; say on which cluster it runs")
+        data = total // (micro * (count or 1))
+    if micro is None:
+        micro = total // (data * (count or 1)) if total else 1
+    if count is None:
+        count = total // (data * micro) if total else 1
+    if not data or total not in (None, micro * count * data) or not micro or not count:
+        raise InputError(f"{path}: train_batch_size {total} is not {micro} samples x {count} micro-batches x {data} data ranks")
+    return micro, count, data
+
+
+def _table(content: dict[str, Any], name: str, place: str) -> dict[str, Any]:
+    table = content.get(name) or {}
+    if not isinstance(table, dict):
+        raise InputError(f"{place}: {name} is {table!r}; it must be an object")
+    return table
+
+
+def _line(text: str, key: str) -> int:
+    """Return the line that an entry stands in."""
+    place = text.find(json.dumps(key))
+    return text.count("\n", 0, max(place, 0)) + 1

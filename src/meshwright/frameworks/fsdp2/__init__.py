@@ -1,0 +1,44 @@
+"""A plain PyTorch script: ``fully_shard`` on every layer, on a device mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+
+FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "fsdp2.toml")
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan is outside its limits, or no script says."""
+    from meshwright.frameworks import _exact
+
+    return _exact.unsaid(FRAMEWORK.limits, plan, problem)
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write a script that trains a plan's model with PyTorch and transformers alone; it says all of the plan."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.fsdp2 import script
+
+    _exact.check("fsdp2", refusals(result.plan, result.problem))
+    return script.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what such a script says; the script says how many devices there are."""
+    from meshwright.frameworks.fsdp2 import script
+
+    return script.read(path, graph)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a script of ours."""
+    return "NODES, GPUS_PER_NODE = " in text
