@@ -1,0 +1,100 @@
+"""What is said of a model or a cluster by itself; which frameworks run a plan; why other degrees are not the answer."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api, frameworks
+from meshwright.api import inspect, listing, targets
+from meshwright.api.why_not import with_why_not
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core.result import Result
+
+
+def test_a_model_is_told_in_runs_of_equal_layers() -> None:
+    entry = inspect.describe("gpt2")
+    graph = api.read("gpt2").graph
+    assert (entry["kind"], entry["n_layers"], entry["n_edges"]) == ("model", len(graph.ops), len(graph.edges))
+    embed, blocks, head = entry["layers"]
+    assert (embed["n_layers"], blocks["n_layers"], head["n_layers"]) == (1, 12, 1)
+    assert (blocks["first"], blocks["last"]) == (graph.ops[1].name, graph.ops[12].name)
+    assert (embed["last"], head["first"], blocks["row"]) == (graph.ops[0].name, graph.ops[13].name, 1)
+    assert blocks["n_parameters"] == graph.ops[1].n_parameters
+    assert entry["n_parameters"] == entry["n_active_parameters"] == graph.n_parameters
+    assert inspect.describe("mixtral-8x7b")["n_active_parameters"] < 0.3 * inspect.describe("mixtral-8x7b")["n_parameters"]
+
+
+def test_a_cluster_is_told_with_its_devices_links_and_levels(tmp_path: pathlib.Path) -> None:
+    entry = inspect.describe("dgx-h100:16")
+    cluster = api.make_problem("gpt2", "dgx-h100:16").cluster
+    assert cluster is not None
+    assert (entry["n_devices"], entry["n_switches"], entry["n_links"]) == (16, cluster.n_switches, len(cluster.links))
+    assert sum(row["n_links"] for row in entry["links"]) == len(cluster.links)
+    assert [row["bytes_per_second"] for row in entry["links"]] == sorted(set(cluster.links.bytes_per_second.tolist()))
+    assert entry["n_groups"][0] == 2 and entry["devices"][0]["n_devices"] == 16
+    two = inspect.describe(str(pathlib.Path(__file__).resolve().parents[2] / "data" / "two_kinds.yaml"))
+    assert len(two["devices"]) == 2 and sum(kind["n_devices"] for kind in two["devices"]) == two["n_devices"]
+    with pytest.raises(InputError, match=r"is no model .* and no cluster"):
+        inspect.describe("nothing-of-the-kind")
+
+
+def test_every_list_names_what_the_registry_has_with_a_line_about_each() -> None:
+    rooms = listing.rooms()
+    for word, room in (("searches", "search"), ("costs", "costs"), ("formats", "readers"), ("exports", "writers")):
+        entries = rooms[word]()
+        assert [name for name, _ in entries] == list(registry.names(room)) and all(line for _, line in entries)
+    names = [name for name, _ in rooms["frameworks"]()]
+    assert set(frameworks.names()) <= set(names) and len(names) > len(frameworks.names())
+    assert "1f1b" in dict(rooms["schedules"]()) and "two-level" in dict(rooms["topologies"]())
+
+
+def test_a_plan_says_which_frameworks_run_it_and_why_others_do_not(planned: Result) -> None:
+    found = {one.word.partition(":")[0]: one for one in targets.runs_on(planned)}
+    assert set(found) == set(frameworks.names())
+    for name, one in found.items():
+        own = frameworks.for_problem(name, planned.problem.graph, planned.problem.cluster, planned.problem.training.precision)
+        assert one.refusals == tuple(frameworks.refusals(own, planned.plan, planned.problem)) and one.word == own.word
+        assert (one.step_seconds > 0.0) == (not one.refusals)
+        if not one.refusals:
+            _, timeline = api.evaluate(replace(planned.problem, framework=own), planned.plan)
+            assert timeline is not None and one.step_seconds == timeline.step_seconds
+    entry = targets.as_json(tuple(found.values()))
+    assert entry["runs_on"] == [one.word for one in found.values() if not one.refusals]
+    assert [(row["name"], row["step_seconds"] is None) for row in entry["frameworks"]] == [
+        (one.word, bool(one.refusals)) for one in found.values()
+    ]
+    json.dumps(entry)
+
+
+def test_a_framework_that_cannot_run_a_plan_refuses_it_with_every_reason(planned: Result) -> None:
+    own = planned.problem.framework
+    limited = replace(own, name="mine", limits=replace(own.limits, schedules=("gpipe",), degrees=()))
+    asked = replace(planned, problem=replace(planned.problem, framework=limited, framework_asked="mine"))
+    with pytest.raises(InputError, match=r"--for mine: cannot run this plan: pipeline degree 2.*; schedule zb_h1"):
+        targets.checked(asked)
+    assert targets.checked(replace(asked, problem=replace(asked.problem, framework_asked=""))).plan == planned.plan
+
+
+def test_degrees_asked_for_stand_beside_the_answer_cause_by_cause(planned: Result) -> None:
+    entry = with_why_not(planned, {"pipeline": "1"}).answer.extra["why_not"]
+    assert planned.timeline is not None and isinstance(entry, dict)
+    assert entry["feasible"] and entry["fixed"] == {"pipeline": "1"}
+    other = api.plan(planned.asked or planned.problem, search="best", settings={"pipeline": "1", "alternatives": "1"})
+    assert other.timeline is not None and entry["step_seconds"] == other.timeline.step_seconds
+    assert entry["slower_ratio"] == pytest.approx(entry["step_seconds"] / planned.timeline.step_seconds - 1.0)
+    ours, theirs = (dict(result.timeline.causes) for result in (planned, other) if result.timeline is not None)
+    assert {row["cause"] for row in entry["causes"]} == set(ours) | set(theirs)
+    for row in entry["causes"]:
+        assert row["answer_seconds"] == ours.get(row["cause"], 0.0) and row["seconds"] == theirs.get(row["cause"], 0.0)
+        assert row["difference_seconds"] == row["seconds"] - row["answer_seconds"]
+    worst_first = [row["difference_seconds"] for row in entry["causes"]]
+    assert worst_first == sorted(worst_first, reverse=True)
+    nothing = with_why_not(planned, {"tensor": "3"}).answer.extra["why_not"]
+    assert isinstance(nothing, dict) and not nothing["feasible"] and nothing["reason"]
+    with pytest.raises(InputError, match="name degrees"):
+        with_why_not(planned, {"evaluations": "3"})
