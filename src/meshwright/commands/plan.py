@@ -216,8 +216,9 @@ def register(app: typer.Typer) -> None:
         if freeze or lora:
             spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            spec, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length), file_format=file_format,
-            training=api.training(precision) if precision else None, framework=for_, memory_risk=memory_risk or peaks.RISK,
+            spec, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
+            file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
+            memory_risk=memory_risk or peaks.RISK,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)
