@@ -96,12 +96,16 @@ def parse_count(text: str | int, *, place: str, binary: bool = False) -> int:
 
 
 def samples(text: str | int) -> int:
-    """Return a number of samples as typed after an option."""
+    """Return a number of samples as typed after an option; what is below 0 is left to whoever knows the option."""
+    if re.fullmatch(r"-[0-9]+", str(text)):
+        return int(text)
     return parse_count(text, place="number of samples")
 
 
 def tokens(text: str | int) -> int:
-    """Return a number of tokens of one sample as typed after an option: 32k is 32,768."""
+    """Return a number of tokens of one sample as typed after an option: 32k is 32,768; below 0 as `samples`."""
+    if re.fullmatch(r"-[0-9]+", str(text)):
+        return int(text)
     return parse_count(text, place="--sequence-length", binary=True)
 
 

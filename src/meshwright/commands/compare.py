@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from meshwright.base import units
+
+if TYPE_CHECKING:
+    from meshwright.core.problem import ModelSpec
 
 __all__ = ["register"]
 
@@ -50,9 +55,12 @@ def register(app: typer.Typer) -> None:
         for name in names:
             registry.load("search", name, "search")
         batch = Batch(global_batch, micro_batch, sequence_length)
-        spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
+        spec: str | ModelSpec = model
+        if freeze or lora:
+            spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            spec, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
+            spec, cluster or None, file_format=file_format, costs=costs, batch=batch,
+            training=api.training(precision) if precision else None,
             framework=for_,
         )  # fmt: skip
         results: list[tuple[str, Result | None, str]] = []

@@ -12,7 +12,7 @@ from meshwright.base import units
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from meshwright.core.problem import Problem
+    from meshwright.core.problem import ModelSpec, Problem
     from meshwright.core.result import Result
 
 __all__ = ["register"]
@@ -212,10 +212,13 @@ def register(app: typer.Typer) -> None:
         )
         if top < 0:
             raise InputError(f"--top {top}: must be at least 0")
-        spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
+        spec: str | ModelSpec = model
+        if freeze or lora:
+            spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
             spec, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            training=api.training(precision) if precision else None, framework=for_, memory_risk=memory_risk or peaks.RISK,
+            file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
+            memory_risk=memory_risk or peaks.RISK,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)

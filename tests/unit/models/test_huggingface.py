@@ -68,7 +68,7 @@ def test_a_file_is_named_after_itself_or_its_folder(tmp_path: pathlib.Path) -> N
 def test_architectures_stand_in_for_a_missing_model_type(tmp_path: pathlib.Path) -> None:
     fields = {key: value for key, value in LLAMA.items() if key != "model_type"}
     assert graph_of(tmp_path, {**fields, "architectures": ["LlamaForCausalLM"]}) == graph_of(tmp_path, LLAMA)
-    with pytest.raises(InputError, match=r"model_type 'LlamaGuardianModel' is not supported; there are: bert, .*vit"):
+    with pytest.raises(InputError, match=r"model_type 'LlamaGuardianModel' is not supported; there are: arcee, .*vit"):
         graph_of(tmp_path, {**fields, "architectures": ["LlamaGuardianModel"]})
 
 
@@ -112,7 +112,7 @@ def test_a_wrong_number_is_refused_with_its_value(tmp_path: pathlib.Path, field:
         ({"num_attention_heads": 7, "num_key_value_heads": 7}, "hidden size 64 cannot be divided into 7 heads"),
         ({"attention_bias": "yes"}, "attention_bias is 'yes'; it must be true or false"),
         ({"attention_dropout": 1.5}, "attention_dropout is 1.5; it must be a number between 0 and 1"),
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; there are: bert"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; there are: arcee"),
         ({"model_type": 7}, "model_type is 7; it must be a text"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries; it must have one for each of 3 layers"),
         ({"layer_types": ["linear"] * 3}, "layer_types holds 'linear'"),
