@@ -41,6 +41,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
+from meshwright.costs import analytic
 from meshwright.costs.analytic import device_mesh
 from meshwright.models.readers import huggingface
 from meshwright.network import model
@@ -66,10 +68,11 @@ from meshwright.validation._points import fitted
 
 DATA = Path(clusters.__file__).parents[1]
 """The package: figures of devices and clusters lie in ``clusters/data``, of frameworks in ``frameworks/data``."""
-AS_PLANNED = _runs.as_planned
 Row = Mapping[str, str]
 Half = Callable[[str, int, Row], bool]
 Sets = Mapping[str, tuple[str, list[Row]]]
+Lent = Mapping[tuple[Any, str], Any]
+"""What stands in for attributes of modules: module and name, and the value."""
 
 
 @dataclass(frozen=True)
@@ -275,12 +278,14 @@ def main() -> None:
     sets = read(_sets.set_names())
     chosen = swapped if asked.swap else fitted_row
     with edited() as folder:
+        lent = quick()
         groups = [group for group in GROUPS if not asked.group or group.name in asked.group]
         if asked.leave_one_out:
             for name in asked.sets or sets:
-                left_out(name, sets, folder)
+                left_out(name, sets, folder, lent)
             return
-        fit_all(groups, sets, folder, chosen)
+        with replaced(lent):
+            fit_all(groups, sets, folder, chosen)
         if asked.swap:
             errors(sets, chosen)
             return
@@ -298,13 +303,13 @@ def fit_all(groups: Sequence[Group], sets: Sets, folder: Path, half: Half) -> No
         fit(group, sets, folder, half)
 
 
-def left_out(name: str, sets: Sets, folder: Path) -> list[Point]:
+def left_out(name: str, sets: Sets, folder: Path, lent: Lent) -> list[Point]:
     """Return all rows of a set, predicted with constants fitted without it, and print the error."""
     groups = [group for group in GROUPS if name in dict(group.sets)]
-    fit_all(groups, {other: found for other, found in sets.items() if other != name}, folder, fitted_row)
+    with replaced(lent):
+        fit_all(groups, {other: found for other, found in sets.items() if other != name}, folder, fitted_row)
     kind, rows = sets[name]
-    with planned():
-        known = [point for _, point in predictions(kind, list(enumerate(rows, 1)))]
+    known = [point for _, point in predictions(kind, list(enumerate(rows, 1)))]
     for constant in (constant for group in groups for constant in group.constants):
         put(folder, constant, get(DATA, *constant.places[0]))
     if known:
@@ -345,46 +350,50 @@ def read(names: Sequence[str]) -> dict[str, tuple[str, list[Row]]]:
 
 @contextmanager
 def edited() -> Iterator[Path]:
-    """Lend a copy of the data files, which the package reads meanwhile; what is asked again is remembered."""
-    lent = (
-        (wires, "DATA"), (nodes, "DATA"), (clusters, "cluster"), (sim, "simulate"), (_runs, "as_planned"),
-        (_runs, "_predicted"), (framework_file, "read"), (huggingface, "graph_of"), (models, "read"),
-        (model.Network, "of"), (device_mesh, "_axes"),
-    )  # fmt: skip
-    before = [getattr(place, name) for place, name in lent]
+    """Lend a copy of the data files, which the package reads meanwhile; models and networks are worked out once."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("clusters/data", "frameworks/data"):
             shutil.copytree(DATA / part, folder / part)
-        wires.DATA = nodes.DATA = folder / "clusters/data"
-        clusters.cluster = _rewired(folder / "clusters/data", clusters.cluster)
-        sim.simulate = _quicker(sim.simulate)
-        _runs.as_planned = unplanned
-        _runs._predicted = _remembered(_runs._predicted)
-        huggingface.graph_of, models.read = _once(huggingface.graph_of), _once(models.read)
-        model.Network.of = staticmethod(_by_links(model.Network.of))
-        device_mesh._axes = _by_links(device_mesh._axes)
-        try:
-            yield folder
-        finally:
-            for (place, name), value in zip(lent, before, strict=True):
-                setattr(place, name, staticmethod(value) if place is model.Network else value)
-            reload_frameworks(DATA)
-
-
-def unplanned(run: _runs.Run, plan: Plan) -> None:
-    """Predict nothing: what no constant is fitted to."""
-    return None
+        lent = {
+            (wires, "DATA"): folder / "clusters/data",
+            (nodes, "DATA"): folder / "clusters/data",
+            (clusters, "cluster"): _rewired(folder / "clusters/data", clusters.cluster),
+            (huggingface, "graph_of"): _once(huggingface.graph_of),
+            (models, "read"): _once(models.read),
+            (model, "_network"): _by_links(model._network),
+            (device_mesh, "_axes"): _by_links(device_mesh._axes),
+        }
+        with replaced(lent):
+            try:
+                yield folder
+            finally:
+                reload_frameworks(DATA)
 
 
 @contextmanager
-def planned() -> Iterator[None]:
-    """Have runs predicted as planned, too."""
-    _runs.as_planned = AS_PLANNED
+def replaced(lent: Lent) -> Iterator[None]:
+    """Lend other attributes of modules."""
+    before = {(place, name): getattr(place, name) for place, name in lent}
     try:
+        for (place, name), value in lent.items():
+            setattr(place, name, value)
         yield
     finally:
-        _runs.as_planned = unplanned
+        for (place, name), value in before.items():
+            setattr(place, name, value)
+
+
+def quick() -> Lent:
+    """Return what stands in for parts of the package while constants are fitted: only the time of a step is needed, of the
+    set's own program, on links of its own, and what was found once is remembered.
+    """
+    return {
+        (_runs, "as_planned"): lambda run, plan: None,
+        (_runs, "_predicted"): _remembered(_runs._predicted),
+        (sim, "simulate"): _quicker(sim.simulate),
+        (analytic, "stage_costs"): partial(analytic.stage_costs, ledger=False),
+    }
 
 
 def _once(read: Callable[..., Any]) -> Callable[..., Any]:

@@ -115,7 +115,8 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
     framework : str
         The name of what runs it.
     """
-    devices = {cluster.device(device).name for stage in plan.stages for device in stage.devices}
+    used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
+    devices = {cluster.device(device).name for own in used for device in own}
     mixture = any(operator.expert for op in graph.ops for operator in op.body)
     seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
     shard = max(stage.strategy.shard for stage in plan.stages)
