@@ -188,9 +188,8 @@ def check_intervals(reports: dict[str, Report]) -> None:
     for one in (left_out, kept_back):
         one["all"] = sum(inside for inside, _ in one.values()), sum(n for _, n in one.values())
     for name, (inside, n) in left_out.items():
-        stated = [
-            str(n), str(inside), f"{100.0 * inside / n:.0f} %", str(kept_back[name][0]), f"{100.0 * kept_back[name][0] / n:.0f} %",
-        ]  # fmt: skip
+        kept = kept_back[name][0]
+        stated = [str(n), str(inside), f"{100.0 * inside / n:.0f} %", str(kept), f"{100.0 * kept / n:.0f} %"]
         assert rows[name if name == "all" else f"`{name}`"] == stated, name
     page = " ".join((DOCS / "costs.md").read_text().split())
     assert f"In the mean over sets {means[0]:.0f} % lie inside by the other sets, {means[1]:.0f} % by the other rows" in page
