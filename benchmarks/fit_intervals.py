@@ -4,7 +4,8 @@
 
 A row is predicted with the plan that it tells, the precision it names and the default program: no constant that a set's reader knows
 of its program counts (`Point.planned_seconds`, `Point.planned_bytes`). Printed are the classes with their ends, how many rows of each
-set lie inside the intervals that the other sets alone give, and the ratios of measured to predicted peaks. ``--write`` writes
+set lie inside the intervals that the other sets alone give and inside those of all rows but a fifth kept back, and the ratios of
+measured to predicted peaks. ``--write`` writes
 ``core/data/intervals.toml`` and ``core/data/memory.toml``; no figure there is set by hand. How ends are found is said in
 `meshwright.validation._intervals`.
 """  # noqa: E501
@@ -19,7 +20,8 @@ from meshwright.core import interval, peaks
 from meshwright.validation import _intervals
 
 HEAD = (
-    "# Measured over predicted seconds of a step, by class: 80 % of the runs of a further set are expected between `low_ratio` and `high_ratio`.\n"  # noqa: E501
+    "# Measured over predicted seconds of a step, by class: between `low_ratio` and `high_ratio` 80 % are expected, of further runs of a\n"  # noqa: E501
+    "# framework on a kind of cluster, and of the runs of a further set in the wider classes.\n"
     "# Written by benchmarks/fit_intervals.py; no figure is set by hand.\n"
 )
 HEAD_OF_MEMORY = (
@@ -38,8 +40,12 @@ def main() -> None:
     classes, held = _intervals.ends(sets), _intervals.peak_ratios(sets)
     for name, ends in classes.items():
         print(f"{name:<72}{ends.low_ratio:7.3f} to {ends.high_ratio:.3f}, {ends.n_runs} runs of {ends.n_sets} sets")
+    kept_back = _intervals.kept_back(sets)
     for name, (n_inside, n_rows) in _intervals.left_out(sets).items():
-        print(f"{name:<28}{n_inside:>5} of {n_rows:>4} rows inside, {n_inside / n_rows:.0%}")
+        print(
+            f"{name:<28}{n_rows:>5} rows, inside by the other sets {n_inside:>4} ({n_inside / n_rows:.0%}), "
+            f"kept back by fifths {kept_back[name][0]:>4} ({kept_back[name][0] / n_rows:.0%})"
+        )
     for name, found in held.items():
         ratios = ", ".join(
             f"{share:.0%} below {ratio:.3f}" for share, ratio in zip(peaks.SHARES, found.below_ratio, strict=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
     from meshwright.core.result import Result
     from meshwright.core.timeline import Timeline
-    from meshwright.validation import validate
+    from meshwright.validation import calibrate, validate
 
 __all__ = [
     "Batch",
@@ -26,6 +26,7 @@ __all__ = [
     "Result",
     "Stop",
     "Timeline",
+    "calibrate",
     "codesign",
     "export",
     "make_problem",
@@ -46,7 +47,7 @@ _HOMES = (
     ("meshwright.core.problem", ("Batch", "Problem", "ModelSpec", "Stop", "MixedPrecision")),
     ("meshwright.core.result", ("Result",)),
     ("meshwright.core.timeline", ("Timeline",)),
-    ("meshwright.validation", ("validate",)),
+    ("meshwright.validation", ("calibrate", "validate")),
 )
 
 _RENAMED = (("Reading", "ModelSpec"), ("Training", "MixedPrecision"), ("pose", "make_problem"))

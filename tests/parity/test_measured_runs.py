@@ -181,14 +181,18 @@ def check_intervals(reports: dict[str, Report]) -> None:
         stated = known[name]
         assert (stated.n_runs, stated.n_sets) == (ends.n_runs, ends.n_sets), name
         assert abs(stated.low_ratio - ends.low_ratio) < 1e-3 and abs(stated.high_ratio - ends.high_ratio) < 1e-3, name
-    left_out = _intervals.left_out(sets)
+    left_out, kept_back = _intervals.left_out(sets), _intervals.kept_back(sets)
     rows = table("costs.md", "Intervals")
     assert set(rows) == {f"`{name}`" for name in left_out} | {"all"}
-    left_out["all"] = sum(inside for inside, _ in left_out.values()), sum(n for _, n in left_out.values())
+    means = [100.0 * sum(inside / n for inside, n in one.values()) / len(one) for one in (left_out, kept_back)]
+    for one in (left_out, kept_back):
+        one["all"] = sum(inside for inside, _ in one.values()), sum(n for _, n in one.values())
     for name, (inside, n) in left_out.items():
-        assert rows[name if name == "all" else f"`{name}`"] == [str(n), str(inside), f"{100.0 * inside / n:.0f} %"], name
-    mean = sum(inside / n for name, (inside, n) in left_out.items() if name != "all") / (len(left_out) - 1)
-    assert f"In the mean over sets {100.0 * mean:.0f} % lie inside" in " ".join((DOCS / "costs.md").read_text().split())
+        kept = kept_back[name][0]
+        stated = [str(n), str(inside), f"{100.0 * inside / n:.0f} %", str(kept), f"{100.0 * kept / n:.0f} %"]
+        assert rows[name if name == "all" else f"`{name}`"] == stated, name
+    page = " ".join((DOCS / "costs.md").read_text().split())
+    assert f"In the mean over sets {means[0]:.0f} % lie inside by the other sets, {means[1]:.0f} % by the other rows" in page
 
 
 def check_peaks(reports: dict[str, Report]) -> None:

@@ -102,9 +102,9 @@ def step_interval(result: Result) -> interval.Interval | None:
     cluster, timeline = result.problem.cluster, result.timeline
     if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return None
-    return interval.around(
-        timeline.step_seconds, interval.kind_of(result.problem.graph, cluster, result.plan, result.stage_costs)
-    )
+    problem = result.problem
+    kind = interval.kind_of(problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name)
+    return interval.around(timeline.step_seconds, kind)
 
 
 def fullest(result: Result) -> tuple[float, float] | None:

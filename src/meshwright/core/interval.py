@@ -13,8 +13,8 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_SETS", "MEASURED_COSTS", "Interval", "Kind", "TimeInterval", "around", "factors",
-    "kind_of",
+    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "Interval", "Kind", "TimeInterval",
+    "around", "factors", "kind_of",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -22,6 +22,9 @@ COVERAGE_RATIO = 0.8
 
 MEASURED_COSTS = ("analytic", "sharded")
 """Cost models whose errors are known from measured runs."""
+
+FEWEST_NEAR_RUNS = 9
+"""Runs that have to speak of the nearest class: of nine runs and a further one, one tenth is one run."""
 
 FEWEST_SETS = 4
 """Sets that have to speak of a class before it stands alone: the range of K sets holds K / (K + 1) of the next one's runs in
@@ -56,6 +59,10 @@ class Kind:
         Tokens of a sample.
     layer_seconds : float
         Compute of the forward pass of one micro-batch, in the mean of the layers: where it is short, the host is what decides.
+    framework : str
+        What runs it, by `Framework.name`; empty where none is known.
+    cluster : str
+        What kind of cluster it runs on: its name without a number of devices.
     """
 
     devices: tuple[str, ...]
@@ -63,6 +70,14 @@ class Kind:
     shard: int
     n_tokens: int
     layer_seconds: float
+    framework: str = ""
+    cluster: str = ""
+
+    @property
+    def near(self) -> str:
+        """The name of the nearest class: one framework's runs of one kind of model on one kind of cluster; empty for none."""
+        model = "mixture" if self.mixture else "dense"
+        return f"{self.framework} on {self.cluster}, {model}" if self.framework and self.cluster else ""
 
     @property
     def on(self) -> str:
@@ -80,11 +95,11 @@ class Kind:
 
     @property
     def classes(self) -> tuple[str, str, str]:
-        """Names of the classes it belongs to, the nearest first: this work on these devices, on any, and all runs."""
+        """Names of the wider classes it belongs to, the nearest first: this work on these devices, on any, and all runs."""
         return f"{self.work}, on {self.on}", self.work, ALL
 
 
-def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost]) -> Kind:
+def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "") -> Kind:
     """Return what kind of run a plan is.
 
     Parameters
@@ -97,12 +112,16 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
         The plan.
     stage_costs : sequence of StageCost
         What its stages do.
+    framework : str
+        The name of what runs it.
     """
-    devices = {cluster.device(device).name for stage in plan.stages for device in stage.devices}
+    used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
+    devices = {cluster.device(device).name for own in used for device in own}
     mixture = any(operator.expert for op in graph.ops for operator in op.body)
     seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
     shard = max(stage.strategy.shard for stage in plan.stages)
-    return Kind(tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds)
+    on = cluster.name.partition(":")[0]
+    return Kind(tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds, framework, on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +164,7 @@ class Interval:
 
 
 def factors() -> Mapping[str, TimeInterval]:
-    """Return the ends by name of class (`Kind.classes`).
+    """Return the ends by name of class (`Kind.near`, `Kind.classes`).
 
     Notes
     -----
@@ -171,10 +190,15 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Returns
     -------
     Interval
-        Of the nearest class that enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set
-        measured the widest of all classes it belongs to.
+        Of the framework's runs on the kind of cluster where there are enough; else of the nearest of the wider classes that
+        enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set measured the widest of all
+        classes it belongs to.
     """
     known = factors() if known is None else known
+    if kind.near in known:
+        ends = known[kind.near]
+        basis = f"{_counted(ends)} ({kind.near})"
+        return Interval(seconds * ends.low_ratio, seconds * ends.high_ratio, basis, ends.n_runs, ends.n_sets)
     found: list[tuple[str, TimeInterval]] = []
     device_measured = any(name.endswith(f", on {kind.on}") for name in known)
     for name in kind.classes:

@@ -28,6 +28,7 @@ class Network:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._axes: dict[tuple[tuple[int, ...], bytes], Axis] = {}
+        self._asked: dict[tuple[tuple[int, ...], bytes], Axis] = {}
         self._transfers: dict[bytes, tuple[float, float]] = {}
         self._sends: dict[tuple[bytes, bytes, bytes], tuple[float, Ints, Floats]] = {}
         self._loads: dict[tuple[str, str, tuple[int, ...], bytes], tuple[Ints, Floats]] = {}
@@ -46,6 +47,9 @@ class Network:
         """
         cluster = self.cluster
         table = np.ascontiguousarray(groups, dtype=np.int64)
+        asked = (table.shape, hashlib.sha256(table.tobytes()).digest())
+        if asked in self._asked:
+            return self._asked[asked]
         if table.ndim != 2 or table.size == 0:
             raise InputError(f"groups of an axis have shape {table.shape}; must be (n_groups, size), both at least 1")
         if table.min() < 0 or table.max() >= cluster.n_devices:
@@ -59,6 +63,7 @@ class Network:
         key = (table.shape, table.tobytes())
         if key not in self._axes:
             self._axes[key] = Axis(cluster, table)
+        self._asked[asked] = self._axes[key]
         return self._axes[key]
 
     def transfer(self, pairs: ArrayLike) -> tuple[float, float]:

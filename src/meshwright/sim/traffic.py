@@ -19,6 +19,10 @@ PARTS = ("forward", "backward", "forward_beside", "backward_beside", "reduce", "
 """Parts of a step in which collectives run; see `meshwright.core.stage_cost.Collective`."""
 
 
+Loads = dict[tuple[int, int, int, str, float], tuple[NDArray[np.int64], NDArray[np.float64]]]
+"""Links and bytes on them for every byte of a collective, by its devices (their identity), groups, kind and size."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
     """Collectives of one plan. Flow ``part * n_stages + stage`` is all collectives of a stage in one part, as one stream.
@@ -70,6 +74,7 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
     links = [np.empty(0, dtype=np.int64)] * (len(PARTS) * n_stages)
     n_bytes = [np.empty(0)] * (len(PARTS) * n_stages)
     total = np.zeros(len(cluster.links))
+    known: Loads = {}
     for i, (stage, load) in enumerate(zip(plan.stages, stage_costs, strict=True)):
         blocking = (
             sum(value for _, value in load.forward_communication),
@@ -82,7 +87,7 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
             if not own:
                 continue
             flow = part * n_stages + i
-            links[flow], n_bytes[flow] = _on_links(problem, stage, own, total)
+            links[flow], n_bytes[flow] = _on_links(problem, stage, own, total, known)
             alone = sum(one.seconds for one in own)
             if word.endswith("beside"):
                 busy = float((n_bytes[flow] / cluster.links.bytes_per_second[links[flow]]).max(initial=0.0))
@@ -99,13 +104,20 @@ def groups(stage: Stage, size: int, stride: int) -> NDArray[np.int64]:
 
 
 def _on_links(
-    problem: Problem, stage: Stage, collectives: tuple[Collective, ...], total: NDArray[np.float64]
+    problem: Problem, stage: Stage, collectives: tuple[Collective, ...], total: NDArray[np.float64], known: Loads
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the links that collectives of one stage use and the bytes on them; `total` is zero on entry and exit."""
+    """Return the links that collectives of one stage use and the bytes on them; `total` is zero on entry and exit.
+
+    `known`: loads found before, since stages of one rank, and parts of one stage, often have equal collectives.
+    """
     from meshwright.network import Network
 
+    network = Network.of(problem.required_cluster)
     for one in collectives:
-        links, per_byte = Network.of(problem.required_cluster).load(groups(stage, one.size, one.stride), one.kind, one.n_bytes)
+        key = (id(stage.devices), one.size, one.stride, one.kind, one.n_bytes)
+        if key not in known:
+            known[key] = network.load(groups(stage, one.size, one.stride), one.kind, one.n_bytes)
+        links, per_byte = known[key]
         total[links] += one.n_times * one.n_bytes * per_byte
     used = np.flatnonzero(total)
     found = total[used]

@@ -13,6 +13,8 @@ Sets that come with the package lie in ``data`` and are named by their files (`s
 
 from __future__ import annotations
 
+from meshwright.validation._calibration import Calibration, calibrate
+from meshwright.validation._calibration import write as write_calibration
 from meshwright.validation._page import page
 from meshwright.validation._page import write as write_page
 from meshwright.validation._points import Point, Skipped
@@ -21,11 +23,13 @@ from meshwright.validation._sets import MeasuredSet, describe_set, set_file, set
 from meshwright.validation._worst import explain as explain_worst
 
 __all__ = [
+    "Calibration",
     "MeasuredSet",
     "Point",
     "Report",
     "Skipped",
     "as_json",
+    "calibrate",
     "describe_set",
     "explain",
     "explain_worst",
@@ -33,5 +37,6 @@ __all__ = [
     "set_file",
     "set_names",
     "validate",
+    "write_calibration",
     "write_page",
 ]

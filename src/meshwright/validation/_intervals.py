@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, Kind, TimeInterval, around
+from meshwright.core.interval import COVERAGE_RATIO, FEWEST_NEAR_RUNS, Kind, TimeInterval, around
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
-__all__ = ["ends", "left_out", "peak_ratios"]
+__all__ = ["ends", "kept_back", "left_out", "peak_ratios"]
 
 Sets = Mapping[str, Sequence[Point]]
 """Predicted rows by the name of their set."""
@@ -34,18 +34,28 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
 
     Notes
     -----
-    The next user's runs are like a further set, not like further rows of these, so that sets count alike, however many rows
-    they have. Of K sets that are exchangeable with the next, their weights and one more of unknown residual make the share
-    ``0.8 (K + 1) / K`` of the known weight hold the next set's rows with 0.8 in the mean over sets [1]; up to four sets all of
-    it.
+    Runs of one framework on one kind of cluster are taken as exchangeable with the next of them: of n runs, sets counting
+    alike, the middle ``0.8 (n + 1) / n`` hold it with 0.8.
+    In the wider classes the next user's runs are like a further set, not like further rows of these, so that sets count alike,
+    however many rows they have. Of K sets that are exchangeable with the next, their weights and one more of unknown residual
+    make the share ``0.8 (K + 1) / K`` of the known weight hold the next set's rows with 0.8 in the mean over sets [1]; up to
+    four sets all of it.
     """
-    residuals: dict[str, dict[str, list[float]]] = {}
+    near: dict[str, dict[str, list[float]]] = {}
+    wide: dict[str, dict[str, list[float]]] = {}
     for name, points in sets.items():
         for point in _timed(points):
-            for word in _kind(point).classes:
-                residual = math.log(point.measured_seconds / point.planned_seconds)
-                residuals.setdefault(word, {}).setdefault(name, []).append(residual)
-    return {word: _ends(residuals[word]) for word in sorted(residuals)}
+            kind, residual = _kind(point), math.log(point.measured_seconds / point.planned_seconds)
+            if kind.near:
+                near.setdefault(kind.near, {}).setdefault(name, []).append(residual)
+            for word in kind.classes:
+                wide.setdefault(word, {}).setdefault(name, []).append(residual)
+    found = {word: _ends(own, len(own)) for word, own in wide.items()}
+    for word, own in near.items():
+        n_runs = sum(map(len, own.values()))
+        if n_runs >= FEWEST_NEAR_RUNS:
+            found[word] = _ends(own, n_runs)
+    return dict(sorted(found.items()))
 
 
 def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
@@ -60,10 +70,34 @@ def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
     for name, points in sets.items():
         known, timed = ends({other: rows for other, rows in sets.items() if other != name}), _timed(points)
         if timed:
-            spans = [around(point.planned_seconds, _kind(point), known) for point in timed]
-            inside = [s.low_seconds <= point.measured_seconds <= s.high_seconds for s, point in zip(spans, timed, strict=True)]
-            found[name] = sum(inside), len(timed)
+            found[name] = sum(_inside(point, known) for point in timed), len(timed)
     return found
+
+
+def kept_back(sets: Sets, n_parts: int = 5) -> dict[str, tuple[int, int]]:
+    """Return, for every set, how many of its rows lie inside the intervals that the other rows of all sets give, and how many
+    rows it has.
+
+    Parameters
+    ----------
+    sets : mapping of str to sequence of Point
+        Rows.
+    n_parts : int
+        Every so many-th row of every set is kept back at once, as often as there are parts.
+    """
+    timed = {name: _timed(points) for name, points in sets.items()}
+    n_inside = dict.fromkeys(timed, 0)
+    for part in range(n_parts):
+        known = ends({name: [p for i, p in enumerate(rows) if i % n_parts != part] for name, rows in timed.items()})
+        for name, rows in timed.items():
+            n_inside[name] += sum(_inside(point, known) for point in rows[part::n_parts])
+    return {name: (n_inside[name], len(rows)) for name, rows in timed.items() if rows}
+
+
+def _inside(point: Point, known: Mapping[str, TimeInterval]) -> bool:
+    """Tell whether a row took what the interval around its prediction says."""
+    found = around(point.planned_seconds, _kind(point), known)
+    return found.low_seconds <= point.measured_seconds <= found.high_seconds
 
 
 def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
@@ -125,12 +159,11 @@ def _kind(point: Point) -> Kind:
     return point.kind
 
 
-def _ends(residuals: Mapping[str, Sequence[float]]) -> TimeInterval:
-    """Return the ends of one class."""
-    n_sets = len(residuals)
-    tail = (1.0 - min(1.0, COVERAGE_RATIO * (n_sets + 1) / n_sets)) / 2.0
+def _ends(residuals: Mapping[str, Sequence[float]], n_alike: int) -> TimeInterval:
+    """Return the ends of one class; `n_alike`: how many things, sets or runs, the next one is like."""
+    tail = (1.0 - min(1.0, COVERAGE_RATIO * (n_alike + 1) / n_alike)) / 2.0
     low, high = (math.exp(_quantile(residuals, share)) for share in (tail, 1.0 - tail))
-    return TimeInterval(low, high, sum(map(len, residuals.values())), n_sets)
+    return TimeInterval(low, high, sum(map(len, residuals.values())), len(residuals))
 
 
 def _quantile(values: Mapping[str, Sequence[float]], share: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright import api
+from meshwright import api, frameworks
 from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval, peaks
@@ -34,9 +34,15 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
         for mixture in (False, True) for shard in (0, 3) for n_tokens in (2048, 16384) for seconds in (1e-4, 1e-2)
     }  # fmt: skip
     assert len(works) == 9 and interval.ALL in known
+    near = {name for name in known if " on " in name and ", on " not in name}
     for name, ends in known.items():
-        work, _, devices = name.partition(", on ")
         assert 0.0 < ends.low_ratio <= ends.high_ratio and ends.n_runs >= ends.n_sets > 0
+        if name in near:
+            framework, _, rest = name.partition(" on ")
+            assert framework in frameworks.names() and rest.partition(", ")[2] in ("dense", "mixture"), name
+            assert ends.n_runs >= interval.FEWEST_NEAR_RUNS, name
+            continue
+        work, _, devices = name.partition(", on ")
         assert work in works | {interval.ALL} and set(devices.split(" and ")) <= names | {""}, name
 
 
@@ -45,6 +51,17 @@ def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:
     found = interval.around(10.0, KIND, known)
     assert (found.low_seconds, found.high_seconds, found.n_runs, found.n_sets) == (9.0, 11.0, 40, 4)
     assert found.basis == f"40 runs of 4 sets ({NEAR})"
+
+
+def test_runs_of_the_framework_on_the_kind_of_cluster_come_before_all_wider_classes() -> None:
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100")
+    assert kind.near == "megatron on dgx-h100, dense" and replace(kind, mixture=True).near == "megatron on dgx-h100, mixture"
+    assert KIND.near == replace(kind, framework="").near == replace(kind, cluster="").near == ""
+    known = {kind.near: TimeInterval(1.1, 1.3, 40, 1), NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    found = interval.around(10.0, kind, known)
+    assert (found.low_seconds, found.high_seconds) == (11.0, 13.0)
+    assert found.basis == "40 runs of 1 set (megatron on dgx-h100, dense)"
+    assert interval.around(10.0, replace(kind, cluster="dgx-a100"), known).high_seconds == 11.0
 
 
 def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_narrowed() -> None:
@@ -78,6 +95,9 @@ def test_a_plan_knows_its_kind(result: Result) -> None:
     kind = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs)
     n_layers = len(result.problem.graph.ops)
     assert kind.devices == ("A100-SXM-80GB",) and not kind.mixture and kind.n_tokens == 256
+    assert (kind.framework, kind.cluster) == ("", "dgx-a100")
+    told = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs, "fsdp2")
+    assert told == replace(kind, framework="fsdp2")
     assert kind.layer_seconds == pytest.approx(sum(load.forward_seconds for load in result.stage_costs) / n_layers)
 
 

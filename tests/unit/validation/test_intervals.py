@@ -47,6 +47,25 @@ def test_a_set_is_judged_by_the_others_alone() -> None:
     assert _intervals.left_out(sets) == {"a": (1, 2), "b": (2, 3)}
 
 
+def test_nine_runs_of_a_framework_on_a_kind_of_cluster_are_a_class_with_a_tenth_on_each_side() -> None:
+    near = replace(KIND, framework="some", cluster="c")
+    points = tuple(replace(point, kind=near) for point in _points(*(1.0 + i / 100 for i in range(1, 20))))
+    assert near.near not in _intervals.ends({"a": points[:8]})
+    nine, found = _intervals.ends({"a": points[:9]})[near.near], _intervals.ends({"a": points})[near.near]
+    # of nine, 0.8 x 10 / 9 of the weight leaves a tail of 1 / 18; of nineteen 0.8 x 20 / 19 leaves 3 / 38, the second of each end
+    assert (nine.low_ratio, nine.high_ratio, nine.n_runs) == pytest.approx((1.01, 1.09, 9))
+    assert (found.low_ratio, found.high_ratio, found.n_sets) == pytest.approx((1.02, 1.18, 1))
+
+
+def test_rows_that_are_kept_back_count_nothing() -> None:
+    near = replace(KIND, framework="some", cluster="c")
+    points = [replace(point, kind=near) for point in _points(*[1.0] * 45, *[3.0] * 5)]
+    # the five last rows are one of every fifth: each is judged by forty rows of which the four others are a tenth
+    assert _intervals.kept_back({"a": points}) == {"a": (50, 50)}
+    assert _intervals.kept_back({"a": [*points[:45], *points[45:46]]}) == {"a": (45, 46)}
+    assert _intervals.left_out({"a": points, "b": points}) == {"a": (50, 50), "b": (50, 50)}
+
+
 def test_peaks_lie_below_their_shares_with_sets_counting_alike() -> None:
     many = tuple(Point(i, 1.0, 1.0, 1.0 + i / 100, 9.0, planned_bytes=1.0, kind=KIND) for i in range(100))
     one = _points(1.0, held=3.0)

@@ -157,9 +157,11 @@ def layer_work(
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
     n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
-    issue_seconds = framework.issue_seconds or device.issue_seconds
-    held = framework.expert_issue_seconds * sum(
-        operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul"
+    issue_seconds = framework.compute_ratio * (framework.issue_seconds or device.issue_seconds)
+    held = (
+        framework.compute_ratio
+        * framework.expert_issue_seconds
+        * sum(operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul")
     )
     passes = [
         max(seconds + n * device.launch_seconds, n * issue_seconds + held)
@@ -236,7 +238,7 @@ def _repeat(
             issued += framework.issue_seconds or device.issue_seconds
             if operator.kind == "grouped_matmul":
                 issued += framework.expert_issue_seconds * operator.size("experts") / shape.expert
-    return Repeat(max(computed, issued), tuple(transfers), kept)
+    return Repeat(max(computed, framework.compute_ratio * issued), tuple(transfers), kept)
 
 
 def _times(
@@ -262,8 +264,9 @@ def _slower(operator: Operator, shape: Shape, framework: Framework) -> float:
     The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
     """
     if operator.kind == "causal_attention" and shape.context > 1:
-        return 1.0 + framework.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
-    return framework.memory_passes_ratio if operator.kind in PASSES else 1.0
+        ring = 1.0 + framework.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
+        return framework.compute_ratio * ring
+    return framework.compute_ratio * (framework.memory_passes_ratio if operator.kind in PASSES else 1.0)
 
 
 def parameters(operator: Operator, shape: Shape) -> float:

@@ -1,0 +1,114 @@
+"""A framework fitted to runs of one's own: found again where runs were made with it, shrunk where they say little."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from meshwright import api, cli, frameworks, validation
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Batch
+from meshwright.validation import Point, _calibration, own_runs
+
+RUN = {
+    "model": "gpt3-2.7b", "cluster": "dgx-a100:8", "sequence_length": "2048", "global_batch": "64", "pipeline": "1",
+    "framework": "megatron",
+}  # fmt: skip
+PLANS = [("1", "8", "1"), ("2", "8", "1"), ("2", "4", "2"), ("4", "2", "4"), ("4", "4", "2")]
+"""Micro-batch, data and tensor degree."""
+
+
+def rows(*seconds: float, **cells: str) -> list[dict[str, str]]:
+    """Return rows that took so long."""
+    return [
+        RUN | {"micro_batch": micro, "data": data, "tensor": tensor, "step_seconds": f"{own:.9g}"} | cells
+        for own, (micro, data, tensor) in zip(seconds, PLANS, strict=False)
+    ]
+
+
+def stored(folder: pathlib.Path, found: list[dict[str, str]]) -> pathlib.Path:
+    """Return a file of rows."""
+    path = folder / "runs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(found[0]))
+        writer.writeheader()
+        writer.writerows(found)
+    return path
+
+
+def predicted(framework: str = "megatron") -> list[float]:
+    """Return what is predicted of the rows."""
+    points = own_runs.points(rows(*[1.0] * len(PLANS), framework=framework))
+    return [point.predicted_seconds for point in points if isinstance(point, Point)]
+
+
+def test_runs_made_with_a_ratio_give_it_back_and_the_file_predicts_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "true.toml"
+    mine.write_text('base = "megatron"\n[how]\ncompute_ratio = 1.4\n')
+    slower = predicted(str(mine))
+    assert all(1.2 < slow / plain < 1.4001 for slow, plain in zip(slower, predicted(), strict=True))
+    path, out = stored(tmp_path, rows(*slower)), tmp_path / "mine.toml"
+    monkeypatch.setattr("sys.argv", ["meshwright", "calibrate", str(path), "--out", str(out), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert found["n_runs"] == 5 and found["compute_ratio"] == pytest.approx(1.4, rel=0.03)
+    assert found["before_ratio"] > 0.15 and found["after_ratio"] < 0.03 and found["left_out_ratio"] < 0.03
+    own = frameworks.find(str(out))
+    assert own.compute_ratio == pytest.approx(found["compute_ratio"], rel=1e-5)
+    assert own.limits == frameworks.plain("megatron").limits
+    assert predicted(str(out)) == pytest.approx(slower, rel=0.03)
+    planned = api.plan("gpt3-125m", "dgx-a100:2", batch=Batch(global_batch=8), framework=str(out))
+    assert planned.problem.framework.compute_ratio == own.compute_ratio
+
+
+def test_what_few_runs_cannot_tell_stays_as_it_was() -> None:
+    seconds = np.array([[2.0 * ratio for ratio in _calibration.GRID]])
+    # one run that took 5 % longer is within the spread of runs; of one of 50 % the share 1 - 0.09^2 / ln(1.5)^2 is believed
+    assert _calibration._ratio(seconds, np.array([2.1])) == 1.0
+    believed = 1.0 - _calibration.SPREAD**2 / np.log(1.5) ** 2
+    assert _calibration._ratio(seconds, np.array([3.0])) == pytest.approx(1.5**believed, rel=0.01)
+    many = _calibration._ratio(np.repeat(seconds, 50, axis=0), np.full(50, 3.0))
+    assert many == pytest.approx(1.5, rel=0.01)
+    wild = _calibration._ratio(np.repeat(seconds, 2, axis=0), np.array([1.2, 5.0]))
+    assert wild == 1.0  # two runs that disagree by four times say nothing of their mean
+
+
+def test_one_run_has_no_others_and_failed_runs_say_nothing(tmp_path: pathlib.Path) -> None:
+    found = validation.calibrate(stored(tmp_path, rows(2.0 * predicted()[0])))
+    assert found.n_runs == 1 and found.left_out_ratio is None and "left" not in found.words
+    failed = rows(2.0 * predicted()[0]) + [replace_cell(rows(1.0)[0], "step_seconds", "oom")]
+    found = validation.calibrate(stored(tmp_path, failed))
+    assert (found.n_runs, found.n_left) == (1, 1)
+    with pytest.raises(InputError, match="no row was timed and predicted"):
+        validation.calibrate(stored(tmp_path, failed[1:]))
+
+
+def replace_cell(row: dict[str, str], name: str, text: str) -> dict[str, str]:
+    """Return a row with another cell."""
+    return {**row, name: text}
+
+
+def test_rows_have_to_name_one_built_in_framework(tmp_path: pathlib.Path) -> None:
+    plain = [replace_cell(row, "framework", "") for row in rows(1.0, 1.0)]
+    with pytest.raises(InputError, match="no row says which framework trained; give it with --for"):
+        validation.calibrate(stored(tmp_path, plain))
+    assert validation.calibrate(stored(tmp_path, plain), framework="fsdp2").framework == "fsdp2"
+    with pytest.raises(InputError, match=r"several frameworks \(fsdp2, megatron\)"):
+        validation.calibrate(stored(tmp_path, rows(1.0) + rows(1.0, framework="fsdp2")))
+    with pytest.raises(InputError, match="is a file; calibrate starts from a built-in one"):
+        validation.calibrate(stored(tmp_path, rows(1.0, framework="mine.toml")))
+    with pytest.raises(InputError, match="has the columns of vtrain"):
+        validation.calibrate("vtrain_a100")
+
+
+def test_the_words_say_how_far_off_it_was_and_is() -> None:
+    found = validation.Calibration("f", "d/x.csv", 2, 0, 1.1, 0.2, 0.1, 0.15)
+    assert found.words == "2 runs of x.csv: mean error 20.0% before, 10.0% after, 15.0% on each with what the others say"
