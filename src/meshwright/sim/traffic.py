@@ -70,6 +70,8 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
     links = [np.empty(0, dtype=np.int64)] * (len(PARTS) * n_stages)
     n_bytes = [np.empty(0)] * (len(PARTS) * n_stages)
     total = np.zeros(len(cluster.links))
+    known: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.float64]]] = {}  # virtual stages of a rank are alike
+    place: dict[tuple[int, ...], int] = {}
     for i, (stage, load) in enumerate(zip(plan.stages, stage_costs, strict=True)):
         blocking = (
             sum(value for _, value in load.forward_communication),
@@ -82,7 +84,10 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
             if not own:
                 continue
             flow = part * n_stages + i
-            links[flow], n_bytes[flow] = _on_links(problem, stage, own, total)
+            key = (place.setdefault(stage.devices, len(place)), own)
+            if key not in known:
+                known[key] = _on_links(problem, stage, own, total)
+            links[flow], n_bytes[flow] = known[key]
             alone = sum(one.seconds for one in own)
             if word.endswith("beside"):
                 busy = float((n_bytes[flow] / cluster.links.bytes_per_second[links[flow]]).max(initial=0.0))
