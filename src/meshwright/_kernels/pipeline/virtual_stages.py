@@ -11,7 +11,7 @@ __all__ = ["Layers", "Stages", "least_step"]
 
 
 class Layers(NamedTuple):
-    """The layers of a model on every class of ranks; rows of sums and of what is pinned to the ends are in the order of `_WORK`, ...."""
+    """The layers of a model on every class of ranks; rows of sums and of what is pinned are in the order of `_WORK`."""
 
     sums: np.ndarray  # (n_classes, 8, n_layers + 1): over the layers before each place, nothing recomputed
     pinned: np.ndarray  # (n_classes, 2, 8): what is pinned to the first and to the last stage

@@ -58,7 +58,8 @@ def chain_to_cut(
     * Where transfers take time: a rank forwards a micro-batch only once the one that is its lead earlier has come back. So every
       lead-th of them, the last one included, makes its round trip from this rank down and back after the one before, and the first of
       these follows the forward passes of those earlier still. Each rank's lead and what lies behind it are other ones: this is asked
-      of the ranks on which it takes longest if layers are spread evenly (`_MOST_WAITING`).
+      of the ranks on which it takes longest if layers are spread evenly (`_MOST_WAITING`). Under ZB-H1 the first rank may hold no more
+      micro-batches than its lead, so that it also computes the weight gradients of the one before.
     * A channel carries one transfer at a time: all micro-batches pass the slowest one after each other, the first (or last) of them
       also all the rest of the way there and back.
 
@@ -228,6 +229,9 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
         once, lead = np.full(n_ranks, _NOT_ASKED), np.zeros(n_ranks)
         once[rank] = before[rank] + rounds[rank] * behind[rank] + n_first * asked.pinned_forward[rank]
         lead[rank] = -n_first
-        trips = rounds[rank] * both
-        found.append(layer_split.Inequality(float(rounds[rank]), trips, both, trips, once, lead, ends_first=True))
+        trips = own = rounds[rank] * both
+        if rank == 0 and asked.schedule == "zb_h1":
+            own = both + (rounds[rank] - 1.0) * asked.work
+            once[rank] += (rounds[rank] - 1.0) * asked.prefix.weight_seconds
+        found.append(layer_split.Inequality(float(rounds[rank]), own, both, trips, once, lead, ends_first=True))
     return found

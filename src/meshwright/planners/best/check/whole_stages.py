@@ -220,7 +220,8 @@ class WholeStages:
         up to the first, the other passes of this rank except the forward ones that hide, and the end on the first rank follow each
         other. (5) The rank forwards a micro-batch only once the one that is its lead earlier has come back to it: every lead-th one, the
         last included, makes its round trip from here to the last rank and back after the one before, behind the forward passes of
-        those that came earlier still, and the last one goes on as in (2). (6) All micro-batches follow each other over the slowest
+        those that came earlier still, and the last one goes on as in (2); under ZB-H1 the first rank holds no more than its lead, so
+        that it computes weight gradients before it goes on. (6) All micro-batches follow each other over the slowest
         transfer, and one makes the rest of the round trip from the first rank, which ends the step.
         Under ZB-H1 weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
         and (4) to (6). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
@@ -249,7 +250,10 @@ class WholeStages:
         n_first, n_trips = (m - 1) % int(self.lead[rank]), -(-m // int(self.lead[rank]))
         trip = work + back + self.passes[-1] - self.passes[stop] + self.arrives[-1] - self.arrives[rank]
         trip += self.tail if rank < self.p - 1 else 0.0
-        return max(most, before + n_first * forward + n_trips * trip + end, self.trip + (m - 1) * self.slowest + end)
+        trips = n_trips * trip
+        if self.form.is_split and rank == 0:
+            trips += (n_trips - 1) * (own.weight[stop] - own.weight[start] + sum(part.weight for part in parts))
+        return max(most, before + n_first * forward + trips + end, self.trip + (m - 1) * self.slowest + end)
 
     def _earliest(self, rank: int, stop: int, end: float, limit: float) -> int:
         """Return the first layer from which on a rank can take all up to `stop` within a limit; `stop` where it can take none."""
