@@ -31,7 +31,7 @@ def _stopped(answer: Answer, problem: object = PROBLEM) -> Answer:
         {"pipeline": "2", "schedules": "interleaved_1f1b"},
         {"pipeline": "2", "schedules": "zb_v"},
         {"shard": "3"},
-        {"data": "3"},
+        {"pipeline": "3"},
     ],
     ids=["best", "interleaved", "zb_v", "zero-3", "idle devices"],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pathlib
 
 import numpy as np
@@ -16,13 +17,15 @@ from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import Config, MeshDegrees, pools
 from meshwright.solvers.pipeline import layer_split
 
-TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
+TINY = pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json"
 
 
-def _asked(bandwidth: str, batch: int) -> tuple[Costs, MeshDegrees]:
-    """A pipeline of four ranks, two on each side of a slow link."""
+def _asked(folder: pathlib.Path, bandwidth: str, batch: int) -> tuple[Costs, MeshDegrees]:
+    """Seven layers in a pipeline of four ranks, two on each side of a slow link."""
+    model = folder / "seven_layers.json"
+    model.write_text(json.dumps(json.loads(TINY.read_text()) | {"num_hidden_layers": 7}))
     cluster = f"two-level:4,per_node=2,device=a100-sxm-80gb,bandwidth={bandwidth}"
-    problem = api.make_problem(TINY, cluster, batch=Batch(batch))
+    problem = api.make_problem(str(model), cluster, batch=Batch(batch))
     return Costs(problem, pools(problem.required_cluster)[0], chain_of(problem.graph)), MeshDegrees(4, 1, 1, 1, 1, 1)
 
 
@@ -34,8 +37,10 @@ def _splits(n_layers: int, n_ranks: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
 @pytest.mark.parametrize("batch", [3, 8, 17])
 @pytest.mark.parametrize("bandwidth", ["0.02 GB/s", "0.3 GB/s"])
-def test_no_split_is_quicker_than_the_inequalities_with_transfers_say(schedule: str, batch: int, bandwidth: str) -> None:
-    costs, mesh = _asked(bandwidth, batch)
+def test_no_split_is_quicker_than_the_inequalities_with_transfers_say(
+    schedule: str, batch: int, bandwidth: str, tmp_path: pathlib.Path
+) -> None:
+    costs, mesh = _asked(tmp_path, bandwidth, batch)
     config = Config(mesh, 0, 0, schedule, 1, "pipeline")
     steps = []
     for counts in _splits(len(costs.chain.layers), mesh.pipeline):
@@ -54,8 +59,8 @@ def test_no_split_is_quicker_than_the_inequalities_with_transfers_say(schedule: 
         assert without < 0.5 * min(steps) and with_transfers > 0.9 * min(steps)
 
 
-def test_ranks_of_unlike_leads_are_asked() -> None:
-    costs, mesh = _asked("0.3 GB/s", 17)
+def test_ranks_of_unlike_leads_are_asked(tmp_path: pathlib.Path) -> None:
+    costs, mesh = _asked(tmp_path, "0.3 GB/s", 17)
     found = inequalities.chain_to_cut(
         costs, Config(mesh, 0, 0, "1f1b", 1, "pipeline"), 17, np.array([0.0, 1.0, 0.0])
     ).inequalities
