@@ -38,7 +38,7 @@ def _random(seed: int) -> tuple[kernel.Layers, kernel.Stages, float]:
     n_moments = int(dice.integers(1, 4))
     stages = kernel.Stages(
         ends, own, dice.integers(0, n_classes, n_ranks), dice.integers(0, 5, (n_ranks, n_moments, n_chunks)).astype(float),
-        dice.integers(0, n_chunks, (n_ranks, n_moments)), dice.uniform(5.0, 40.0, n_ranks),
+        dice.integers(0, n_chunks, (n_ranks, n_moments)), dice.uniform(3.0, 30.0, n_ranks),
     )  # fmt: skip
     return layers, stages, float(dice.integers(1, 9))
 
@@ -53,4 +53,4 @@ def test_the_kernel_says_what_its_plain_twin_says(split_backward: bool) -> None:
         n_infinite += math.isinf(expected)
         roomy = twin.least_step(layers, stages._replace(memory_bytes=stages.memory_bytes + 1e6), m, split_backward)
         n_recomputing += roomy < expected < math.inf
-    assert n_infinite > 30 and n_recomputing > 15
+    assert n_infinite > 10 and n_recomputing > 10
