@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from meshwright._kernels.arrays import total
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["Layers", "Stages", "least_step"]
 
@@ -38,7 +40,7 @@ class Stages(NamedTuple):
 _WORK, _FORWARD, _BACKWARD, _INPUT, _STATIC, _KEPT, _REDUCE, _UPDATE = range(8)
 
 
-@njit(cache=True)
+@part
 def _excess(layers, stages, rank, of):
     """Return by how much a rank exceeds its memory at its fullest moment at least, nothing recomputed, and that moment."""
     own, n_stages = layers.overhead[stages.of_rank[rank]], len(stages.ends) - 1
@@ -61,7 +63,7 @@ def _excess(layers, stages, rank, of):
     return static + most - stages.memory_bytes[rank], fullest
 
 
-@njit(cache=True)
+@part
 def _extra(layers, stages, rank, excess, held):
     """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
 
@@ -69,15 +71,20 @@ def _extra(layers, stages, rank, excess, held):
     """
     kind, n_chunks = stages.of_rank[rank], stages.own.shape[1]
     saved, extra = layers.saved[kind], layers.extra[kind]
-    counts = stages.ends[stages.own[rank] + 1] - stages.ends[stages.own[rank]]
-    freed, n_layers, most_held = np.zeros(counts.sum() + 1), 0, 1.0
-    for c in np.argsort(-held):
-        if counts[c] > 0:
-            most_held = max(most_held, held[c])
-        for _ in range(counts[c]):
-            freed[n_layers + 1] = freed[n_layers] + held[c]
+    freed, n_layers, most_held = np.zeros(layers.sums.shape[2]), 0, 1.0
+    taken = np.zeros(n_chunks)
+    for _ in range(n_chunks):
+        fullest = -1
+        for c in range(n_chunks):
+            if taken[c] == 0.0 and (fullest < 0 or held[c] > held[fullest]):
+                fullest = c
+        taken[fullest] = 1.0
+        stage = stages.own[rank, fullest]
+        for _ in range(stages.ends[stage], stages.ends[stage + 1]):
+            most_held = max(most_held, held[fullest])
+            freed[n_layers + 1] = freed[n_layers] + held[fullest]
             n_layers += 1
-    if excess > max(saved[0], saved[1]) * freed[-1] * (1.0 + 1e-9):
+    if excess > max(saved[0], saved[1]) * freed[n_layers] * (1.0 + 1e-9):
         return np.inf
     least, n_weak = np.inf, n_layers + 1
     for n_strong in range(n_layers + 1):
@@ -95,7 +102,7 @@ def _extra(layers, stages, rank, excess, held):
     return least
 
 
-@njit(cache=True)
+@kernel
 def least_step(layers, stages, n_microbatches, split_backward):
     """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed."""
     n_ranks, n_chunks = stages.own.shape
@@ -118,11 +125,11 @@ def least_step(layers, stages, n_microbatches, split_backward):
             for i in range(start, stop):
                 largest = max(largest, layers.reduce_seconds[kind, i])
             last_reduce = min(last_reduce, largest)
-        seconds, update, reduced = of[_WORK].sum(), of[_UPDATE].sum(), of[_REDUCE].sum()
+        seconds, update, reduced = total(of[_WORK]), total(of[_UPDATE]), total(of[_REDUCE])
         excess, fullest = _excess(layers, stages, rank, of)
         if excess > 0.0:
             seconds += _extra(layers, stages, rank, excess, stages.held[rank, fullest])
-        if not np.isfinite(seconds):
+        if seconds == np.inf:
             return np.inf
         # backward passes of the stages from each one on, the last task of that stage left out
         later, done = 0.0, np.inf
@@ -136,7 +143,7 @@ def least_step(layers, stages, n_microbatches, split_backward):
         end = update + last_reduce
         if rank == 0:
             first_end = end
-        most = max(m * seconds + end, m * of[_FORWARD].sum() + done + reduced + update)
+        most = max(m * seconds + end, m * total(of[_FORWARD]) + done + reduced + update)
         if not split_backward:  # otherwise weight gradients may be what a rank does last, and nobody waits for those
             most = max(most, m * seconds + back + first_end)
         longest = max(longest, there + most)
