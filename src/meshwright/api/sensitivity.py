@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright import api, sim
+from meshwright.base import options, registry
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Objective, Result
 
 __all__ = ["Change", "changes", "near"]
@@ -56,17 +57,36 @@ def changes(result: Result) -> tuple[Change, ...]:
     )  # as simple as the answer is, so that only the change counts
     found = []
     for name, changed in _variants(asked, problem.cluster):
-        other = _at_least(result.plan, api.plan(changed, search="best", settings=settings, within=within))
+        same = _of_batch(result.plan, changed)
+        other = _at_least(same, _planned(changed, settings, within, same))
         if other.timeline is not None:
             found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
     return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))
 
 
-def _at_least(plan: Plan, other: Result) -> Result:
+def _of_batch(plan: Plan, problem: Problem) -> Plan:
+    """Return a plan with as many micro-batches as the batch of a problem asks for."""
+    times = problem.batch.global_batch // plan.global_batch
+    return replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
+
+
+def _planned(problem: Problem, settings: dict[str, str], within: float, same: Plan) -> Result:
+    """Return the answer to a changed question; the search knows the plan as it was, and looks only for what is better."""
+    search = registry.load("search", "best", "search")
+    params = replace(options.parse(search.Params, settings, "search best"), within_ratio=within)
+    answer = search.search(problem, params, seed=0, stop=Stop(), known=(same,))
+    result = Result(
+        problem=problem, search="best", seed=0, answer=answer, planning_seconds=0.0, settings=settings, asked=problem
+    )
+    if answer.plan is None:
+        return result
+    stage_costs, timeline = api.evaluate(problem, answer.plan)
+    return replace(result, stage_costs=stage_costs, timeline=timeline)
+
+
+def _at_least(same: Plan, other: Result) -> Result:
     """Return an answer to a changed question, or the plan as it was where that is quicker and fits."""
     problem = other.problem
-    times = problem.batch.global_batch // plan.global_batch
-    same = replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
     stage_costs, timeline = api.evaluate(problem, same)
     if timeline is None or (other.timeline is not None and other.timeline.step_seconds <= timeline.step_seconds):
         return other

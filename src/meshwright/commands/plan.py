@@ -137,7 +137,9 @@ def show(result: Result, outputs: Outputs) -> int:
         costs = result.problem.costs
         raise ExportError(f"{drawn}: there is no timeline to draw, costs {costs} say nothing in seconds; leave the option out")
     if drawn and not result.feasible:
-        print(f"meshwright: nothing fits, so {' and '.join(filter(None, (trace, report)))} cannot be drawn", file=sys.stderr)
+        print(
+            f"meshwright: there is no plan, so {' and '.join(filter(None, (trace, report)))} cannot be drawn", file=sys.stderr
+        )
     if out:
         plan_json.write(result, out)
     if trace and result.feasible:

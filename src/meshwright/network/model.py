@@ -32,6 +32,7 @@ class Network:
         self._transfers: dict[bytes, tuple[float, float]] = {}
         self._sends: dict[tuple[bytes, bytes, bytes], tuple[float, Ints, Floats]] = {}
         self._loads: dict[tuple[str, str, tuple[int, ...], bytes], tuple[Ints, Floats]] = {}
+        self._algorithms: dict[tuple[str, float, tuple[int, ...], bytes], str] = {}
 
     @staticmethod
     def of(cluster: Cluster) -> Network:
@@ -120,8 +121,11 @@ class Network:
         """
         if groups.shape[1] < 2 or n_bytes <= 0.0:
             return np.empty(0, dtype=np.int64), np.empty(0)
-        algorithm = self.axis(groups).algorithm(kind, n_bytes)
-        key = (kind, algorithm, groups.shape, hashlib.sha256(groups.tobytes()).digest())
+        place = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
+        algorithm = self._algorithms.get((kind, n_bytes, *place))
+        if algorithm is None:
+            algorithm = self._algorithms[kind, n_bytes, *place] = self.axis(groups).algorithm(kind, n_bytes)
+        key = (kind, algorithm, *place)
         if key not in self._loads:
             named = [way for way in collectives.ways(self.cluster, groups, kind, algorithm) if way.line.algorithm == algorithm]
             way = min(named, key=lambda way: way.line.latency_seconds + way.line.seconds_per_byte * n_bytes)

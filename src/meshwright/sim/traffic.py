@@ -75,6 +75,7 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
     n_bytes = [np.empty(0)] * (len(PARTS) * n_stages)
     total = np.zeros(len(cluster.links))
     known: Loads = {}
+    alike: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.float64]]] = {}  # virtual stages of a rank often are
     for i, (stage, load) in enumerate(zip(plan.stages, stage_costs, strict=True)):
         blocking = (
             sum(value for _, value in load.forward_communication),
@@ -87,7 +88,10 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
             if not own:
                 continue
             flow = part * n_stages + i
-            links[flow], n_bytes[flow] = _on_links(problem, stage, own, total, known)
+            key = (id(stage.devices), own)
+            if key not in alike:
+                alike[key] = _on_links(problem, stage, own, total, known)
+            links[flow], n_bytes[flow] = alike[key]
             alone = sum(one.seconds for one in own)
             if word.endswith("beside"):
                 busy = float((n_bytes[flow] / cluster.links.bytes_per_second[links[flow]]).max(initial=0.0))

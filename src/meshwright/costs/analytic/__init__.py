@@ -238,13 +238,17 @@ def stage_costs(
             priced[key] = price(problem, stage.strategy, stage.ring_devices, micro_batch)
     row_of_op = rows(problem)
     found = []
+    alike: dict[tuple[object, ...], StageCost] = {}  # virtual stages of a rank often hold the same layers
     for stage, micro_batch in zip(plan.stages, samples, strict=True):
         counts = _counts(stage, row_of_op)
-        layers = priced[stage.strategy, stage.ring_devices]
-        load = combine([(layers[key], count) for key, count in counts.items()])
-        if ledger:
-            load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts))
-        found.append(load)
+        place = (stage.strategy, stage.ring_devices, tuple(counts.items()))
+        if place not in alike:
+            layers = priced[stage.strategy, stage.ring_devices]
+            load = combine([(layers[key], count) for key, count in counts.items()])
+            if ledger:
+                load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts))
+            alike[place] = load
+        found.append(alike[place])
     return tuple(found)
 
 

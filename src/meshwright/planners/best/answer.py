@@ -6,13 +6,16 @@ import heapq
 import time
 from dataclasses import replace
 
+from meshwright import clusters
 from meshwright.base.errors import InputError
+from meshwright.base.units import format_seconds
+from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.costs import sharded
 from meshwright.planners.best import limits, simplest, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
-from meshwright.planners.best.incumbents import Incumbent, rank
+from meshwright.planners.best.incumbents import describe, rank
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.runners_up import NextBest, listed
 from meshwright.planners.best.simplest import SimplestWithin
@@ -28,7 +31,7 @@ _MOST_SPLIT = 16  # and other splits of the layers of any plan of its degrees
 _MOST_LOOKED = 400  # sets of plans that may always be looked at for a simpler plan, and for runners-up
 
 
-def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = ()) -> Answer:
+def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] = (), known: tuple[Plan, ...] = ()) -> Answer:
     """Return the best plan of the joint space within limits, and a proven bound on every other.
 
     Parameters
@@ -41,6 +44,8 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
         When to stop.
     notes : tuple of str
         Sentences to pass on.
+    known : tuple of Plan
+        Plans known before, of a question that differs little: those of the space that fit are found already.
 
     Returns
     -------
@@ -55,28 +60,30 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
     if params.memory_ratio > 1.0:
         raise InputError(f"--set memory_ratio={params.memory_ratio:g}: more than all of the memory; give a share up to 1")
     started = time.monotonic()
-    first: list[Incumbent] = []
+    first: list[Plan] = list(known)
     if problem.costs == "sharded":
         # its plans are the first ones known, so the answer is never slower than Megatron's split gives
         half = replace(stop, seconds=stop.seconds / 2)
         plain = _searched(replace(problem, costs="analytic"), params, half, [])
-        first = sorted(plain.found, key=rank)[: params.alternatives]
+        first += [found.plan for found in sorted(plain.found, key=rank)[: params.alternatives]]
     left = max(stop.seconds - (time.monotonic() - started), 1e-3) if stop.seconds else 0.0
     state = _searched(problem, params, replace(stop, seconds=left), first)
     if state.found:
         _simplify(state)
         _find_others(state)
     found = replace(state.answer(notes), certificate=state.certificate())
+    if found.nearest:
+        found = replace(found, nearest=_enough_devices(problem, params, stop) or found.nearest)
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
 
 
-def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Incumbent]) -> BestFirstSearch:
+def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Plan]) -> BestFirstSearch:
     """Return the search after it has run, with plans known before it starts."""
     state = BestFirstSearch(problem, params, stop)
-    played = [state.play(known.pool, known.config, known.plan) for known in first]
-    state.found += [known for known in played if known is not None]
     for pool in pools(problem.required_cluster):
         state.add(pool)
+    for plan in first:
+        state.know(plan)
     _dive(state)
     state.allow(state.budget)
     state.run()
@@ -92,6 +99,7 @@ def _dive(state: BestFirstSearch) -> None:
     search from looking at worse ones closely, and are the answer where it is stopped.
     """
     everything = state.heap
+    state.dive(True)
     usual = limits.usual(state.problem, state.params)
     for wave in range(limits.N_USUAL):
         state.heap = [entry for entry in everything if isinstance(entry[3], MeshDegrees) and usual(entry[3]) == wave]
@@ -102,6 +110,7 @@ def _dive(state: BestFirstSearch) -> None:
         state.run()
         everything += state.heap
     state.heap = everything
+    state.dive(False)
     state.pursue(None)
 
 
@@ -138,3 +147,22 @@ def _with_splits(problem: Problem, found: Answer) -> Answer:
         notes=(*found.notes, sharded.described(problem, found.plan)),
         extra={**found.extra, "splits": sharded.splits(problem, found.plan)},
     )
+
+
+def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
+    """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
+    kind, _, count = problem.required_cluster.name.partition(":")
+    if not count.isdigit() or params.data:
+        return ""
+    for doubling in range(1, 8):
+        n_devices = int(count) * 2**doubling
+        larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
+        state = BestFirstSearch(larger, replace(params, evaluations=1), stop)
+        state.allow(1)
+        for pool in pools(larger.cluster):  # type: ignore[arg-type]
+            state.add(pool)
+        state.run()
+        if state.found:
+            best = min(state.found, key=rank)
+            return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
+    return ""

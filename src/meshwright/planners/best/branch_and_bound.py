@@ -5,14 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from meshwright import clusters, sim
+from meshwright import sim
 from meshwright.base import registry
-from meshwright.base.units import format_seconds
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
@@ -20,10 +18,10 @@ from meshwright.planners.best import bounds, limits, plans, runners_up, simplest
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.goals import Allowance, Goal
-from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, rank
+from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, pools, schedules_of
+from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, schedules_of
 from meshwright.planners.best.virtual import spread
 
 __all__ = ["BestFirstSearch"]
@@ -31,7 +29,7 @@ __all__ = ["BestFirstSearch"]
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with the transfers of its plan
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(8)
-_GRACE_SECONDS = 2.0  # for which a search without a plan goes on whatever the limit of time
+_GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
 STOPPED = "stopped before its end, as asked: this is the best plan so far, and the gap says how far it may be from the best"
@@ -58,8 +56,8 @@ class BestFirstSearch:
         self.n_built = self.n_evaluations = self.n_looked = 0
         self.allowance = Allowance()
         self.open: list[tuple[float, int, Config]] = []
-        self.started, self.was_stopped = time.monotonic(), False
-        self.deadline = self.started + stop.seconds if stop.seconds else math.inf
+        self.was_stopped = self.is_diving = False
+        self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = registry.load("costs", problem.costs, "cost model")
 
     @property
@@ -76,11 +74,17 @@ class BestFirstSearch:
     def is_over(self) -> bool:
         """Whether time is up, or the user asked for what there is; from then on for good.
 
-        Where there is no plan yet, time is up after `_GRACE_SECONDS` at the earliest, which loading the kernels may take.
+        A plan is better than none: as long as there is none yet, a dive for one goes on whatever the time.
         """
-        deadline = self.deadline if self.found else max(self.deadline, self.started + _GRACE_SECONDS)
-        self.was_stopped = self.was_stopped or self.stop.is_asked() or time.monotonic() > deadline
+        late = time.monotonic() > self.deadline and (bool(self.found) or not self.is_diving)
+        self.was_stopped = self.was_stopped or self.stop.is_asked() or late
         return self.was_stopped
+
+    def dive(self, is_diving: bool) -> None:
+        """Begin or end the part of the search that ends with a plan wherever it can; after it there is time for a look at the rest."""
+        self.is_diving = is_diving
+        if not is_diving and not self.found:
+            self.deadline = max(self.deadline, time.monotonic() + _GRACE_SECONDS)
 
     @property
     def is_spent(self) -> bool:
@@ -134,6 +138,13 @@ class BestFirstSearch:
             for place in places:
                 self.record.bound(place, mesh, bound)
                 heapq.heappush(self.heap, (bound, _PEAK, place, mesh, None))
+
+    def know(self, plan: Plan) -> None:
+        """Take a plan for found where it is one of the space and fits."""
+        place = plans.place_of(plan, self.costs)
+        found = None if place is None else self.play(*place, plan)
+        if found is not None:
+            self.found.append(found)
 
     def run(self) -> None:
         """Expand and evaluate in order of bound until no bound is below the best plan (or what the goal says), the allowance is
@@ -358,7 +369,7 @@ class BestFirstSearch:
                 "a plan under zb_h1 must fit with as many micro-batches as its order may hold; 1f1b, which is not allowed here, holds fewer",
             )
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
-        nearest = _enough_devices(self.problem, self.params, self.stop) or f"closest with these devices: {describe(config)}"
+        nearest = f"closest with these devices: {describe(config)}"
         return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)
 
     def _closest(self) -> tuple[float, Config] | None:
@@ -379,22 +390,3 @@ class BestFirstSearch:
 
     def _missing(self, pool: int, config: Config, light: bool) -> tuple[float, Config, int]:
         return plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light), config, pool
-
-
-def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
-    """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
-    kind, _, count = problem.required_cluster.name.partition(":")
-    if not count.isdigit() or params.data:
-        return ""
-    for doubling in range(1, 8):
-        n_devices = int(count) * 2**doubling
-        larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
-        state = BestFirstSearch(larger, replace(params, evaluations=1), stop)
-        state.allow(1)
-        for pool in pools(larger.cluster):  # type: ignore[arg-type]
-            state.add(pool)
-        state.run()
-        if state.found:
-            best = min(state.found, key=rank)
-            return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
-    return ""

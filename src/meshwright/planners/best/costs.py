@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,16 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs import analytic
-from meshwright.planners.best.layer_sums import Digest, LayerChain, RowLoads, digest
+from meshwright.planners.best.layer_sums import Digest, LayerChain, RowLoads, digest, stacked
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
 from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, least, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
+
+if TYPE_CHECKING:
+    from meshwright._kernels.pipeline.virtual_stages import Layers
 
 __all__ = ["Costs", "after_name"]
 
@@ -63,6 +67,7 @@ class Costs:
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
         self._digests: dict[tuple[object, ...], Digest] = {}
+        self._stacked: dict[tuple[int, ...], Layers] = {}
         self._peaks: dict[tuple[object, ...], Peaks] = {}
         self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
@@ -190,6 +195,14 @@ class Costs:
             if (key, place) not in self._digests:
                 self._digests[key, place] = digest(self.chain, self.settled(rows), self.words(rows))
         return [self._digests[key, place] for place in places]
+
+    def stacked(self, config: Config, *, light: bool) -> Layers:
+        """Return `digests` as the kernels of virtual stages read them."""
+        digests = self.digests(config, light=light)
+        key = tuple(id(own) for own in digests)  # which are kept, so that none is another
+        if key not in self._stacked:
+            self._stacked[key] = stacked(digests)
+        return self._stacked[key]
 
     def stage_costs(self, config: Config, plan: Plan) -> tuple[StageCost, ...]:
         """Return what the stages of a configuration's plan do: as the cost model says, from the loads of classes of ranks."""
@@ -342,16 +355,9 @@ class Costs:
             return float(len(self.chain.layers))
         ratio = np.full(len(self.chain.layers), math.inf)
         skipped = {
-            "overhead_bytes",
-            "running_sums",
-            "pinned_sums",
-            "saved_bytes",
-            "extra_seconds",
-            "reduce_seconds",
-            "update_seconds",
-            "after_seconds",
-            "split_after_seconds",
-        }
+            "overhead_bytes", "running_sums", "pinned_sums", "saved_bytes", "extra_seconds", "reduce_seconds", "update_seconds",
+            "after_seconds", "split_after_seconds",
+        }  # fmt: skip
         for own in digests:
             for name in Digest.__dataclass_fields__:
                 values = getattr(own, name)
@@ -382,17 +388,8 @@ def _key(config: Config, light: bool) -> tuple[object, ...]:
     """Return what the loads of a configuration depend on."""
     mesh = config.mesh
     stride = mesh.pipeline if config.layout == "data" and not light else 0
-    return (
-        mesh.data,
-        mesh.context,
-        mesh.tensor,
-        mesh.expert,
-        mesh.micro_batch,
-        config.shard,
-        config.shard_degree,
-        stride,
-        light,
-    )
+    degrees = (mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
+    return (*degrees, config.shard, config.shard_degree, stride, light)
 
 
 def after_name(config: Config) -> str:

@@ -15,6 +15,9 @@ from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["chain_to_cut"]
 
+_MOST_WAITING = 3  # ranks of which it is asked how often they wait for a round trip
+_NOT_ASKED = -1e18  # seconds of a rank of which an inequality says nothing
+
 
 def chain_to_cut(
     costs: Costs,
@@ -52,6 +55,13 @@ def chain_to_cut(
     * The last micro-batch goes on from the rank to the first one, which ends the step. Under ZB-H1 weight gradients may wait, so
       here they count only on the first rank: its last one and its reduction begin with them.
     * The last two together: the round trip of the first micro-batch, the rank's other passes, the end on the first rank.
+    * Where transfers take time: a rank forwards a micro-batch only once the one that is its lead earlier has come back. So every
+      lead-th of them, the last one included, makes its round trip from this rank down and back after the one before, and the first of
+      these follows the forward passes of those earlier still. Each rank's lead and what lies behind it are other ones: this is asked
+      of the ranks on which it takes longest if layers are spread evenly (`_MOST_WAITING`). Under ZB-H1 the first rank may hold no more
+      micro-batches than its lead, so that it also computes the weight gradients of the one before.
+    * A channel carries one transfer at a time: all micro-batches pass the slowest one after each other, the first (or last) of them
+      also all the rest of the way there and back.
 
     Where ranks are of several classes, forward and backward pass of every layer are each counted as on the class on which they take
     least, and its work as both together: what hides behind the wait is then never more than what was counted. Every way from rank to
@@ -150,7 +160,7 @@ def _inequalities(asked: _Asked) -> tuple[tuple[layer_split.Inequality, ...], ND
     if asked.schedule not in ("1f1b", "zb_h1"):
         return (arrival,), none
     end = asked.after if asked.schedule == "1f1b" else asked.update
-    return (arrival, _round_trip(asked), *_ends(asked)), end
+    return (arrival, _round_trip(asked), *_ends(asked), *_in_turn(asked)), end
 
 
 def _round_trip(asked: _Asked) -> layer_split.Inequality:
@@ -170,18 +180,9 @@ def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality
     Under ZB-H1 without weight gradients, all of which may wait: the last input gradient still goes back to the first rank, whose
     last weight gradients and reduction begin then.
     """
-    m, prefix = asked.n_microbatches, asked.prefix
-    if asked.schedule == "1f1b":
-        both, work, pinned = asked.forward + asked.backward, asked.work, asked.pinned
-        back = asked.later * (prefix.forward_seconds + prefix.backward_seconds)
-        last = prefix.after_seconds
-    else:
-        both = work = asked.forward + asked.returns
-        pinned = asked.pinned_forward.copy()
-        pinned[0] += prefix.input_seconds
-        pinned[-1] += asked.suffix.input_seconds
-        back = asked.later * (prefix.forward_seconds + prefix.input_seconds)
-        last = prefix.reduce_seconds + prefix.update_seconds
+    m = asked.n_microbatches
+    both, pinned, back, last = _there_and_back(asked)
+    work = asked.work if asked.schedule == "1f1b" else both
     none, nothing = np.zeros_like(work), np.zeros(len(asked.lead))
     once = last + m * pinned + back + 2.0 * asked.arrives
     alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True)
@@ -189,3 +190,48 @@ def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality
     once = trip + (m - 1.0) * pinned - (asked.lead - 1.0) * asked.pinned_forward
     together = layer_split.Inequality(m - 1.0, (m - 1.0) * work, none, none, once, asked.lead - 1.0, ends_first=True)
     return alone, together
+
+
+def _there_and_back(asked: _Asked) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
+    """Return what one micro-batch takes there and back: in each layer; in what is pinned to each rank; in what is pinned to the first
+    rank, for each later one; and what follows on the first rank for what is pinned to it. Without weight gradients where these wait.
+    """
+    prefix = asked.prefix
+    if asked.schedule == "1f1b":
+        back = asked.later * (prefix.forward_seconds + prefix.backward_seconds)
+        return asked.forward + asked.backward, asked.pinned, back, prefix.after_seconds
+    pinned = asked.pinned_forward.copy()
+    pinned[0] += prefix.input_seconds
+    pinned[-1] += asked.suffix.input_seconds
+    back = asked.later * (prefix.forward_seconds + prefix.input_seconds)
+    return asked.forward + asked.returns, pinned, back, prefix.reduce_seconds + prefix.update_seconds
+
+
+def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
+    """Return the inequalities of round trips that follow each other, and of the slowest channel; none where transfers take no time."""
+    if asked.arrives[-1] <= 0.0:
+        return []
+    m, n_ranks = asked.n_microbatches, len(asked.lead)
+    both, pinned, back, last = _there_and_back(asked)
+    none, nothing = np.zeros_like(both), np.zeros(n_ranks)
+    slowest = float(np.diff(asked.arrives).max())
+    trip = last + float(both.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
+    channel = layer_split.Inequality(
+        0.0, none, none, none, np.full(n_ranks, trip + (m - 1.0) * slowest), nothing, ends_first=True
+    )
+    rounds = np.ceil(m / asked.lead)
+    behind = np.cumsum(pinned[::-1])[::-1] + 2.0 * (asked.arrives[-1] - asked.arrives)
+    spread = rounds * (behind + both.sum() * np.arange(n_ranks, 0, -1.0) / n_ranks)
+    before = last + back + 2.0 * asked.arrives
+    found = [channel]
+    for rank in np.argsort(-spread, kind="stable")[:_MOST_WAITING].tolist():
+        n_first = (m - 1.0) % asked.lead[rank]  # forward passes before the first of the round trips
+        once, lead = np.full(n_ranks, _NOT_ASKED), np.zeros(n_ranks)
+        once[rank] = before[rank] + rounds[rank] * behind[rank] + n_first * asked.pinned_forward[rank]
+        lead[rank] = -n_first
+        trips = own = rounds[rank] * both
+        if rank == 0 and asked.schedule == "zb_h1":
+            own = both + (rounds[rank] - 1.0) * asked.work
+            once[rank] += (rounds[rank] - 1.0) * asked.prefix.weight_seconds
+        found.append(layer_split.Inequality(float(rounds[rank]), own, both, trips, once, lead, ends_first=True))
+    return found

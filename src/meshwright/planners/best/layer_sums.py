@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from meshwright.core.graph import Graph
 from meshwright.core.stage_cost import StageCost
 from meshwright.solvers.pipeline.layer_split import Relief, relief
 
-__all__ = ["Digest", "LayerChain", "Pinned", "RowLoads", "StageSums", "chain_of", "digest", "stage_sums", "work_of"]
+if TYPE_CHECKING:
+    from meshwright._kernels.pipeline.virtual_stages import Layers
+
+__all__ = ["Digest", "LayerChain", "Pinned", "RowLoads", "chain_of", "digest", "stacked", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Digest:
         Working and reserved bytes of each layer at least, whatever it recomputes. A rank holds that of its most demanding layer:
         of sharded weights (ZeRO-3), buffers are as large as the largest layer of the rank itself.
     running_sums : ndarray, shape (8, n_layers + 1), float64
-        Sums over the layers before each place, for `stage_sums`; nothing recomputed.
+        Sums over the layers before each place, for those of virtual stages; nothing recomputed.
     pinned_sums : ndarray, shape (2, 8), float64
         The same of what is pinned to the ends.
     """
@@ -245,68 +248,22 @@ _SUMMED = (
 )  # fmt: skip
 
 
-class StageSums(NamedTuple):
-    """Sums over the layers of every stage, what is pinned to the ends included; arrays of one shape, float64.
+def stacked(digests: list[Digest]) -> Layers:
+    """Return the layers of every class of ranks as the kernel reads them."""
+    from meshwright._kernels.pipeline import virtual_stages as kernel
 
-    Parameters
-    ----------
-    work_seconds, forward_seconds, backward_seconds, input_seconds : ndarray
-        One micro-batch: everything; forward; backward without recomputation; the part of it that the previous stage waits for.
-    static_bytes, activation_bytes : ndarray
-        Held all the time; kept of one micro-batch.
-    reduce_seconds, update_seconds : ndarray
-        Once a step: gradient reduction; gathering of weights and optimizer.
-    weight_seconds : ndarray
-        One micro-batch: the part of the backward pass that may wait.
-    largest_reduce_seconds : ndarray
-        Once a step: the least that the last part of the gradient reduction can be.
-    """
-
-    work_seconds: NDArray[np.float64]
-    forward_seconds: NDArray[np.float64]
-    backward_seconds: NDArray[np.float64]
-    input_seconds: NDArray[np.float64]
-    static_bytes: NDArray[np.float64]
-    activation_bytes: NDArray[np.float64]
-    reduce_seconds: NDArray[np.float64]
-    update_seconds: NDArray[np.float64]
-    weight_seconds: NDArray[np.float64]
-    largest_reduce_seconds: NDArray[np.float64]
-
-
-def stage_sums(
-    digests: list[Digest], counts: NDArray[np.int64], of_rank: NDArray[np.int64], own: NDArray[np.int64]
-) -> StageSums:
-    """Return the sums over the layers of every stage.
-
-    Parameters
-    ----------
-    digests : list of Digest
-        One for every kind of device.
-    counts : ndarray, shape (n_stages,), int64
-        Layers of each stage.
-    of_rank : ndarray, shape (n_ranks,), int64
-        The kind of device of each rank.
-    own : ndarray, shape (n_ranks, n_chunks), int64
-        Its stages.
-
-    Returns
-    -------
-    StageSums
-        Arrays of the shape of `own`.
-    """
-    ends = np.concatenate(([0], np.cumsum(counts)))
-    of_kind = []
-    for digest in digests:
-        sums = digest.running_sums[:, ends[1:]] - digest.running_sums[:, ends[:-1]]
-        sums[:, 0] += digest.pinned_sums[0]
-        sums[:, -1] += digest.pinned_sums[1]
-        weight = sums[_SUMMED.index("backward_seconds")] - sums[_SUMMED.index("input_seconds")]
-        largest = np.maximum.reduceat(np.append(digest.reduce_seconds, 0.0), ends[:-1]) * (counts > 0)
-        of_kind.append(np.vstack((sums, weight, largest)))
-    if len(of_kind) == 1:
-        return StageSums(*of_kind[0][:, own])
-    return StageSums(*np.moveaxis(np.array(of_kind)[of_rank[:, None], :, own], -1, 0))
+    prices = [own.relief.seconds_per_byte for own in digests]
+    n_most, n_layers = max(len(own) for own in prices), len(digests[0].reduce_seconds)
+    padded, worth = np.zeros((len(digests), n_most)), np.zeros((len(digests), n_most, n_layers + 1))
+    for i, own in enumerate(digests):
+        padded[i, : len(prices[i])], worth[i, : len(prices[i])] = prices[i], own.relief.worth_seconds
+    overhead = [(own.overhead_bytes.min(), own.prefix.overhead_bytes, own.suffix.overhead_bytes) for own in digests]
+    return kernel.Layers(
+        np.array([own.running_sums for own in digests]), np.array([own.pinned_sums for own in digests]),
+        np.array([own.reduce_seconds for own in digests]), np.array(overhead),
+        np.array([own.saved_bytes for own in digests]), np.array([own.extra_seconds for own in digests]),
+        np.array([len(own) for own in prices]), padded, worth,
+    )  # fmt: skip
 
 
 def work_of(load: StageCost) -> float:

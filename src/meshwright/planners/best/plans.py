@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.planners.best import inequalities
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.memory import Peaks, RankLayers, RowFigures, peaks_of
-from meshwright.planners.best.space import Config
+from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["bare", "build", "counts_of", "missing_bytes", "never_fits", "own_peaks", "with_counts"]
+__all__ = ["bare", "build", "counts_of", "missing_bytes", "never_fits", "own_peaks", "place_of", "with_counts"]
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -261,3 +262,22 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
             for own, memory in zip(ranks, costs.memory_bytes(config), strict=True)
         )
     )
+
+
+def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
+    """Return where a plan stands in the joint space: which of some costs, and the configuration; None where it is none of the space."""
+    own, ranks = plan.stages[0].strategy, list(plan.ranks())
+    if any(stage.strategy != own or stage.ring for stage in plan.stages):
+        return None
+    mesh = MeshDegrees(len(ranks), own.data, own.context, own.tensor, own.expert, plan.micro_batch)
+    used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
+    for layout in ("pipeline", "data"):
+        config = Config(mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout)
+        for place, known in enumerate(costs if config.strategy == own else ()):
+            pool = known.pool
+            one_kind = layout == "pipeline" or len(pool.devices) == 1
+            if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
+                continue
+            if [tuple(devices.tolist()) for devices in pool.ranks(config)] == ranks:
+                return place, config
+    return None

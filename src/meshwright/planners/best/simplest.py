@@ -16,7 +16,6 @@ from meshwright.planners.best.space import Config, MeshDegrees
 __all__ = ["SimplestWithin", "chosen", "complexity", "fastest_json", "least_complexity"]
 
 Complexity = tuple[int, ...]
-_N_OF_PLAN = 9  # figures of a complexity that degrees and schedule do not tell
 
 
 def complexity(found: Incumbent) -> Complexity:
@@ -46,8 +45,16 @@ def complexity(found: Incumbent) -> Complexity:
 
 
 def least_complexity(item: MeshDegrees | Config) -> Complexity:
-    """Return what no plan of a mesh or configuration is simpler than: what is open counts nothing."""
-    return (*_known(item), *(0,) * _N_OF_PLAN)
+    """Return what no plan of a mesh or configuration is simpler than.
+
+    Lemma: what is open counts as nothing, so that no figure is above that of any plan, and neither are all of them in order.
+    """
+    mesh = item if isinstance(item, MeshDegrees) else item.mesh
+    chunks, shard, degree, layout = (1, 0, 0, "") if isinstance(item, MeshDegrees) else (
+        item.chunks, max(item.shard, 0), item.shard_degree, item.layout
+    )  # fmt: skip
+    degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, chunks)
+    return (*_known(item), 0, shard, *degrees, int(degree > 0), int(layout == "data"))
 
 
 def _known(item: MeshDegrees | Config) -> Complexity:

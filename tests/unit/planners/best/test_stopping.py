@@ -51,6 +51,13 @@ def test_a_limit_of_time_stops_it() -> None:
     assert not result.answer.infeasible_proven
 
 
+@pytest.mark.parametrize("cluster", [CLUSTER, "dgx-h100:64"])
+def test_however_short_the_limit_there_is_a_plan_where_the_dive_finds_one(cluster: str) -> None:
+    answer = api.plan(TINY, cluster, batch=Batch(64), stop=Stop(seconds=1e-9)).answer
+    assert answer.plan is not None and answer.bound is not None
+    assert STOPPED in answer.notes and answer.extra["stopped_early"] is True
+
+
 @pytest.mark.parametrize(
     ("search", "words"), [("stage_mapping", "cannot stop early"), ("best", ""), ("partition", "cannot stop early")]
 )

@@ -146,6 +146,7 @@ class WholeStages:
         self.lead = [float(min(p - rank, self.m)) for rank in range(p)]
         self.prefix, self.suffix = self.sums[of_rank[0]].prefix, self.sums[of_rank[-1]].suffix
         self.arrives = _sums(hop_seconds or [0.0] * (p - 1))
+        self.slowest = max(hop_seconds, default=0.0)
         self.passes = _sums([min(column) for column in zip(*(own.passing for own in self.sums), strict=True)])
         self.returns = _sums([min(column) for column in zip(*(own.returning for own in self.sums), strict=True)])
         back = "returns" if form.is_split else "backward"
@@ -211,14 +212,19 @@ class WholeStages:
 
         Notes
         -----
-        Lemma, of four parts; the step is no shorter than any of them. (1) The first micro-batch passes all ranks before; then the rank
+        Lemma, of six parts; the step is no shorter than any of them. (1) The first micro-batch passes all ranks before; then the rank
         works for all micro-batches; a reduction begins with its last task at the earliest; then it updates. Under 1F1B and ZB-H1 also:
         (2) From the rank the last micro-batch goes back through all ranks before to the first, which then ends the step. (3) Before
         its first backward pass the rank waits for the first micro-batch to go on to the last rank and back; only so many forward
         passes as it runs before that (its lead) hide in this wait. (4) The round trip of the first micro-batch down to the last rank and
         up to the first, the other passes of this rank except the forward ones that hide, and the end on the first rank follow each
-        other. Under ZB-H1 weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
-        and (4). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
+        other. (5) The rank forwards a micro-batch only once the one that is its lead earlier has come back to it: every lead-th one, the
+        last included, makes its round trip from here to the last rank and back after the one before, behind the forward passes of
+        those that came earlier still, and the last one goes on as in (2); under ZB-H1 the first rank holds no more than its lead, so
+        that it computes weight gradients before it goes on. (6) All micro-batches follow each other over the slowest
+        transfer, and one makes the rest of the round trip from the first rank, which ends the step.
+        Under ZB-H1 weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
+        and (4) to (6). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
         """
         again = self.repeated(rank, start, stop)
         if again == math.inf:
@@ -240,7 +246,14 @@ class WholeStages:
         elif rank == 0:
             end = after
         before += self.returns[start] + self.arrives[rank] + (self.head_back if rank else 0.0)
-        return max(most, before + m * work + end, self.trip + (m - 1) * work - (self.lead[rank] - 1.0) * forward + end)
+        most = max(most, before + m * work + end, self.trip + (m - 1) * work - (self.lead[rank] - 1.0) * forward + end)
+        n_first, n_trips = (m - 1) % int(self.lead[rank]), -(-m // int(self.lead[rank]))
+        trip = work + back + self.passes[-1] - self.passes[stop] + self.arrives[-1] - self.arrives[rank]
+        trip += self.tail if rank < self.p - 1 else 0.0
+        trips = n_trips * trip
+        if self.form.is_split and rank == 0:
+            trips += (n_trips - 1) * (own.weight[stop] - own.weight[start] + sum(part.weight for part in parts))
+        return max(most, before + n_first * forward + trips + end, self.trip + (m - 1) * self.slowest + end)
 
     def _earliest(self, rank: int, stop: int, end: float, limit: float) -> int:
         """Return the first layer from which on a rank can take all up to `stop` within a limit; `stop` where it can take none."""

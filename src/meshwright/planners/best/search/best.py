@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 from meshwright.planners.best import answer as joint
@@ -24,7 +25,7 @@ STOPS_EARLY = True
 BASELINES = ("data_parallel", "megatron_grid")
 
 
-def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
+def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tuple[Plan, ...] = ()) -> Answer:
     """Return the plan with the shortest simulated step of the joint space, and a proven bound on every other.
 
     Parameters
@@ -37,6 +38,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         Passed on; the joint search itself is deterministic.
     stop : Stop
         `n_iterations` replaces ``params.evaluations``; `seconds` ends the search early, with the gap reached.
+    known : tuple of Plan
+        Plans of a question that differs little: those that fit here are found already.
 
     Returns
     -------
@@ -68,7 +71,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         unheeded = () if getattr(other, "STOPS_EARLY", False) else stop.unheeded(model_spec.search)
         return replace(answer, notes=(note, *answer.notes, *unheeded))
     notes: list[str] = []
-    found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes))
+    found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes), known)
     if (
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
     ):  # a whole model on one device is always legal: the options exclude it

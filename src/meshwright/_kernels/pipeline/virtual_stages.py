@@ -1,0 +1,152 @@
+"""How long a step of virtual stages lasts at least: the loops of `planners.best.virtual`, which says why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright._kernels.arrays import total
+from meshwright._kernels.compiling import kernel, part
+
+__all__ = ["Layers", "Stages", "least_step"]
+
+
+class Layers(NamedTuple):
+    """The layers of a model on every class of ranks; rows of sums and of what is pinned are in the order of `_WORK`."""
+
+    sums: np.ndarray  # (n_classes, 8, n_layers + 1): over the layers before each place, nothing recomputed
+    pinned: np.ndarray  # (n_classes, 2, 8): what is pinned to the first and to the last stage
+    reduce_seconds: np.ndarray  # (n_classes, n_layers)
+    overhead: np.ndarray  # (n_classes, 3): bytes that any layer needs at least, and those of what is pinned to the ends
+    saved: np.ndarray  # (n_classes, 2): bytes of a micro-batch that a layer gives up at most, by the weaker way first
+    extra: np.ndarray  # (n_classes, 2): what this takes at least
+    n_prices: np.ndarray  # (n_classes,)
+    prices: np.ndarray  # (n_classes, most prices): seconds paid for a byte of a micro-batch
+    worth: np.ndarray  # (n_classes, most prices, n_layers + 1): what recomputing earns at most at these prices
+
+
+class Stages(NamedTuple):
+    """The virtual stages of a pipeline and what its ranks hold."""
+
+    ends: np.ndarray  # (n_stages + 1,): layers before each stage
+    own: np.ndarray  # (n_ranks, n_chunks): stages of each rank, rising
+    of_rank: np.ndarray  # (n_ranks,): classes
+    held: np.ndarray  # (n_ranks, n_moments, n_chunks): micro-batches of each stage
+    at: np.ndarray  # (n_ranks, n_moments): which of the rank's stages is at work
+    memory_bytes: np.ndarray  # (n_ranks,)
+
+
+_WORK, _FORWARD, _BACKWARD, _INPUT, _STATIC, _KEPT, _REDUCE, _UPDATE = range(8)
+
+
+@part
+def _excess(layers, stages, rank, of):
+    """Return by how much a rank exceeds its memory at its fullest moment at least, nothing recomputed, and that moment."""
+    own, n_stages = layers.overhead[stages.of_rank[rank]], len(stages.ends) - 1
+    fullest, most, static = 0, -np.inf, 0.0
+    n_chunks = stages.own.shape[1]
+    for c in range(n_chunks):
+        static += of[_STATIC, c]
+    for k in range(stages.held.shape[1]):
+        at = stages.at[rank, k]
+        stage = stages.own[rank, at]
+        n_bytes = own[0] if stages.ends[stage + 1] > stages.ends[stage] else 0.0
+        if stage == 0:
+            n_bytes = max(n_bytes, own[1])
+        if stage == n_stages - 1:
+            n_bytes = max(n_bytes, own[2])
+        for c in range(n_chunks):
+            n_bytes += stages.held[rank, k, c] * of[_KEPT, c]
+        if n_bytes > most:
+            fullest, most = k, n_bytes
+    return static + most - stages.memory_bytes[rank], fullest
+
+
+@part
+def _extra(layers, stages, rank, excess, held):
+    """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
+
+    Layers that are held most often come first; either way to recompute frees its savings as often of each.
+    """
+    kind, n_chunks = stages.of_rank[rank], stages.own.shape[1]
+    saved, extra = layers.saved[kind], layers.extra[kind]
+    freed, n_layers, most_held = np.zeros(layers.sums.shape[2]), 0, 1.0
+    taken = np.zeros(n_chunks)
+    for _ in range(n_chunks):
+        fullest = -1
+        for c in range(n_chunks):
+            if taken[c] == 0.0 and (fullest < 0 or held[c] > held[fullest]):
+                fullest = c
+        taken[fullest] = 1.0
+        stage = stages.own[rank, fullest]
+        for _ in range(stages.ends[stage], stages.ends[stage + 1]):
+            most_held = max(most_held, held[fullest])
+            freed[n_layers + 1] = freed[n_layers] + held[fullest]
+            n_layers += 1
+    if excess > max(saved[0], saved[1]) * freed[n_layers] * (1.0 + 1e-9):
+        return np.inf
+    least, n_weak = np.inf, n_layers + 1
+    for n_strong in range(n_layers + 1):
+        rest = max(excess - saved[1] * freed[n_strong], 0.0)
+        while n_weak > 0 and saved[0] * freed[n_weak - 1] * (1.0 + 1e-9) >= rest:
+            n_weak -= 1
+        if n_strong + n_weak <= n_layers:
+            least = min(least, n_strong * extra[1] + n_weak * extra[0])
+    for i in range(layers.n_prices[kind]):
+        seconds = layers.prices[kind, i] * excess / most_held
+        for c in range(n_chunks):
+            stage = stages.own[rank, c]
+            seconds -= layers.worth[kind, i, stages.ends[stage + 1]] - layers.worth[kind, i, stages.ends[stage]]
+        least = max(least, seconds)
+    return least
+
+
+@kernel
+def least_step(layers, stages, n_microbatches, split_backward):
+    """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed."""
+    n_ranks, n_chunks = stages.own.shape
+    n_stages, m = len(stages.ends) - 1, n_microbatches
+    of = np.zeros((8, n_chunks))
+    longest = there = back = first_end = 0.0
+    for rank in range(n_ranks):
+        kind = stages.of_rank[rank]
+        last_reduce = np.inf
+        for c in range(n_chunks):
+            stage = stages.own[rank, c]
+            start, stop = stages.ends[stage], stages.ends[stage + 1]
+            for q in range(8):
+                of[q, c] = layers.sums[kind, q, stop] - layers.sums[kind, q, start]
+                if stage == 0:
+                    of[q, c] += layers.pinned[kind, 0, q]
+                if stage == n_stages - 1:
+                    of[q, c] += layers.pinned[kind, 1, q]
+            largest = 0.0
+            for i in range(start, stop):
+                largest = max(largest, layers.reduce_seconds[kind, i])
+            last_reduce = min(last_reduce, largest)
+        seconds, update, reduced = total(of[_WORK]), total(of[_UPDATE]), total(of[_REDUCE])
+        excess, fullest = _excess(layers, stages, rank, of)
+        if excess > 0.0:
+            seconds += _extra(layers, stages, rank, excess, stages.held[rank, fullest])
+        if seconds == np.inf:
+            return np.inf
+        # backward passes of the stages from each one on, the last task of that stage left out
+        later, done = 0.0, np.inf
+        for c in range(n_chunks - 1, -1, -1):
+            if split_backward:
+                later += m * of[_INPUT, c]
+                done = min(done, later + (m - 1.0) * (of[_BACKWARD, c] - of[_INPUT, c]))
+            else:
+                later += m * of[_BACKWARD, c]
+                done = min(done, later - of[_BACKWARD, c])
+        end = update + last_reduce
+        if rank == 0:
+            first_end = end
+        most = max(m * seconds + end, m * total(of[_FORWARD]) + done + reduced + update)
+        if not split_backward:  # otherwise weight gradients may be what a rank does last, and nobody waits for those
+            most = max(most, m * seconds + back + first_end)
+        longest = max(longest, there + most)
+        there += of[_FORWARD, 0]
+        back += of[_BACKWARD, 0]
+    return longest
