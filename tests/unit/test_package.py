@@ -108,5 +108,6 @@ def test_an_output_that_takes_nothing_is_one_line_and_files_are_written(words: t
         done = subprocess.run(
             [sys.executable, "-m", "meshwright", *asked], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
         )
-    assert (done.returncode, done.stderr) == (2, "meshwright: standard output cannot be written: No space left on device\n")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "meshwright: standard output cannot be written: No space left on device"
     assert path.exists() == ("--out" in words)
