@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from meshwright._kernels.pipeline import virtual_stages as kernel
+from meshwright._kernels.best import virtual_stages as kernel
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import virtual_stages as twin

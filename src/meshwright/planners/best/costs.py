@@ -25,7 +25,7 @@ from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
 if TYPE_CHECKING:
-    from meshwright._kernels.pipeline.virtual_stages import Layers
+    from meshwright._kernels.best.virtual_stages import Layers
 
 __all__ = ["Costs", "after_name"]
 

@@ -13,7 +13,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.solvers.pipeline.layer_split import Relief, relief
 
 if TYPE_CHECKING:
-    from meshwright._kernels.pipeline.virtual_stages import Layers
+    from meshwright._kernels.best.virtual_stages import Layers
 
 __all__ = ["Digest", "LayerChain", "Pinned", "RowLoads", "chain_of", "digest", "stacked", "work_of"]
 
@@ -250,7 +250,7 @@ _SUMMED = (
 
 def stacked(digests: list[Digest]) -> Layers:
     """Return the layers of every class of ranks as the kernel reads them."""
-    from meshwright._kernels.pipeline import virtual_stages as kernel
+    from meshwright._kernels.best import virtual_stages as kernel
 
     prices = [own.relief.seconds_per_byte for own in digests]
     n_most, n_layers = max(len(own) for own in prices), len(digests[0].reduce_seconds)

@@ -42,7 +42,7 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
       many layers free no more than those that are held most often, and nothing fits where all of them free too little. Every byte
       costs at least the best price of any layer.
     """
-    from meshwright._kernels.pipeline import virtual_stages as kernel
+    from meshwright._kernels.best import virtual_stages as kernel
 
     mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config.schedule, mesh.pipeline, config.chunks)
