@@ -33,7 +33,5 @@ def register(app: typer.Typer) -> None:
         print(f"{found.words}")
         print(f"operators take {found.compute_ratio:.3g} times what {found.framework} says; --for {out} uses it")
         if found.n_left:
-            print(
-                f"{found.n_left} rows say nothing: failed for memory, or not predicted ('meshwright validate {runs}')"
-            )
+            print(f"{found.n_left} rows say nothing: failed for memory, or not predicted ('meshwright validate {runs}')")
         return 0
