@@ -52,7 +52,7 @@ def test_nine_runs_of_a_framework_on_a_kind_of_cluster_are_a_class_with_a_tenth_
     points = tuple(replace(point, kind=near) for point in _points(*(1.0 + i / 100 for i in range(1, 20))))
     assert near.near not in _intervals.ends({"a": points[:8]})
     nine, found = _intervals.ends({"a": points[:9]})[near.near], _intervals.ends({"a": points})[near.near]
-    # of nine, 0.8 x 10 / 9 of the weight leaves a tail of 1 / 18; of nineteen 0.8 x 20 / 19 leaves 3 / 38: the second of each
+    # 0.8 x 10 / 9 leaves tails of 1 / 18, less than a run; 0.8 x 20 / 19 leaves 3 / 38, the second from each end
     assert (nine.low_ratio, nine.high_ratio, nine.n_runs) == pytest.approx((1.01, 1.09, 9))
     assert (found.low_ratio, found.high_ratio, found.n_sets) == pytest.approx((1.02, 1.18, 1))
 
