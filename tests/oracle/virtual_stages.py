@@ -1,4 +1,4 @@
-"""What a step of virtual stages lasts at least, in plain Python: the twin of `_kernels.pipeline.virtual_stages`."""
+"""What a step of virtual stages lasts at least, in plain Python: the twin of `_kernels.best.virtual_stages`."""
 
 from __future__ import annotations
 

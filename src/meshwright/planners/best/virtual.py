@@ -42,12 +42,12 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
       many layers free no more than those that are held most often, and nothing fits where all of them free too little. Every byte
       costs at least the best price of any layer.
     """
-    from meshwright._kernels.pipeline import virtual_stages as kernel
+    from meshwright._kernels.best import virtual_stages as kernel
 
     mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config.schedule, mesh.pipeline, config.chunks)
     of_rank = costs.classes(config, light=light).of_rank
-    stages = kernel.Stages(ends, own, of_rank, peaks.held, peaks.at, costs.memory_bytes(config))
+    stages = kernel.RankStages(ends, own, of_rank, peaks.held, peaks.at, costs.memory_bytes(config))
     return float(kernel.least_step(costs.stacked(config, light=light), stages, float(n_microbatches), config.split_backward))
 
 
