@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import virtual_stages as twin
 
 
-def _random(seed: int) -> tuple[kernel.Layers, kernel.Stages, float]:
+def _random(seed: int) -> tuple[kernel.StackedLayers, kernel.RankStages, float]:
     """Layers of one to three classes and stages of any length, empty ones too."""
     dice = np.random.default_rng(seed)
     n_ranks, n_chunks, n_classes, n_layers = (int(dice.integers(1, most)) for most in (5, 4, 4, 14))
@@ -31,12 +31,12 @@ def _random(seed: int) -> tuple[kernel.Layers, kernel.Stages, float]:
     pinned = dice.random((n_classes, 2, 8))
     pinned[:, :, 3] = pinned[:, :, 2] * dice.random((n_classes, 2))
     worth = np.concatenate((np.zeros((n_classes, 2, 1)), np.cumsum(dice.random((n_classes, 2, n_layers)), axis=2)), axis=2)
-    layers = kernel.Layers(
+    layers = kernel.StackedLayers(
         sums, pinned, dice.random((n_classes, n_layers)), dice.random((n_classes, 3)), np.sort(dice.random((n_classes, 2))),
         np.sort(dice.random((n_classes, 2))), dice.integers(0, 3, n_classes), 5.0 * dice.random((n_classes, 2)), worth,
     )  # fmt: skip
     n_moments = int(dice.integers(1, 4))
-    stages = kernel.Stages(
+    stages = kernel.RankStages(
         ends, own, dice.integers(0, n_classes, n_ranks), dice.integers(0, 5, (n_ranks, n_moments, n_chunks)).astype(float),
         dice.integers(0, n_chunks, (n_ranks, n_moments)), dice.uniform(3.0, 30.0, n_ranks),
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Kernels of search best."""
+"""Kernels of `meshwright.planners.best`."""

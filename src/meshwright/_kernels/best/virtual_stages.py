@@ -9,10 +9,10 @@ import numpy as np
 from meshwright._kernels.arrays import total
 from meshwright._kernels.compiling import kernel, part
 
-__all__ = ["Layers", "Stages", "least_step"]
+__all__ = ["RankStages", "StackedLayers", "least_step"]
 
 
-class Layers(NamedTuple):
+class StackedLayers(NamedTuple):
     """The layers of a model on every class of ranks; rows of sums and of what is pinned are in the order of `_WORK`."""
 
     sums: np.ndarray  # (n_classes, 8, n_layers + 1): over the layers before each place, nothing recomputed
@@ -26,7 +26,7 @@ class Layers(NamedTuple):
     worth: np.ndarray  # (n_classes, most prices, n_layers + 1): what recomputing earns at most at these prices
 
 
-class Stages(NamedTuple):
+class RankStages(NamedTuple):
     """The virtual stages of a pipeline and what its ranks hold."""
 
     ends: np.ndarray  # (n_stages + 1,): layers before each stage
@@ -67,7 +67,7 @@ def _excess(layers, stages, rank, of):
 def _extra(layers, stages, rank, excess, held):
     """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
 
-    Layers that are held most often come first; either way to recompute frees its savings as often of each.
+    StackedLayers that are held most often come first; either way to recompute frees its savings as often of each.
     """
     kind, n_chunks = stages.of_rank[rank], stages.own.shape[1]
     saved, extra = layers.saved[kind], layers.extra[kind]

@@ -25,7 +25,7 @@ from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
 if TYPE_CHECKING:
-    from meshwright._kernels.best.virtual_stages import Layers
+    from meshwright._kernels.best.virtual_stages import StackedLayers
 
 __all__ = ["Costs", "after_name"]
 
@@ -67,7 +67,7 @@ class Costs:
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
         self._digests: dict[tuple[object, ...], Digest] = {}
-        self._stacked: dict[tuple[int, ...], Layers] = {}
+        self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._peaks: dict[tuple[object, ...], Peaks] = {}
         self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
@@ -196,7 +196,7 @@ class Costs:
                 self._digests[key, place] = digest(self.chain, self.settled(rows), self.words(rows))
         return [self._digests[key, place] for place in places]
 
-    def stacked(self, config: Config, *, light: bool) -> Layers:
+    def stacked(self, config: Config, *, light: bool) -> StackedLayers:
         """Return `digests` as the kernels of virtual stages read them."""
         digests = self.digests(config, light=light)
         key = tuple(id(own) for own in digests)  # which are kept, so that none is another

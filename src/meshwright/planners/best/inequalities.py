@@ -198,12 +198,12 @@ def _there_and_back(asked: _Asked) -> tuple[NDArray[np.float64], NDArray[np.floa
     """
     prefix = asked.prefix
     if asked.schedule == "1f1b":
-        back = asked.later * float(prefix.forward_seconds + prefix.backward_seconds)
+        back = np.asarray(asked.later, dtype=np.float64) * (prefix.forward_seconds + prefix.backward_seconds)
         return asked.forward + asked.backward, asked.pinned, back, prefix.after_seconds
     pinned = asked.pinned_forward.copy()
     pinned[0] += prefix.input_seconds
     pinned[-1] += asked.suffix.input_seconds
-    back = asked.later * float(prefix.forward_seconds + prefix.input_seconds)
+    back = np.asarray(asked.later, dtype=np.float64) * (prefix.forward_seconds + prefix.input_seconds)
     return asked.forward + asked.returns, pinned, back, prefix.reduce_seconds + prefix.update_seconds
 
 

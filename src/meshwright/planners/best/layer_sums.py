@@ -13,7 +13,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.solvers.pipeline.layer_split import Relief, relief
 
 if TYPE_CHECKING:
-    from meshwright._kernels.best.virtual_stages import Layers
+    from meshwright._kernels.best.virtual_stages import StackedLayers
 
 __all__ = ["Digest", "LayerChain", "Pinned", "RowLoads", "chain_of", "digest", "stacked", "work_of"]
 
@@ -248,7 +248,7 @@ _SUMMED = (
 )  # fmt: skip
 
 
-def stacked(digests: list[Digest]) -> Layers:
+def stacked(digests: list[Digest]) -> StackedLayers:
     """Return the layers of every class of ranks as the kernel reads them."""
     from meshwright._kernels.best import virtual_stages as kernel
 
@@ -258,7 +258,7 @@ def stacked(digests: list[Digest]) -> Layers:
     for i, own in enumerate(digests):
         padded[i, : len(prices[i])], worth[i, : len(prices[i])] = prices[i], own.relief.worth_seconds
     overhead = [(own.overhead_bytes.min(), own.prefix.overhead_bytes, own.suffix.overhead_bytes) for own in digests]
-    return kernel.Layers(
+    return kernel.StackedLayers(
         np.array([own.running_sums for own in digests]), np.array([own.pinned_sums for own in digests]),
         np.array([own.reduce_seconds for own in digests]), np.array(overhead),
         np.array([own.saved_bytes for own in digests]), np.array([own.extra_seconds for own in digests]),

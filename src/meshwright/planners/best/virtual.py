@@ -47,7 +47,7 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
     mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config.schedule, mesh.pipeline, config.chunks)
     of_rank = costs.classes(config, light=light).of_rank
-    stages = kernel.Stages(ends, own, of_rank, peaks.held, peaks.at, costs.memory_bytes(config))
+    stages = kernel.RankStages(ends, own, of_rank, peaks.held, peaks.at, costs.memory_bytes(config))
     return float(kernel.least_step(costs.stacked(config, light=light), stages, float(n_microbatches), config.split_backward))
 
 
